@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check prove bench docs lock clean
+
+python := .venv/bin/python
+compile := .venv-uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --system-certs --custom-compile-command "make lock"
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv; quick when nothing changed
+	@scripts/setup
+
+run: setup ## Show what Weft does, on a throw-away ledger
+	@$(python) -m weft.surfaces.demo
+
+test: check ## Check the code and run every test
+	$(python) -m pytest -q -n 2 --dist worksteal
+
+check: setup ## Lint, formatting, types, architecture
+	$(python) -m ruff check
+	$(python) -m ruff format --check
+	$(python) -m mypy
+	$(python) -m pytest -q tests/architecture
+
+prove: setup ## Fault and property tests at full size (long)
+	WEFT_PROVE=1 $(python) -m pytest -n 2 --dist worksteal -m prove -ra --durations=20
+
+bench: ## Measure Weft against its peers, in an environment of its own
+	@scripts/setup bench
+	.venv-bench/bin/python -m benchmarks
+
+docs: setup ## Write the generated pages again
+	$(python) scripts/generate_docs.py
+
+lock: setup ## Choose the newest versions that fit, with hashes
+	$(compile) requirements/uv.in -o requirements/uv.txt
+	$(compile) pyproject.toml -o requirements/run.txt
+	$(compile) pyproject.toml requirements/test.in -c requirements/run.txt -o requirements/test.txt
+	$(compile) pyproject.toml requirements/build.in requirements/bench.in -c requirements/run.txt -o requirements/bench.txt
+
+clean: ## Remove environments, caches and build output
+	rm -rf .venv .venv-uv .venv-bench .venv-cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +

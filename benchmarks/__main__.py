@@ -1,0 +1,170 @@
+"""`python -m benchmarks`: build every store, measure them side by side, print, judge."""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bars import bars
+from benchmarks.fsyncs import count_fsyncs
+from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
+from benchmarks.measure import NotMeasured, say
+from benchmarks.page import write_page
+from benchmarks.peers import BARE, PEERS
+from benchmarks.plan import FULL, QUICK, SECTIONS, Sizes, bare_depths, peer_depths, weft_depths
+from benchmarks.plot import write_plot
+from benchmarks.registry import WEFT
+from benchmarks.report import notes, tables
+from benchmarks.results import Results
+from benchmarks.sections import (
+    Stages,
+    measure_append,
+    measure_command_line,
+    measure_fork,
+    measure_group,
+    measure_load,
+    measure_read,
+    measure_verify,
+)
+from benchmarks.stages import build, curve, extend
+from benchmarks.subject import Spec
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    sections = set(options.only or SECTIONS)
+    sizes = QUICK if options.quick else FULL
+    specs = (WEFT, BARE) if options.no_peers else (WEFT, BARE, *PEERS)
+    options.dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
+        results = run(sections, sizes, specs, Path(directory))
+    print(json.dumps(results.as_json(), indent=1) if options.json else shown(results))
+    write_files(
+        results, options, whole=sections == set(SECTIONS) and not options.no_peers and not options.quick
+    )
+    return verdict(results, options.quick)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes; the bars are shown, not judged")
+    parser.add_argument("--only", action="append", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--no-peers", action="store_true", help="Weft and the bare insert alone")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
+    parser.add_argument(
+        "--dir", type=Path, default=ROOT / "build", help="where the stores are built and removed"
+    )
+    whole = "written after a whole run, or where this is given"
+    parser.add_argument("--results", type=Path, metavar="FILE", help=f"benchmarks/results.json: {whole}")
+    parser.add_argument("--page", type=Path, metavar="FILE", help=f"docs/performance.md: {whole}")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"docs/images/append-cost.svg: {whole}")
+    return parser.parse_args(arguments)
+
+
+def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Path) -> Results:
+    """Depth-sensitive reading comes first: the appends make every thread longer."""
+    started = time.monotonic()
+    results = Results(sizes, describe_machine(directory), versions(specs))
+    if file_system(directory) in IN_MEMORY:
+        say("warning: this directory is in memory, so nothing is durable; choose another with --dir")
+    stages = build_stages(sections, specs, directory, results)
+    if "load" in sections:
+        measure_load(stages, results)
+    if "read" in sections:
+        measure_read(stages, results, directory)
+    if "verify" in sections:
+        measure_verify(stages, results)
+    if "fork" in sections:
+        measure_fork(stages, results)
+    if "append" in sections:
+        measure_append(stages, results)
+    if "group" in sections:
+        measure_group(stages, results, directory)
+    if "cli" in sections:
+        measure_command_line(stages, results)
+    if "fsync" in sections:
+        measure_fsyncs(specs, results, directory)
+    if "plot" in sections:
+        draw_curves(stages, results)
+    for stage in stages.values():
+        stage.subject.close()
+    results.seconds = time.monotonic() - started
+    return results
+
+
+def build_stages(sections: set[str], specs: tuple[Spec, ...], directory: Path, results: Results) -> Stages:
+    stages: Stages = {}
+    for spec in specs:
+        for depth in depths_of(spec, sections, results.sizes):
+            stage = build(spec, depth, directory / f"{spec.name} {depth}".replace(" ", "-"))
+            if isinstance(stage, NotMeasured):
+                say(f"{spec.name}: {stage}")
+                results.not_built[spec.name] = stage
+                break
+            stages[spec.name, depth] = stage
+            results.settings[spec.name] = stage.subject.settings()
+            if depth <= results.sizes.peer_depths[-1]:
+                results.bytes_per_turn[spec.name] = stage.bytes_per_turn
+    return stages
+
+
+def depths_of(spec: Spec, sections: set[str], sizes: Sizes) -> list[int]:
+    if spec is WEFT:
+        return weft_depths(sections, sizes)
+    if spec is BARE:
+        return bare_depths(sections, sizes)
+    return peer_depths(sections, sizes, spec.max_depth)
+
+
+def measure_fsyncs(specs: tuple[Spec, ...], results: Results, directory: Path) -> None:
+    for number, spec in enumerate(specs):
+        if spec in PEERS and not results.sizes.strace_peers:
+            continue
+        say(f"fsyncs of {spec.name}")
+        place = directory / f"fsyncs-{number}"
+        results.fsyncs[spec.name] = count_fsyncs(spec, results.sizes.fsync_turns, place)
+
+
+def draw_curves(stages: Stages, results: Results) -> None:
+    for name in dict.fromkeys(name for name, _ in stages):
+        stage = max(
+            (each for (other, _), each in stages.items() if other == name), key=lambda each: each.depth
+        )
+        if stage.spec in PEERS and stage.spec.max_depth is None:
+            say(f"{name}, further for the plot")
+            extend(stage, results.sizes.plot_seconds)
+        results.curves[name] = curve(stage.walls)
+
+
+def write_files(results: Results, options: argparse.Namespace, *, whole: bool) -> None:
+    """A partial run must not replace the figures of a whole one."""
+    json_file = options.results or (ROOT / "benchmarks/results.json" if whole else None)
+    page = options.page or (ROOT / "docs/performance.md" if whole else None)
+    plot = options.plot or (ROOT / "docs/images/append-cost.svg" if whole else None)
+    if json_file:
+        json_file.write_text(json.dumps(results.as_json(), indent=1) + "\n")
+    if page:
+        write_page(results, page)
+    if plot and results.curves:
+        write_plot(results, plot)
+
+
+def shown(results: Results) -> str:
+    parts = [table.as_text() for table in tables(results)]
+    return "\n".join([*parts, *(f"- {note}" for note in notes(results)), f"\n{results.seconds:.0f} s in all"])
+
+
+def verdict(results: Results, quick: bool) -> int:
+    """1 when a bar was measured and missed, or when Weft could not be measured at all."""
+    if WEFT.name in results.not_built:
+        return 1
+    missed = [bar for bar in bars(results) if bar.passed is False]
+    return 1 if missed and not quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

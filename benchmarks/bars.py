@@ -1,0 +1,96 @@
+"""The bars that Weft has to clear, as ratios wherever a ratio says it: machines differ."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.fsyncs import Fsyncs
+from benchmarks.measure import Figure
+from benchmarks.peers import BARE
+from benchmarks.registry import WEFT
+from benchmarks.results import Rate, Results, ratio, wall
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    name: str
+    value: float | None
+    """None: this run did not measure it."""
+    limit: float
+    unit: str
+    sense: Literal["at most", "at least"] = "at most"
+
+    @property
+    def passed(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.limit if self.sense == "at most" else self.value >= self.limit
+
+
+def bars(results: Results) -> list[Bar]:
+    return [
+        *_append_bars(results),
+        *_group_bars(results),
+        *_fork_and_read_bars(results),
+        *_other_bars(results),
+    ]
+
+
+def _append_bars(results: Results) -> list[Bar]:
+    depths = results.sizes.depths
+    weft, bare = results.append.get(WEFT.name, {}), results.append.get(BARE.name, {})
+    cpu = [found.cpu_ms for found in weft.values() if isinstance(found, Figure)]
+    to_bare = [ratio(wall(weft, depth), wall(bare, depth)) for depth in depths]
+    deepest = ratio(wall(weft, depths[-1]), wall(weft, depths[0]))
+    fsyncs = results.fsyncs.get(WEFT.name)
+    return [
+        Bar("append: fsyncs a turn", fsyncs.median if isinstance(fsyncs, Fsyncs) else None, 1, ""),
+        Bar("append: CPU, worst depth", max(cpu, default=None), 0.4, "ms"),
+        Bar("append: wall, against the bare insert, worst depth", _worst(to_bare), 4, "x"),
+        Bar(f"append: {depths[-1]:,} deep against {depths[0]:,}", deepest, 1.2, "x"),
+    ]
+
+
+def _group_bars(results: Results) -> list[Bar]:
+    return [
+        Bar(
+            f"group commit, {name}: durable turns",
+            _per_second(results.group.get(name)),
+            4_000,
+            "/s",
+            "at least",
+        )
+        for name in ("fresh", "deep")
+    ]
+
+
+def _fork_and_read_bars(results: Results) -> list[Bar]:
+    depths, fork = results.sizes.depths, results.fork.get(WEFT.name, {})
+    flat = ratio(wall(fork, depths[-1]), wall(fork, depths[0]))
+    reads = [
+        Bar(
+            f"read {depth:,} turns, against a bare scan",
+            ratio(wall(results.read, depth), wall(results.scan, depth)),
+            2,
+            "x",
+        )
+        for depth in results.sizes.read_depths
+    ]
+    return [Bar(f"fork: {depths[-1]:,} deep against {depths[0]:,}", flat, 1.5, "x"), *reads]
+
+
+def _other_bars(results: Results) -> list[Bar]:
+    start = results.command_line.get("weft log")
+    seconds = start.wall_ms / 1e3 if isinstance(start, Figure) else None
+    return [
+        Bar("verify facts: events", _per_second(results.verify.get("facts")), 100_000, "/s", "at least"),
+        Bar("verify views: events", _per_second(results.verify.get("views")), 20_000, "/s", "at least"),
+        Bar("command line: `weft log`", seconds, 0.25, "s"),
+    ]
+
+
+def _worst(values: list[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _per_second(rate: object) -> float | None:
+    return rate.per_second if isinstance(rate, Rate) else None

@@ -1,0 +1,76 @@
+"""The floor: one row a turn, the turn's JSON already encoded, in one commit of the engine below Weft."""
+
+from pathlib import Path
+
+import apsw
+import orjson
+
+from benchmarks.measure import Action
+from benchmarks.subject import durability
+from benchmarks.workload import Turn
+
+PRAGMAS = """
+pragma journal_mode = wal;
+pragma synchronous = full;
+pragma cache_size = -32768;
+pragma wal_autocheckpoint = 4000;
+"""
+"""As Weft sets them."""
+
+
+class BareInsert:
+    def __init__(self, directory: Path) -> None:
+        self._connection = apsw.Connection(str(directory / "bare.db"))
+        self._connection.execute(PRAGMAS)
+        self._connection.execute("create table if not exists turn (seq integer primary key, body text)")
+
+    def appender(self, turn: Turn) -> Action:
+        body = as_json(turn)
+        execute = self._connection.execute
+        return lambda: execute("insert into turn (body) values (?)", (body,))
+
+    def forker(self) -> Action | None:
+        return None
+
+    def rejoin(self) -> None: ...
+
+    def load(self) -> int:
+        rows = self._connection.execute("select seq, body from turn order by seq")
+        return len([(seq, body) for seq, body in rows])
+
+    def settings(self) -> str:
+        pragma = self._connection.pragma
+        return durability(pragma("journal_mode"), pragma("synchronous"))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class BareScan:
+    """A table of (seq, role, text): what reading the same texts costs with nothing around them."""
+
+    def __init__(self, path: Path, messages: list[tuple[str, str]]) -> None:
+        self._connection = apsw.Connection(str(path))
+        self._connection.execute(PRAGMAS)
+        self._connection.execute("create table message (seq integer primary key, role text, text text)")
+        with self._connection:
+            self._connection.executemany("insert into message (role, text) values (?, ?)", messages)
+
+    def scan(self) -> int:
+        rows = self._connection.execute("select seq, role, text from message order by seq")
+        return len([(seq, role, text) for seq, role, text in rows])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def as_json(turn: Turn) -> str:
+    call = {"id": turn.call, "name": turn.tool, "arguments": turn.arguments, "result": turn.result}
+    body = {
+        "query": turn.query,
+        "response": turn.response,
+        "model": turn.model,
+        "usage": turn.usage,
+        "calls": [call],
+    }
+    return orjson.dumps(body).decode()

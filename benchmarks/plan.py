@@ -1,0 +1,78 @@
+"""How large a run is, and which stores must be built how deep for the sections that were asked for."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+SECTIONS = ("append", "fork", "load", "read", "verify", "group", "cli", "fsync", "plot")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Depths are turns in one thread."""
+
+    depths: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
+    peer_depths: tuple[int, ...] = (100, 1_000)
+    read_depths: tuple[int, ...] = (1_000, 10_000)
+    verify_depth: int = 10_000
+    rounds: int = 5
+    operations: int = 20
+    """Timed operations in one run of a case, fewer where each takes long."""
+    writers: int = 32
+    turns_per_writer: int = 64
+    plot_seconds: float = 40
+    """How long a peer may go on appending beyond its last depth, for the plot; its build counts."""
+    fsync_turns: int = 60
+    strace_peers: bool = True
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    depths=(10, 30, 400),
+    peer_depths=(10, 30),
+    read_depths=(30, 400),
+    verify_depth=400,
+    rounds=3,
+    operations=5,
+    writers=16,
+    turns_per_writer=16,
+    plot_seconds=0,
+    fsync_turns=20,
+    strace_peers=False,
+)
+
+
+def weft_depths(sections: Collection[str], sizes: Sizes) -> list[int]:
+    wanted = {
+        "append": sizes.depths,
+        "fork": (sizes.depths[0], sizes.peer_depths[-1], sizes.depths[-1]),
+        "load": sizes.peer_depths[-1:],
+        "read": sizes.read_depths,
+        "verify": (sizes.verify_depth,),
+        "group": sizes.depths[-1:],
+        "cli": sizes.peer_depths[-1:],
+        "plot": sizes.depths[-1:],
+    }
+    return _union(sections, wanted)
+
+
+def bare_depths(sections: Collection[str], sizes: Sizes) -> list[int]:
+    wanted = {
+        "append": sizes.depths,
+        "load": sizes.peer_depths[-1:],
+        "plot": sizes.depths[-1:],
+    }
+    return _union(sections, wanted)
+
+
+def peer_depths(sections: Collection[str], sizes: Sizes, max_depth: int | None) -> list[int]:
+    wanted = {
+        "append": sizes.peer_depths,
+        "fork": sizes.peer_depths,
+        "load": sizes.peer_depths[-1:],
+        "plot": sizes.peer_depths[-1:],
+    }
+    return [depth for depth in _union(sections, wanted) if max_depth is None or depth <= max_depth]
+
+
+def _union(sections: Collection[str], wanted: dict[str, tuple[int, ...]]) -> list[int]:
+    return sorted({depth for section in sections for depth in wanted.get(section, ())})

@@ -1,0 +1,155 @@
+"""The tables: built once, printed as plain text or as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.bars import bars
+from benchmarks.fsyncs import Fsyncs
+from benchmarks.measure import Figure, NotMeasured
+from benchmarks.peers import BARE, PEERS
+from benchmarks.registry import ALL, WEFT
+from benchmarks.results import Rate, Results, ratio, wall
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def as_text(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.header))]
+        shown = ["  ".join(_justified(line, widths)).rstrip() for line in lines]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([self.title, "", shown[0], rule, *shown[1:], ""])
+
+    def as_markdown(self) -> str:
+        lines = [self.header, ("---", *["---:"] * (len(self.header) - 1)), *self.rows]
+        return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+
+def tables(results: Results) -> list[Table]:
+    made = [bar_table(results), append_table(results), store_table(results), weft_table(results)]
+    return [table for table in made if table.rows]
+
+
+def bar_table(results: Results) -> Table:
+    words = {True: "pass", False: "FAIL", None: "not measured"}
+    rows = [
+        (
+            bar.name,
+            f"{number(bar.value)} {bar.unit}".strip(),
+            f"{bar.sense} {bar.limit:,g} {bar.unit}".strip(),
+            words[bar.passed],
+        )
+        for bar in bars(results)
+    ]
+    return Table("Bars", ("what", "measured", "bar", ""), rows)
+
+
+def append_table(results: Results) -> Table:
+    header = ("append one durable turn", "turns deep", "wall ms", "CPU ms", "95 % ms", "x bare insert")
+    bare = results.append.get(BARE.name)
+    rows = []
+    for name, figures in results.append.items():
+        for depth, found in figures.items():
+            floor = wall(bare, depth)
+            rows.append((name, f"{depth:,}", *_costs(found), number(ratio(wall(figures, depth), floor))))
+    return Table("Append against depth", header, rows)
+
+
+def store_table(results: Results) -> Table:
+    """The stores side by side; a store that could not be built says why in its first cell."""
+    shallow, deep = results.sizes.peer_depths[0], results.sizes.peer_depths[-1]
+    header = (
+        f"one thread of {deep:,} turns",
+        f"append at {shallow:,}, ms",
+        f"append at {deep:,}, ms",
+        "x bare",
+        "fork, ms",
+        "load, ms",
+        "bytes a turn",
+        "fsyncs a turn",
+        "ran with",
+    )
+    rows = [_store_row(results, name, shallow, deep) for name in _measured_names(results)]
+    return Table("Side by side", header, rows)
+
+
+def weft_table(results: Results) -> Table:
+    rows = [(f"group commit, {name}: turns/s", *_rate_cells(rate)) for name, rate in results.group.items()]
+    rows += [(f"verify {name}: events/s", *_rate_cells(rate)) for name, rate in results.verify.items()]
+    for depth in results.read:
+        rows.append((f"read {depth:,} turns as typed messages, ms", *_costs(results.read[depth])[:2]))
+        rows.append(("the same texts by a bare scan, ms", *_costs(results.scan[depth])[:2]))
+    rows += [
+        (f"fork at {depth:,} turns, ms", *_costs(found)[:2])
+        for depth, found in results.fork.get(WEFT.name, {}).items()
+    ]
+    rows += [
+        (f"command line: `{name}`, ms", *_costs(found)[:2]) for name, found in results.command_line.items()
+    ]
+    return Table("Weft alone", ("what", "figure", "CPU ms each"), rows)
+
+
+def notes(results: Results) -> list[str]:
+    """How each store was driven, and what stood in the way of those without figures."""
+    lines = [
+        f"{spec.name}: {spec.note}" for spec in ALL if spec.note and spec.name in _measured_names(results)
+    ]
+    lines += [f"{name}: {why}" for name, why in results.not_built.items()]
+    for figures in (results.append, results.fork, results.load):
+        for name, by_depth in figures.items():
+            lines += [f"{name}: {found}" for found in by_depth.values() if isinstance(found, NotMeasured)]
+    singles = {**results.fsyncs, **results.verify, **results.group, **results.command_line}
+    lines += [f"{name}: {found}" for name, found in singles.items() if isinstance(found, NotMeasured)]
+    return list(dict.fromkeys(lines))
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _measured_names(results: Results) -> list[str]:
+    names = (WEFT.name, BARE.name, *(peer.name for peer in PEERS))
+    return [name for name in names if name in results.settings or name in results.not_built]
+
+
+def _store_row(results: Results, name: str, shallow: int, deep: int) -> tuple[str, ...]:
+    append, bare = results.append.get(name), results.append.get(BARE.name)
+    fsyncs = results.fsyncs.get(name)
+    return (
+        name,
+        number(wall(append, shallow)),
+        number(wall(append, deep)),
+        number(ratio(wall(append, deep), wall(bare, deep))),
+        number(wall(results.fork.get(name), deep)),
+        number(wall(results.load.get(name), deep)),
+        number(results.bytes_per_turn.get(name)),
+        number(fsyncs.median) if isinstance(fsyncs, Fsyncs) else ABSENT,
+        results.settings.get(name, "not measured"),
+    )
+
+
+def _costs(found: Figure | NotMeasured) -> tuple[str, str, str]:
+    if isinstance(found, NotMeasured):
+        return ("not measured", ABSENT, ABSENT)
+    return (number(found.wall_ms), number(found.cpu_ms), number(found.p95_ms))
+
+
+def _rate_cells(rate: Rate | NotMeasured) -> tuple[str, str]:
+    if isinstance(rate, NotMeasured):
+        return ("not measured", ABSENT)
+    return (number(rate.per_second), number(rate.cpu_ms))
+
+
+def _justified(line: tuple[str, ...], widths: list[int]) -> list[str]:
+    first, *others = zip(line, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]

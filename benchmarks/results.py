@@ -1,0 +1,52 @@
+"""Everything one run found, in one value that becomes the table, the page, the plot and the JSON file."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.fsyncs import Fsyncs
+from benchmarks.measure import Figure, NotMeasured
+from benchmarks.plan import Sizes
+
+ByDepth = dict[int, Figure | NotMeasured]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many things a second, and the CPU milliseconds of one."""
+
+    per_second: float
+    cpu_ms: float
+
+
+@dataclass(slots=True)
+class Results:
+    sizes: Sizes
+    machine: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    not_built: dict[str, NotMeasured] = field(default_factory=dict)
+    bytes_per_turn: dict[str, float] = field(default_factory=dict)
+    append: dict[str, ByDepth] = field(default_factory=dict)
+    fork: dict[str, ByDepth] = field(default_factory=dict)
+    load: dict[str, ByDepth] = field(default_factory=dict)
+    read: ByDepth = field(default_factory=dict)
+    scan: ByDepth = field(default_factory=dict)
+    verify: dict[str, Rate | NotMeasured] = field(default_factory=dict)
+    group: dict[str, Rate | NotMeasured] = field(default_factory=dict)
+    command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
+    fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    seconds: float = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def wall(figures: ByDepth | None, depth: int) -> float | None:
+    """The milliseconds, where there are any."""
+    found = (figures or {}).get(depth)
+    return found.wall_ms if isinstance(found, Figure) else None
+
+
+def ratio(value: float | None, floor: float | None) -> float | None:
+    return value / floor if value is not None and floor else None

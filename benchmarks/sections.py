@@ -1,0 +1,164 @@
+"""The measurements. Each takes the stages that are built and writes its figures into the results."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from itertools import count, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
+from benchmarks.peers.bare import BareScan
+from benchmarks.registry import WEFT, open_weft
+from benchmarks.results import ByDepth, Rate, Results
+from benchmarks.stages import Stage
+from benchmarks.workload import Turn, turns
+
+if TYPE_CHECKING:
+    from benchmarks.weft_subject import WeftLedger
+
+Stages = dict[tuple[str, int], Stage]
+
+
+def measure_append(stages: Stages, results: Results) -> None:
+    say("append")
+    operations = results.sizes.operations
+    runs = {key: _append_case(stage, operations) for key, stage in stages.items()}
+    results.append = _by_name(interleave(runs, results.sizes.rounds))
+
+
+def measure_fork(stages: Stages, results: Results) -> None:
+    say("fork")
+    operations = results.sizes.operations
+    forking = {key: stage for key, stage in stages.items() if stage.subject.forker() is not None}
+    runs = {key: _fork_case(stage, operations) for key, stage in forking.items()}
+    results.fork = _by_name(interleave(runs, results.sizes.rounds))
+
+
+def measure_load(stages: Stages, results: Results) -> None:
+    say("load a thread")
+    depth = results.sizes.peer_depths[-1]
+    runs = {key: stage.load_run for key, stage in stages.items() if key[1] == depth}
+    results.load = _by_name(interleave(runs, results.sizes.rounds))
+
+
+def measure_read(stages: Stages, results: Results, directory: Path) -> None:
+    say("read as typed messages, beside a bare scan of the same texts")
+    cases: dict[tuple[str, int], Callable[[], Run]] = {}
+    scans: list[BareScan] = []
+    for depth in results.sizes.read_depths:
+        subject = _weft(stages, depth)
+        if subject is None:
+            continue
+        scan = BareScan(directory / f"scan-{depth}.db", subject.texts())
+        scans.append(scan)
+        cases["read", depth] = _repeated(subject.read)
+        cases["scan", depth] = _repeated(scan.scan)
+    figures = _by_name(interleave(cases, results.sizes.rounds))
+    results.read, results.scan = figures.get("read", {}), figures.get("scan", {})
+    for scan in scans:
+        scan.close()
+
+
+def measure_verify(stages: Stages, results: Results) -> None:
+    say("verify")
+    subject = _weft(stages, results.sizes.verify_depth)
+    if subject is None:
+        return
+    events = attempt(subject.events)
+    if isinstance(events, NotMeasured):
+        results.verify = {"facts": events, "views": events}
+        return
+    cases = {"facts": _repeated(subject.verify_facts), "views": _repeated(subject.verify_views)}
+    figures = interleave(cases, min(3, results.sizes.rounds))
+    results.verify = {name: _rate(found, events) for name, found in figures.items()}
+
+
+def measure_group(stages: Stages, results: Results, directory: Path) -> None:
+    say("group commit")
+    deep = _weft(stages, results.sizes.depths[-1])
+    if deep is None:
+        return
+    labels = [f"writer-{number}" for number in range(results.sizes.writers)]
+    turns_in_all = results.sizes.writers * results.sizes.turns_per_writer
+    supply = turns(seed=11)
+    deep.fork_sessions(labels)
+    fresh = count()
+
+    def work() -> list[tuple[str, list[Turn]]]:
+        return [(label, list(islice(supply, results.sizes.turns_per_writer))) for label in labels]
+
+    def fresh_run() -> Run:
+        place = directory / f"fresh-{next(fresh)}"
+        place.mkdir()
+        subject = cast("WeftLedger", open_weft(place))
+        try:
+            return timed([subject.record_together(work())])
+        finally:
+            subject.close()
+
+    def deep_run() -> Run:
+        return timed([deep.record_together(work())])
+
+    figures = interleave({"fresh": fresh_run, "deep": deep_run}, results.sizes.rounds)
+    results.group = {name: _rate(found, turns_in_all) for name, found in figures.items()}
+
+
+def measure_command_line(stages: Stages, results: Results) -> None:
+    say("command line")
+    subject = _weft(stages, results.sizes.peer_depths[-1])
+    if subject is None:
+        return
+    script = Path(sys.executable).with_name("weft")
+    program = str(script) if script.exists() else shutil.which("weft")
+    if program is None:
+        results.command_line = {"weft log": NotMeasured("the command `weft` is not installed")}
+        return
+    log = _process([program, "log"], subject.path)
+    python = _process([sys.executable, "-c", "pass"], subject.path)
+    attempt(log)  # the first start warms the caches
+    cases = {"weft log": _repeated(log), "python": _repeated(python)}
+    results.command_line = dict(interleave(cases, results.sizes.rounds))
+
+
+def _process(command: list[str], ledger: Path) -> Callable[[], None]:
+    environment = {**os.environ, "WEFT_LEDGER": str(ledger), "PAGER": "cat"}
+
+    def run() -> None:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["it failed without a word"])[-1])
+
+    return run
+
+
+def _append_case(stage: Stage, operations: int) -> Callable[[], Run]:
+    return lambda: stage.append_run(operations)
+
+
+def _fork_case(stage: Stage, operations: int) -> Callable[[], Run]:
+    return lambda: stage.fork_run(operations)
+
+
+def _repeated(action: Callable[[], object], times: int = 3) -> Callable[[], Run]:
+    return lambda: timed([action] * times)
+
+
+def _weft(stages: Stages, depth: int) -> "WeftLedger | None":
+    stage = stages.get((WEFT.name, depth))
+    return cast("WeftLedger", stage.subject) if stage else None
+
+
+def _rate(found: Figure | NotMeasured, amount: int) -> Rate | NotMeasured:
+    if isinstance(found, NotMeasured):
+        return found
+    return Rate(amount / found.wall_ms * 1e3, found.cpu_ms / amount)
+
+
+def _by_name(figures: dict[tuple[str, int], Figure | NotMeasured]) -> dict[str, ByDepth]:
+    names: Iterable[str] = dict.fromkeys(name for name, _ in figures)
+    return {
+        name: {depth: found for (other, depth), found in figures.items() if other == name} for name in names
+    }

@@ -1,0 +1,34 @@
+"""Weft: version control for AI agents, and the runtime that goes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.opening import open as open
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "open": "weft.opening",
+    "Ledger": "weft.ledger.ledger",
+    "WeftError": "weft.kernel.errors",
+    **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),
+    **dict.fromkeys(("StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
+    **dict.fromkeys(("TextPart", "ImagePart", "ToolUsePart", "ToolResultPart", "ReasoningPart"), "weft.ledger.model"),
+    "Context": "weft.ledger.contexts",
+    "Thread": "weft.ledger.threads",
+    "TurnWriter": "weft.ledger.steps",
+    "Receipt": "weft.kernel.chain",
+}
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Names are loaded when they are first used, so that `import weft` stays quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

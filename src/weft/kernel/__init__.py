@@ -1,0 +1,1 @@
+"""The vocabulary: canonical JSON, ids, times, errors, events, contents. No I/O."""

@@ -1,0 +1,150 @@
+"""Contents: bytes somebody wrote, named by a salted hash.
+
+`ref = sha256("weft.content.1\\n" + salt + bytes)`. The salt travels only with its bytes, so that a short text cannot be
+guessed from its reference once both are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from json import dumps as exact_dumps
+from json import loads as exact_loads
+from typing import Any
+
+import orjson
+
+from weft.kernel.canonical import MAX_DEPTH
+from weft.kernel.errors import ContentTooLarge, InvalidInput, NoCanonicalForm
+
+SALT_BYTES = 16
+MAX_CONTENT_BYTES = 256 * 1024 * 1024
+ROW_BYTES = 1024 * 1024
+_DOMAIN = b"weft.content.1\n"
+
+
+def content_ref(salt: bytes, data: bytes) -> bytes:
+    return sha256(_DOMAIN + salt + data).digest()
+
+
+class ContentHasher:
+    """Names a content while it streams past, without holding it."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._ref = sha256(_DOMAIN + salt)
+        self._plain = sha256()
+        self.size = 0
+
+    def feed(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self.size > MAX_CONTENT_BYTES:
+            raise ContentTooLarge(MAX_CONTENT_BYTES)
+        self._ref.update(chunk)
+        self._plain.update(chunk)
+
+    def ref(self) -> bytes:
+        return self._ref.digest()
+
+    def plain_digest(self) -> bytes:
+        return self._plain.digest()
+
+
+def rows_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in rows of exactly 1 MiB, the last one shorter."""
+    held = bytearray()
+    for chunk in chunks:
+        held += chunk
+        while len(held) >= ROW_BYTES:
+            yield bytes(held[:ROW_BYTES])
+            del held[:ROW_BYTES]
+    if held:
+        yield bytes(held)
+
+
+def text_bytes(text: str) -> bytes:
+    """UTF-8; lone surrogates, which UTF-8 has no form for, stay exact as the three bytes of their code point."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def bytes_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogatepass")
+
+
+def readable(data: bytes) -> str | None:
+    """What a text column shows where the bytes themselves are not database text; None where they are."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", "replace")
+        return text.replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd") if "\0" in text else None
+
+
+def json_bytes(value: Any, what: str) -> bytes:
+    """JSON that reads back as the same value: key order kept, integers of any size, surrogates escaped."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_SUBCLASS) if _plain_floats(value) else _exact(value)
+    except (TypeError, ValueError, RecursionError):
+        return _slow_json_bytes(value, what)
+
+
+def _plain_floats(value: Any) -> bool:
+    """orjson writes NaN and infinities as null: only scalars and containers without floats take the fast way."""
+    if isinstance(value, float):
+        return False
+    if isinstance(value, dict):
+        return all(map(_plain_floats, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_plain_floats, value))
+    return isinstance(value, str | int | None)
+
+
+def _exact(value: Any) -> bytes:
+    return exact_dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def _slow_json_bytes(value: Any, what: str) -> bytes:
+    check_json(value, what)
+    return _exact(value)
+
+
+def check_json(value: Any, path: str) -> None:
+    """Refuse what JSON has no form for, naming the place. Iterative, so that depth bombs are refused, not felt."""
+    waiting: list[tuple[Any, str, int]] = [(value, path, 0)]
+    while waiting:
+        node, where, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise NoCanonicalForm(where[:200], f"nested deeper than {MAX_DEPTH}")
+        if isinstance(node, dict):
+            for key, child in node.items():
+                if not isinstance(key, str):
+                    raise NoCanonicalForm(where, f"a key is {type(key).__name__}, not a string")
+                waiting.append((child, f"{where}.{key}", depth + 1))
+        elif isinstance(node, list | tuple):
+            waiting += [(child, f"{where}[{i}]", depth + 1) for i, child in enumerate(node)]
+        elif isinstance(node, float) and (node != node or node in (float("inf"), float("-inf"))):
+            raise NoCanonicalForm(where, f"{node} has no JSON form")
+        elif not isinstance(node, str | int | float | None):
+            raise NoCanonicalForm(where, f"{type(node).__name__} has no JSON form")
+
+
+def json_value(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return exact_loads(data)
+
+
+def decode_utf8(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{what} is not UTF-8 (byte {error.start})", "decode it first, or record it as an attached file"
+        ) from error

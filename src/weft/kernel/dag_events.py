@@ -1,0 +1,270 @@
+"""Seed 3's kinds: what an agent asked, was told, did and had.
+
+Where the seed's field has another name here: `event_id` is the hash of the event and never inside it, `run_id` is the
+turn id in `stream`, `agent_id` is `actor`, `message_ref` and `output_ref` are the message itself with its `id`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import (
+    AgentRole,
+    EventClass,
+    InterruptionReason,
+    MountMode,
+    ResourceLiveness,
+    RestoreOutcome,
+    RunExit,
+    RunReason,
+    SnapshotOutcome,
+    ToolCallStatus,
+    TurnType,
+)
+from weft.kernel.events import Event
+from weft.kernel.fields import (
+    Content,
+    Digest,
+    ErrorFact,
+    EventRef,
+    ExtRef,
+    ForkPoint,
+    MessageFact,
+    Name,
+    Named,
+    NodeId,
+    RequestInput,
+    Ulid,
+    Usage,
+    VolumePlan,
+)
+
+
+class ModelRequest(Event, frozen=True, kw_only=True, tag="model_request"):
+    about: ClassVar[str] = "A model is asked. Without `input`, what it was sent was not observed."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    model: Named
+    correlation_id: Ulid
+    provider: Named | UnsetType = UNSET
+    params: Content | UnsetType = UNSET
+    input: RequestInput | UnsetType = UNSET
+    tools_spec: Content | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+
+
+class ModelResponse(Event, frozen=True, kw_only=True, tag="model_response"):
+    about: ClassVar[str] = "A model answered."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    correlation_id: Ulid
+    request_id: Digest | UnsetType = UNSET
+    output: MessageFact | UnsetType = UNSET
+    model: Named | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    finish_reason: Named | UnsetType = UNSET
+    reasoning_ref: Ulid | UnsetType = UNSET
+    stream_ref: ExtRef | UnsetType = UNSET
+    latency_ms: int | UnsetType = UNSET
+
+
+class HistoryAppend(Event, frozen=True, kw_only=True, tag="history_append"):
+    about: ClassVar[str] = "A message entered a history."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    list: Named
+    message: MessageFact
+
+
+class ToolCall(Event, frozen=True, kw_only=True, tag="tool_call"):
+    about: ClassVar[str] = "A tool is to be run."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    tool: Named
+    call_id: Content
+    args: Content
+    correlation_id: Ulid
+    server: Named | UnsetType = UNSET
+    number: int | UnsetType = UNSET
+    requested_by: EventRef | UnsetType = UNSET
+    message: Ulid | UnsetType = UNSET
+
+
+class ToolResult(Event, frozen=True, kw_only=True, tag="tool_result"):
+    about: ClassVar[str] = "A tool ended; `call` is the event that asked for it."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    call: EventRef
+    call_id: Content
+    status: ToolCallStatus
+    correlation_id: Ulid
+    result: Content | UnsetType = UNSET
+    error: ErrorFact | UnsetType = UNSET
+    spawned: Ulid | UnsetType = UNSET
+    duration_ms: int | UnsetType = UNSET
+
+
+class McpResourceUpdated(Event, frozen=True, kw_only=True, tag="mcp.resource_updated"):
+    about: ClassVar[str] = "An MCP server said that a resource changed."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    server: Named
+    uri: Content
+    etag: Content | UnsetType = UNSET
+    hash: Content | UnsetType = UNSET
+    summary: Content | UnsetType = UNSET
+
+
+class McpResourceListChanged(Event, frozen=True, kw_only=True, tag="mcp.resource_list_changed"):
+    about: ClassVar[str] = "An MCP server said that its list of resources changed."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    server: Named
+
+
+class PolicyActivated(Event, frozen=True, kw_only=True, tag="policy_activated"):
+    about: ClassVar[str] = "An approval policy became the active one."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    policy_ref: NodeId
+    notes: Content | UnsetType = UNSET
+
+
+class Interruption(Event, frozen=True, kw_only=True, tag="interruption"):
+    about: ClassVar[str] = "Something under way was cut short; `affects` names the open calls."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    reason: InterruptionReason
+    affects: tuple[EventRef, ...]
+
+
+class Substitution(Event, frozen=True, kw_only=True, tag="substitution"):
+    about: ClassVar[str] = "Later readers should take one event in place of another."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    original_event: EventRef
+    replacement_event: EventRef
+    reason: Content | UnsetType = UNSET
+
+
+class AgentForked(Event, frozen=True, kw_only=True, tag="agent_forked"):
+    about: ClassVar[str] = "A new session began at an event of a turn; its head stands there."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    to_branch: Ulid
+    at_event: EventRef
+    at_turn: Ulid
+    from_branch: Ulid | UnsetType = UNSET
+    volume_plan: tuple[VolumePlan, ...] | UnsetType = UNSET
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+    about: ClassVar[str] = "A turn begins; `fork` is the event of its parent that it grows from, absent for a root."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    turn_type: TurnType
+    role: AgentRole
+    fork: ForkPoint | UnsetType = UNSET
+    session: Ulid | UnsetType = UNSET
+    reason: RunReason | UnsetType = UNSET
+    compaction: Ulid | UnsetType = UNSET
+    toolset: Named | UnsetType = UNSET
+    tools: tuple[Named, ...] | UnsetType = UNSET
+    permissions_granted: Content | UnsetType = UNSET
+    thinking_config: Content | UnsetType = UNSET
+    effective_config: Content | UnsetType = UNSET
+    workspace: Content | UnsetType = UNSET
+    source_event: Content | UnsetType = UNSET
+    origin: Name | UnsetType = UNSET
+    mapping: Name | UnsetType = UNSET
+    source: Digest | UnsetType = UNSET
+
+
+class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
+    about: ClassVar[str] = "A turn ended; its id is the thread digest."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    exit: RunExit
+    response: Ulid | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    error: ErrorFact | UnsetType = UNSET
+    permissions_used: Content | UnsetType = UNSET
+    summary_ref: ExtRef | UnsetType = UNSET
+
+
+class SnapshotMaterialized(Event, frozen=True, kw_only=True, tag="snapshot_materialized"):
+    about: ClassVar[str] = "A summary or transcript was made for showing (a Materialization, a cache only)."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    materialization: NodeId
+    content_ref: ExtRef
+    run: Ulid | UnsetType = UNSET
+
+
+class SnapshotCreated(Event, frozen=True, kw_only=True, tag="snapshot_created"):
+    about: ClassVar[str] = "A snapshot of a resource was taken, or failed."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    resource_ref: NodeId
+    snapshot_ref: NodeId
+    outcome: SnapshotOutcome
+    error: ErrorFact | UnsetType = UNSET
+
+
+class ResourceAttached(Event, frozen=True, kw_only=True, tag="resource_attached"):
+    about: ClassVar[str] = "A resource was attached to an agent or a run."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    resource_ref: NodeId
+    mode: MountMode
+    run: Ulid | UnsetType = UNSET
+
+
+class ResourceDetached(Event, frozen=True, kw_only=True, tag="resource_detached"):
+    about: ClassVar[str] = "A resource was detached."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    resource_ref: NodeId
+    run: Ulid | UnsetType = UNSET
+
+
+class ResourceLivenessProbe(Event, frozen=True, kw_only=True, tag="resource_liveness_probe"):
+    about: ClassVar[str] = "A resource was looked at; advisory."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    resource_ref: NodeId
+    status: ResourceLiveness
+
+
+class RestoreAttempted(Event, frozen=True, kw_only=True, tag="restore_attempted"):
+    about: ClassVar[str] = "A snapshot was to be restored; `unsupported` where that cannot be done."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    snapshot_ref: NodeId
+    outcome: RestoreOutcome
+    new_resource_ref: NodeId | UnsetType = UNSET
+
+
+DagEvent = (
+    ModelRequest
+    | ModelResponse
+    | HistoryAppend
+    | ToolCall
+    | ToolResult
+    | McpResourceUpdated
+    | McpResourceListChanged
+    | PolicyActivated
+    | Interruption
+    | Substitution
+    | AgentForked
+    | RunStarted
+    | RunFinished
+    | SnapshotMaterialized
+    | SnapshotCreated
+    | ResourceAttached
+    | ResourceDetached
+    | ResourceLivenessProbe
+    | RestoreAttempted
+)

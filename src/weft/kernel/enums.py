@@ -1,0 +1,220 @@
+"""The closed sets of values that events and views use, with the seeds' own spellings."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class EventClass(StrEnum):
+    """What an event is: a wish, something seen, a change of state, or where something came from."""
+
+    INTENT = "intent"
+    OBSERVATION = "observation"
+    TRANSITION = "transition"
+    PROVENANCE = "provenance"
+
+
+class ToolCallStatus(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    CANCELED = "canceled"
+    INTERRUPTED = "interrupted"
+
+
+class InterruptionReason(StrEnum):
+    CRASH = "crash"
+    SHUTDOWN = "shutdown"
+    CONTEXT_RESET = "context_reset"
+    APPROVAL_DENIED = "approval_denied"
+    TIMEOUT = "timeout"
+    CANCELED = "canceled"
+    SYSTEM_RESTART = "system_restart"
+
+
+class ResourceKind(StrEnum):
+    DOCKER_VOLUME = "docker_volume"
+    DOCKER_CONTAINER = "docker_container"
+    DOCKER_IMAGE = "docker_image"
+    DIRECTORY = "directory"
+    FILE = "file"
+    URI = "uri"
+
+
+class ResourceLiveness(StrEnum):
+    UNKNOWN = "unknown"
+    ALIVE = "alive"
+    DEAD = "dead"
+
+
+class ResourceCapability(StrEnum):
+    SNAPSHOT = "snapshot"
+    RESTORE = "restore"
+    FORK = "fork"
+    SHARE = "share"
+    MIGRATE = "migrate"
+    CHECKPOINT = "checkpoint"
+
+
+class MountMode(StrEnum):
+    RO = "ro"
+    RW = "rw"
+
+
+class VolumeMode(StrEnum):
+    KEEP = "keep"
+    SNAPSHOT = "snapshot"
+    DISCARD = "discard"
+
+
+class SnapshotOutcome(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+
+
+class RestoreOutcome(StrEnum):
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+
+
+class PolicyKind(StrEnum):
+    ACTIVE = "active"
+    PROPOSAL = "proposal"
+
+
+class MessageRole(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class MessageSource(StrEnum):
+    """Who or what started a message that is not the assistant's."""
+
+    HUMAN = "human"
+    TRIGGER = "trigger"
+    AGENT = "agent"
+    WEBHOOK = "webhook"
+    CRON = "cron"
+    EVENT = "event"
+
+
+class RunReason(StrEnum):
+    USER = "user"
+    SCHEDULE = "schedule"
+    SUBAGENT = "subagent"
+
+
+class RunExit(StrEnum):
+    SUCCESS = "success"
+    ERROR = "error"
+
+
+class TurnType(StrEnum):
+    NORMAL = "normal"
+    COMPACTION = "compaction"
+
+
+class TurnStatus(StrEnum):
+    PENDING = "pending"
+    STREAMING = "streaming"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class AgentRole(StrEnum):
+    MANAGER = "manager"
+    WORKER = "worker"
+    UNIFIED = "unified"
+
+
+class CallState(StrEnum):
+    """Seed 4's status of a tool call; `ToolCallStatus` says how it ended."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class SessionStatus(StrEnum):
+    ACTIVE = "active"
+    ARCHIVED = "archived"
+    DELETED = "deleted"
+
+
+class SessionLifecycle(StrEnum):
+    CREATED = "created"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+
+
+class TaskStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class MoveReason(StrEnum):
+    """Why a session's head moved; `fork` and `create` rows come from the events of that name."""
+
+    TURN = "turn"
+    MOVE = "move"
+    RESET = "reset"
+    RESTORE = "restore"
+    FORK = "fork"
+    SETTLE = "settle"
+
+
+class AliasReason(StrEnum):
+    IDENTITY_PROMOTION = "identity_promotion"
+    IDENTITY_MERGE = "identity_merge"
+    MANUAL = "manual"
+
+
+class CompactionType(StrEnum):
+    SUMMARY = "summary"
+    SLIDING_WINDOW = "sliding_window"
+    SELECTIVE = "selective"
+
+
+class CompactionTrigger(StrEnum):
+    CONTEXT_LIMIT = "context_limit"
+    MANUAL = "manual"
+    PERIODIC = "periodic"
+    OVERFLOW_RECOVERY = "overflow_recovery"
+
+
+class FileKind(StrEnum):
+    READ = "read"
+    WRITTEN = "written"
+    REFERENCED = "referenced"
+    ATTACHED = "attached"
+
+
+class LintSeverity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    HINT = "hint"
+
+
+class LinkReason(StrEnum):
+    CONTINUATION = "continuation"
+    SUBAGENT = "subagent"
+    FORK = "fork"
+
+
+class SupersedeReason(StrEnum):
+    REREAD = "reread"
+    REMAP = "remap"
+
+
+class ImageDetail(StrEnum):
+    AUTO = "auto"
+    LOW = "low"
+    HIGH = "high"

@@ -1,0 +1,217 @@
+"""Every refusal of Weft, as one tree; the branches say who must act.
+
+WeftError
+├── InvalidInput        the caller passed something that has no single form: mend the value
+├── LedgerError         the request does not fit the ledger's state: read again and decide
+│   ├── NotFound
+│   └── Conflict        somebody else was first, or something is in the way
+└── StoreError          the machine or the file is in the way: mend the environment
+    └── Damaged         what is stored is not what was written: restore or recover
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class WeftError(Exception):
+    """The root. `hint` says what to do next and is shown after the message."""
+
+    hint: str = ""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        if hint:
+            self.hint = hint
+
+
+class InvalidInput(WeftError):
+    """A value that cannot be recorded as it is."""
+
+
+class NoCanonicalForm(InvalidInput):
+    """RFC 8785 knows no form for this value; `path` says where it sits."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = path, reason
+
+
+class InvalidJson(InvalidInput):
+    def __init__(self, reason: str, offset: int | None = None) -> None:
+        where = "" if offset is None else f" at byte {offset}"
+        super().__init__(f"not valid JSON{where}: {reason}")
+        self.reason, self.offset = reason, offset
+
+
+class ContentTooLarge(InvalidInput):
+    hint = "keep it as a file beside the ledger and record a reference to it"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a content holds at most {limit} bytes")
+        self.limit = limit
+
+
+class InvalidFact(InvalidInput):
+    """A line of facts that is not what it says it is. Nothing of its batch was stored."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where, self.reason = where, reason
+
+
+class LedgerError(WeftError):
+    """The request does not fit the ledger's present state."""
+
+
+class NotFound(LedgerError):
+    def __init__(self, what: str, name: str, hint: str = "") -> None:
+        super().__init__(f"no {what} {name!r} in this ledger", hint)
+        self.what, self.name = what, name
+
+
+class AmbiguousName(LedgerError):
+    hint = "type more characters of the id"
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{name!r} could be {', '.join(candidates)}")
+        self.name, self.candidates = name, tuple(candidates)
+
+
+class Conflict(LedgerError):
+    """Somebody else was first, or something is in the way."""
+
+
+class HeadMoved(Conflict):
+    """Another writer moved this session first. Read `actual`, decide again, retry."""
+
+    hint = "read the session again and decide with its new head"
+
+    def __init__(self, label: str, expected: str | None, actual: str | None) -> None:
+        super().__init__(f"session {label!r} is at {actual or 'no turn'}, not {expected or 'no turn'}")
+        self.label, self.expected, self.actual = label, expected, actual
+
+
+class SessionBusy(Conflict):
+    """A turn is being recorded in this session by somebody who is alive."""
+
+    hint = "wait for that turn to finish, or fork the session and go on there"
+
+    def __init__(self, label: str, turn: str, owner: str) -> None:
+        super().__init__(f"session {label!r} is recording turn {turn} (held by {owner})")
+        self.label, self.turn, self.owner = label, turn, owner
+
+
+class LeaseLost(Conflict):
+    """This writer was silent for too long and another one took the session; its turn is failed."""
+
+    hint = "begin a new turn; what was recorded until then is kept in the failed one"
+
+    def __init__(self, turn: str) -> None:
+        super().__init__(f"the lease under which turn {turn} was recorded is gone")
+        self.turn = turn
+
+
+class LabelTaken(Conflict):
+    def __init__(self, label: str, by: str) -> None:
+        super().__init__(f"the name {label!r} is already {by}", "choose another name")
+        self.label, self.by = label, by
+
+
+class TurnClosed(Conflict):
+    """A step was recorded into a turn that has ended."""
+
+    def __init__(self, turn: str, status: str) -> None:
+        super().__init__(f"turn {turn} is {status}; it takes no more steps", "begin a new turn")
+        self.turn, self.status = turn, status
+
+
+class IdCollision(Conflict):
+    """A fresh id was already taken (equal randomness in the same millisecond); the ledger mints another and retries."""
+
+
+class NotApplicable(LedgerError):
+    """The parts exist but do not fit together, such as a compaction of another thread."""
+
+
+class StoreError(WeftError):
+    """The machine, the file or its permissions are in the way."""
+
+
+class NotALedger(StoreError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is not a Weft ledger: {reason}", "make one with `weft init`")
+        self.path, self.reason = path, reason
+
+
+class LedgerMissing(StoreError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is no ledger at {path}", "make one with `weft init`, or name another with --ledger")
+        self.path = path
+
+
+class LedgerTooNew(StoreError):
+    """A newer program wrote this ledger; this one would not understand it and touches nothing."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"this ledger has schema {found}, this program knows up to {known}", "upgrade weft, then open it again"
+        )
+        self.found, self.known = found, known
+
+
+class ReadOnlyLedger(StoreError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is open for reading only", "open it for writing, or check the file's permissions")
+        self.path = path
+
+
+class WeakDurability(StoreError):
+    def __init__(self, setting: str, wanted: str, found: str) -> None:
+        super().__init__(
+            f"the database would not keep its promise: {setting} is {found}, not {wanted}",
+            "put the ledger on a local disk that SQLite can lock and sync",
+        )
+        self.setting, self.wanted, self.found = setting, wanted, found
+
+
+class Unsupported(StoreError):
+    """This cannot be done on this platform, file system or backend, and is not pretended."""
+
+
+class StoreFailed(StoreError):
+    """The engine refused a read or a write (disk full, I/O error). Nothing of this append was stored."""
+
+    hint = "free space or mend the disk, then try again; nothing was acknowledged"
+
+
+class Damaged(StoreError):
+    """What is stored is not what was written. `weft verify` lists every place."""
+
+    hint = "run `weft verify`, then restore a backup"
+
+
+class FactDamaged(Damaged):
+    def __init__(self, what: str, name: str, reason: str) -> None:
+        super().__init__(f"{what} {name} is damaged: {reason}")
+        self.what, self.name, self.reason = what, name, reason
+
+
+class ContentMissing(Damaged):
+    """The bytes of this content are not here: withheld, erased or lost; its place in the chain still verifies."""
+
+    hint = "import the facts again from a ledger that has it"
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(f"content {ref} is not in this ledger")
+        self.ref = ref
+
+
+class LogCut(Damaged):
+    """The database is shorter than, or differs from, what was acknowledged."""
+
+    hint = "put the newer copy back, or accept the loss with `weft recover --accept`"
+
+    def __init__(self, n: int, found: int, reason: str) -> None:
+        super().__init__(f"event {n} was acknowledged, but the log {reason} (it ends at {found})")
+        self.n, self.found, self.reason = n, found, reason

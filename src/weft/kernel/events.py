@@ -1,0 +1,105 @@
+"""Events: the envelope, the registry of kinds, and the bytes that are the fact.
+
+`event_id = sha256(canonical JSON of the event)`. The encoder is native: an event holds no floats, only integers below
+2**53 and ASCII keys, and for such values its sorted output is RFC 8785 to the byte (a property test compares the two).
+The fact is always the stored bytes; an id is never computed from a struct that was read back.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, ClassVar, Literal, get_args
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.enums import EventClass
+from weft.kernel.fields import Digest, Name, Time, Ulid
+
+EVENT_FORM = 1
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """The envelope. A run's events carry its turn id in `stream`, its agent in `actor`.
+
+    `ts` says when it happened; null when the origin gave no usable time, absent in imported chains, as is `replica`.
+    """
+
+    about: ClassVar[str]
+    category: ClassVar[EventClass]
+
+    v: Literal[1] = 1
+    ts: Time | UnsetType | None = UNSET
+    stream: str
+    prev: Digest | None
+    actor: Name | Ulid
+    replica: Ulid | UnsetType = UNSET
+
+
+class UnknownEvent(Struct, frozen=True):
+    """An event of a kind this program does not know: kept, chained, shown raw."""
+
+    kind: str
+    stream: str
+    prev: str | None
+    fields: dict[str, Any]
+    ts: str | None = None
+    actor: str = ""
+
+
+_encoder = msgspec.json.Encoder(order="sorted")
+encode = _encoder.encode
+
+
+def event_id(line: bytes) -> str:
+    return sha256(line).hexdigest()
+
+
+def run_stream(turn: str) -> str:
+    return "run:" + turn
+
+
+def session_stream(session: str) -> str:
+    return "session:" + session
+
+
+def program_stream(program: str) -> str:
+    return "program:" + program
+
+
+def ledger_stream(replica: str) -> str:
+    return "ledger:" + replica
+
+
+STREAM_KINDS = ("run", "session", "program", "conversation", "resource", "ledger")
+
+
+class Registry:
+    """All kinds of event by name; decodes stored lines into their types."""
+
+    def __init__(self, *unions: Any) -> None:
+        kinds = [kind for union in unions for kind in get_args(union)]
+        self.kinds: dict[str, type[Event]] = {kind_of(kind): kind for kind in kinds}
+        union = kinds[0]
+        for kind in kinds[1:]:
+            union = union | kind
+        self._decode = msgspec.json.Decoder(union).decode
+
+    def decode(self, line: bytes) -> Event | UnknownEvent:
+        try:
+            event: Event = self._decode(line)
+        except msgspec.ValidationError:
+            return self._decode_loosely(line)
+        return event
+
+    def _decode_loosely(self, line: bytes) -> UnknownEvent:
+        """Kinds and values of a newer program: keep the envelope, leave the rest as it is."""
+        fields = msgspec.json.decode(line)
+        if not isinstance(fields, dict):
+            raise msgspec.ValidationError("an event is an object")
+        known = {name: fields.get(name) for name in ("kind", "stream", "prev", "ts", "actor")}
+        return msgspec.convert({**known, "actor": known["actor"] or "", "fields": fields}, UnknownEvent)
+
+
+def kind_of(event: Event | type[Event]) -> str:
+    return str(event.__struct_config__.tag)

@@ -1,0 +1,175 @@
+"""The kinds of value an event may hold, and the small structures made of them.
+
+An event holds ids that Weft minted, members of closed sets, numbers, times, names of models, tools and providers,
+and references. Every other string is a content, held here by its reference. The markers below say which is which:
+documentation, checking and the search for references all read them from the types.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from weft.kernel.enums import (
+    FileKind,
+    ImageDetail,
+    LintSeverity,
+    MessageRole,
+    MessageSource,
+    VolumeMode,
+)
+
+NAME_PATTERN = r"[A-Za-z0-9_.:/-]{1,128}"
+_is_name = re.compile(NAME_PATTERN).fullmatch
+
+Ulid = Annotated[str, Meta(extra={"is": "ulid"})]
+Digest = Annotated[str, Meta(extra={"is": "digest"})]
+Content = Annotated[str, Meta(extra={"is": "content"})]
+Name = Annotated[str, Meta(extra={"is": "name"})]
+Time = Annotated[str, Meta(extra={"is": "time"})]
+NodeId = Annotated[str, Meta(extra={"is": "node"})]
+
+
+class Words(Struct, frozen=True, kw_only=True):
+    """A name that does not look like one (spaces, other letters) and is therefore kept as a content."""
+
+    content: Content
+
+
+Named = Name | Words
+
+
+def is_name(text: str) -> bool:
+    return _is_name(text) is not None
+
+
+class EventRef(Struct, frozen=True):
+    event_id: Digest
+
+
+class UriRef(Struct, frozen=True):
+    uri: Content
+
+
+class PathRef(Struct, frozen=True):
+    path: Content
+
+
+class ExtRef(Struct, frozen=True):
+    kind: Named
+    id: Content
+
+
+class ForkPoint(Struct, frozen=True):
+    """The event of the parent turn that a run grows from: normally the last one."""
+
+    turn: Ulid
+    event: Digest
+
+
+class ErrorFact(Struct, frozen=True, kw_only=True):
+    code: Named
+    message: Content
+    details: Content | UnsetType = UNSET
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Tokens in disjoint parts: input excludes cache reads and writes, reasoning lies inside output."""
+
+    input_tokens: int | UnsetType = UNSET
+    output_tokens: int | UnsetType = UNSET
+    cached_input_tokens: int | UnsetType = UNSET
+    cache_write_tokens: int | UnsetType = UNSET
+    reasoning_tokens: int | UnsetType = UNSET
+    total_tokens: int | UnsetType = UNSET
+
+
+class TextFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: Content
+
+
+class ImageFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="image_url"):
+    url: Content
+    detail: ImageDetail | Words | UnsetType = UNSET
+
+
+class ToolUseFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
+    id: Content
+    name: Named
+    input: Content
+
+
+class ToolResultFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
+    tool_call_id: Content
+    output: Content
+    is_error: bool | UnsetType = UNSET
+
+
+class ReasoningFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    text: Content
+
+
+PartFact = TextFact | ImageFact | ToolUseFact | ToolResultFact | ReasoningFact
+
+
+class FileFact(Struct, frozen=True, kw_only=True):
+    kind: FileKind
+    path: Content
+    line_start: int | UnsetType = UNSET
+    line_end: int | UnsetType = UNSET
+
+
+class LintFact(Struct, frozen=True, kw_only=True):
+    path: Content | UnsetType = UNSET
+    message: Content | UnsetType = UNSET
+    source: Named | UnsetType = UNSET
+    start_line: int | UnsetType = UNSET
+    start_col: int | UnsetType = UNSET
+    end_line: int | UnsetType = UNSET
+    end_col: int | UnsetType = UNSET
+    severity: LintSeverity | UnsetType = UNSET
+
+
+class CodeblockFact(Struct, frozen=True, kw_only=True):
+    language: Named | UnsetType = UNSET
+    content: Content
+    path: Content | UnsetType = UNSET
+    line_start: int | UnsetType = UNSET
+    line_end: int | UnsetType = UNSET
+
+
+class MessageFact(Struct, frozen=True, kw_only=True):
+    """One message: an ordered list of parts, with everything that was recorded beside it."""
+
+    id: Ulid
+    role: MessageRole
+    parts: tuple[PartFact, ...]
+    source: MessageSource | UnsetType = UNSET
+    parent: Ulid | UnsetType = UNSET
+    model: Named | UnsetType = UNSET
+    thinking_config: Content | UnsetType = UNSET
+    context: Content | UnsetType = UNSET
+    metadata: Content | UnsetType = UNSET
+    files: tuple[FileFact, ...] | UnsetType = UNSET
+    lints: tuple[LintFact, ...] | UnsetType = UNSET
+    codeblocks: tuple[CodeblockFact, ...] | UnsetType = UNSET
+
+
+class RequestInput(Struct, frozen=True, kw_only=True):
+    """What a model was sent: the first `keep` entries of an earlier request, then these.
+
+    A whole list per request would store every ancestor again with every turn.
+    """
+
+    base: Digest | None
+    keep: int
+    then: tuple[Ulid | EventRef, ...]
+
+
+class VolumePlan(Struct, frozen=True, kw_only=True):
+    resource: NodeId
+    mode: VolumeMode
+    kept_by: Ulid | UnsetType = UNSET
+    snapshot_ref: ExtRef | UnsetType = UNSET

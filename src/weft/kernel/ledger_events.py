@@ -1,0 +1,336 @@
+"""The ledger's own kinds: sessions and their heads, compactions, the inbox, imports, erasure, approvals, tags."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import (
+    AliasReason,
+    CompactionTrigger,
+    CompactionType,
+    EventClass,
+    LinkReason,
+    MessageSource,
+    MoveReason,
+    SessionStatus,
+    SupersedeReason,
+)
+from weft.kernel.events import Event
+from weft.kernel.fields import (
+    Content,
+    Digest,
+    ErrorFact,
+    EventRef,
+    Name,
+    Named,
+    NodeId,
+    PartFact,
+    Time,
+    Ulid,
+    Usage,
+)
+
+
+class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
+    about: ClassVar[str] = "An agent (a persona) got its id."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    name: Content
+
+
+class SessionCreated(Event, frozen=True, kw_only=True, tag="session_created"):
+    about: ClassVar[str] = "A session exists, without a head yet."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    label: Content
+    persona: Name | Ulid
+    routing_key: Content | UnsetType = UNSET
+    origin: Name | UnsetType = UNSET
+    origin_session_id: Content | UnsetType = UNSET
+    parent_session: Ulid | UnsetType = UNSET
+    parent_turn: Ulid | UnsetType = UNSET
+    spawn_tool_call: Content | UnsetType = UNSET
+    task_description: Content | UnsetType = UNSET
+
+
+class SessionMoved(Event, frozen=True, kw_only=True, tag="session_moved"):
+    about: ClassVar[str] = "A session's head moved; `to` is null after a reset, `at` names an event inside the turn."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    to: Ulid | None
+    before: Ulid | None
+    why: MoveReason
+    at: Digest | UnsetType = UNSET
+    reason: Content | UnsetType = UNSET
+    tips: tuple[EventRef, ...] | UnsetType = UNSET
+
+
+class SessionArchived(Event, frozen=True, kw_only=True, tag="session_archived"):
+    about: ClassVar[str] = "A session was archived, deleted (the pointer, never a turn) or made active again."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    status: SessionStatus
+    reason: Content | UnsetType = UNSET
+
+
+class SessionRenamed(Event, frozen=True, kw_only=True, tag="session_renamed"):
+    about: ClassVar[str] = "A session got another label."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    label: Content
+
+
+class AliasAdded(Event, frozen=True, kw_only=True, tag="alias_added"):
+    about: ClassVar[str] = "Another name leads to this session; never to another alias."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    alias: Content
+    reason: AliasReason
+
+
+class CompactionRecorded(Event, frozen=True, kw_only=True, tag="compaction_recorded"):
+    about: ClassVar[str] = "A compaction turn's summary, its range and what it cost."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    summary: Content
+    summarized_through: Ulid
+    compaction_type: CompactionType
+    model: Named
+    first_kept: Ulid | UnsetType = UNSET
+    turns_summarized: int | UnsetType = UNSET
+    provider: Named | UnsetType = UNSET
+    tokens_before: int | UnsetType = UNSET
+    tokens_after: int | UnsetType = UNSET
+    summary_tokens: int | UnsetType = UNSET
+    summarization_input_tokens: int | UnsetType = UNSET
+    summarization_output_tokens: int | UnsetType = UNSET
+    duration_ms: int | UnsetType = UNSET
+    trigger: CompactionTrigger | UnsetType = UNSET
+    metadata: Content | UnsetType = UNSET
+
+
+class CompactionChosen(Event, frozen=True, kw_only=True, tag="compaction_chosen"):
+    about: ClassVar[str] = "A session uses this compaction from now on; null: none, the whole history."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    compaction: Ulid | None
+
+
+class MessageAdmitted(Event, frozen=True, kw_only=True, tag="message_admitted"):
+    about: ClassVar[str] = "A message entered a session's inbox."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    message: Ulid
+    parts: tuple[PartFact, ...]
+    source: MessageSource | UnsetType = UNSET
+    key: Content | UnsetType = UNSET
+
+
+class MessageCancelled(Event, frozen=True, kw_only=True, tag="message_cancelled"):
+    about: ClassVar[str] = "A message left the inbox without a turn, by command."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    message: Ulid
+    reason: Content | UnsetType = UNSET
+
+
+class MessageDead(Event, frozen=True, kw_only=True, tag="message_dead"):
+    about: ClassVar[str] = "A message failed for good and waits for a person."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    message: Ulid
+    attempts: int
+    error: ErrorFact | UnsetType = UNSET
+
+
+class TurnLinked(Event, frozen=True, kw_only=True, tag="turn_linked"):
+    about: ClassVar[str] = "Two turns of different chains belong together."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    child: Ulid
+    parent: Ulid
+    why: LinkReason
+    call: EventRef | UnsetType = UNSET
+
+
+class TurnSuperseded(Event, frozen=True, kw_only=True, tag="turn_superseded"):
+    about: ClassVar[str] = "An imported turn was read again and has a newer form."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    turn: Ulid
+    by: Ulid
+    why: SupersedeReason
+
+
+class Sighting(Event, frozen=True, kw_only=True, tag="sighting"):
+    about: ClassVar[str] = "Where and when an imported turn or message was seen: all that is not its identity."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    turn: Ulid
+    origin: Name
+    message: Ulid | UnsetType = UNSET
+    happened: Time | UnsetType | None = UNSET
+    literal_time: Content | UnsetType = UNSET
+    session: Content | UnsetType = UNSET
+    title: Content | UnsetType = UNSET
+    workspace: Content | UnsetType = UNSET
+    git_branch: Content | UnsetType = UNSET
+    version: Content | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    attachments: tuple[Content, ...] | UnsetType = UNSET
+    file: Content | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+
+
+class TurnRetried(Event, frozen=True, kw_only=True, tag="turn_retried"):
+    about: ClassVar[str] = "A failed turn is tried again, as its child or afresh beside it."
+    category: ClassVar[EventClass] = EventClass.PROVENANCE
+
+    turn: Ulid
+    of: Ulid
+    afresh: bool
+
+
+class ContentErased(Event, frozen=True, kw_only=True, tag="content_erased"):
+    about: ClassVar[str] = "The tombstone of a content: its bytes and salt are gone."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    content: Digest
+    reason: Content
+
+
+class ApprovalRequested(Event, frozen=True, kw_only=True, tag="approval_requested"):
+    about: ClassVar[str] = "A person is asked; `bound` is the hash of exactly what would run."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    call: EventRef
+    bound: Digest
+    rationale: Content | UnsetType = UNSET
+
+
+class ApprovalGranted(Event, frozen=True, kw_only=True, tag="approval_granted"):
+    about: ClassVar[str] = "A person allowed it, once."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    request: EventRef
+    bound: Digest
+    reason: Content | UnsetType = UNSET
+
+
+class ApprovalDenied(Event, frozen=True, kw_only=True, tag="approval_denied"):
+    about: ClassVar[str] = "A person refused it."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    request: EventRef
+    abort: bool
+    reason: Content | UnsetType = UNSET
+
+
+class PolicyProposed(Event, frozen=True, kw_only=True, tag="policy_proposed"):
+    about: ClassVar[str] = "An approval policy was proposed."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    policy_ref: NodeId
+    source: Content
+    notes: Content | UnsetType = UNSET
+
+
+class PolicyRejected(Event, frozen=True, kw_only=True, tag="policy_rejected"):
+    about: ClassVar[str] = "A proposed policy was refused."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    policy_ref: NodeId
+    reason: Content | UnsetType = UNSET
+
+
+class PolicyRolledBack(Event, frozen=True, kw_only=True, tag="policy_rolled_back"):
+    about: ClassVar[str] = "An earlier policy is active again."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    policy_ref: NodeId
+    to: NodeId
+    reason: Content | UnsetType = UNSET
+
+
+class SnapshotRequested(Event, frozen=True, kw_only=True, tag="snapshot_requested"):
+    about: ClassVar[str] = "A snapshot of a resource is wanted."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    resource_ref: NodeId
+    snapshot_ref: NodeId
+
+
+class RestoreRequested(Event, frozen=True, kw_only=True, tag="restore_requested"):
+    about: ClassVar[str] = "A snapshot is to be restored."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    snapshot_ref: NodeId
+
+
+class CompensationRecorded(Event, frozen=True, kw_only=True, tag="compensation_recorded"):
+    about: ClassVar[str] = "An effect was undone after a failure."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    of: EventRef
+    outcome: Named
+    details: Content | UnsetType = UNSET
+
+
+class NodeTagged(Event, frozen=True, kw_only=True, tag="node_tagged"):
+    about: ClassVar[str] = "A node got tags."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    node: NodeId
+    tags: tuple[Content, ...]
+
+
+class NodeUntagged(Event, frozen=True, kw_only=True, tag="node_untagged"):
+    about: ClassVar[str] = "A node lost tags."
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    node: NodeId
+    tags: tuple[Content, ...]
+
+
+class NodeEmbedded(Event, frozen=True, kw_only=True, tag="node_embedded"):
+    about: ClassVar[str] = "A node's text was embedded; the vector itself is local."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    node: NodeId
+    model: Named
+    dimensions: int
+    text: Content | UnsetType = UNSET
+
+
+LedgerEvent = (
+    AgentCreated
+    | SessionCreated
+    | SessionMoved
+    | SessionArchived
+    | SessionRenamed
+    | AliasAdded
+    | CompactionRecorded
+    | CompactionChosen
+    | MessageAdmitted
+    | MessageCancelled
+    | MessageDead
+    | TurnLinked
+    | TurnSuperseded
+    | Sighting
+    | TurnRetried
+    | ContentErased
+    | ApprovalRequested
+    | ApprovalGranted
+    | ApprovalDenied
+    | PolicyProposed
+    | PolicyRejected
+    | PolicyRolledBack
+    | SnapshotRequested
+    | RestoreRequested
+    | CompensationRecorded
+    | NodeTagged
+    | NodeUntagged
+    | NodeEmbedded
+)

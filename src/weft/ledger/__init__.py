@@ -1,0 +1,1 @@
+"""Turns, threads, sessions, forks, compactions, contexts; recording them, reading them, verifying them."""

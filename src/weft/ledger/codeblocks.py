@@ -1,0 +1,99 @@
+"""Code blocks of assistant messages: a lagging view, read out of the text unless the recorder named them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from weft.kernel.contents import bytes_text
+from weft.kernel.dag_events import HistoryAppend, ModelResponse
+from weft.kernel.errors import ContentMissing
+from weft.kernel.fields import MessageFact, TextFact, Words, is_name
+from weft.kernel.kinds import KINDS
+from weft.ledger.views.runs import ROWS_PER_EVENT
+from weft.store.facts import FactReader
+from weft.store.port import Sql, Store, WriteTxn
+
+VIEW = "codeblock"
+BATCH = 512
+_FENCE = re.compile(
+    r"^(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)(?:^(?P=fence)[`~]*[ \t]*$|\Z)", re.M | re.S
+)
+_INSERT = (
+    "INSERT INTO codeblock(id, message, idx, language, content, start, length, path, line_start, line_end)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+Row = tuple[object, ...]
+
+
+def catch_up(store: Store) -> None:
+    while not store.read_only and store.write(advance):
+        pass
+
+
+def advance(txn: WriteTxn) -> bool:
+    """One batch from the watermark on; True when there may be more."""
+    mark = txn.facts.watermark(VIEW)
+    rows = txn.facts.log(mark, BATCH)
+    if not rows:
+        return False
+    fill(txn.sql, txn.facts, mark, rows[-1].n)
+    return True
+
+
+def fill(sql: Sql, facts: FactReader, after: int, until: int) -> None:
+    """The blocks of all events in (after, until], and the mark that says so."""
+    made = [row for n, line in facts.lines(after, until) for row in _blocks(facts, n, line)]
+    sql.run_many(_INSERT, made)
+    sql.run(
+        "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
+    )
+
+
+def _blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
+    if b'"assistant"' not in line:
+        return
+    event = KINDS.decode(line)
+    if isinstance(event, HistoryAppend):
+        message = event.message
+    elif isinstance(event, ModelResponse) and event.output is not UNSET:
+        message = event.output
+    else:
+        return
+    if message.role == "assistant":
+        found = _named(facts, message) if message.codeblocks is not UNSET else _derived(facts, message)
+        for idx, (language, content, *rest) in enumerate(found):
+            yield (n * ROWS_PER_EVENT + idx, message.id, idx, language, content, *rest)
+
+
+def _named(facts: FactReader, message: MessageFact) -> Iterator[Row]:
+    for block in message.codeblocks or ():
+        path = None if block.path is UNSET else _number(facts, block.path)
+        start = None if block.line_start is UNSET else block.line_start
+        end = None if block.line_end is UNSET else block.line_end
+        language = block.language
+        shown = f"#{_number(facts, language.content)}" if isinstance(language, Words) else language or None
+        yield shown, _number(facts, block.content), None, None, path, start, end
+
+
+def _derived(facts: FactReader, message: MessageFact) -> Iterator[Row]:
+    for part in message.parts:
+        if isinstance(part, TextFact):
+            number = _number(facts, part.text)
+            for match in _FENCE.finditer(_text(facts, number)):
+                start, end = match.span("code")
+                language = match["info"].split(" ")[0]
+                yield language if is_name(language) else None, number, start, end - start, None, None, None
+
+
+def _number(facts: FactReader, ref: str) -> int:
+    return facts.find_content(bytes.fromhex(ref)) or 0
+
+
+def _text(facts: FactReader, number: int) -> str:
+    try:
+        return bytes_text(facts.content(number)) if number else ""
+    except ContentMissing:
+        return ""

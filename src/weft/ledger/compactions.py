@@ -1,0 +1,193 @@
+"""Compaction turns: a summary of the turns before, the turns it kept, and which one a session goes by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
+from weft.ledger.draft import MESSAGE_ROOM, Desk, Draft
+from weft.ledger.leases import Patience, ensure_free
+from weft.ledger.model import Compaction, RecordedTurn
+from weft.ledger.places import Place, find_place, load_parent
+from weft.ledger.reading import json_of, name_of
+from weft.ledger.recording import move_with_turn
+from weft.ledger.rows import TurnRow
+from weft.ledger.scribe import Scribe, Setting, checked_id, member
+from weft.ledger.sessions import require_session, stream_of, text_of
+from weft.ledger.threads import ranges_to
+from weft.store.port import ReadTxn, Sql
+
+MEASURES = (
+    "tokens_before",
+    "tokens_after",
+    "summary_tokens",
+    "summarization_input_tokens",
+    "summarization_output_tokens",
+    "duration_ms",
+)
+
+
+class NewCompaction:
+    """A compaction as its caller tells it, checked before anything is written."""
+
+    def __init__(
+        self,
+        *,
+        summary: str,
+        through: str | None,
+        first_kept: str | None,
+        model: str,
+        provider: str | None,
+        compaction_type: str,
+        trigger: str | None,
+        metadata: Any,
+        **measures: int | None,
+    ) -> None:
+        self.summary, self.model, self.provider, self.metadata = summary, model, provider, metadata
+        self.through = None if through is None else checked_id(through, "summarized_through")
+        self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
+        self.type = member(CompactionType, compaction_type, "compaction_type")
+        self.trigger = UNSET if trigger is None else member(CompactionTrigger, trigger, "trigger")
+        unknown = set(measures) - set(MEASURES)
+        if unknown:
+            raise InvalidInput(f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(MEASURES)}")
+        self.measures = {name: value for name, value in measures.items() if value is not None}
+
+    def write(self, scribe: Scribe, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
+        draft = scribe.draft
+        scribe.run.add(
+            CompactionRecorded,
+            summary=draft.put_text(self.summary, "summary"),
+            summarized_through=through.id,
+            first_kept=kept.id if kept else UNSET,
+            turns_summarized=summarized,
+            compaction_type=self.type,
+            model=draft.named(self.model, "model"),
+            provider=UNSET if self.provider is None else draft.named(self.provider, "provider"),
+            trigger=self.trigger,
+            metadata=UNSET if self.metadata is None else draft.put_json(self.metadata, "metadata"),
+            **self.measures,
+        )
+        return scribe.finish(RunExit.SUCCESS)
+
+
+def record_compaction(
+    desk: Desk,
+    compaction: NewCompaction,
+    *,
+    session: str | None,
+    parent: str | UnsetType | None,
+    patience: Patience,
+) -> RecordedTurn:
+    """A compaction turn after the head; without a session it lies beside the thread, for sessions to choose."""
+
+    def work(draft: Draft) -> RecordedTurn:
+        row = None if session is None else require_session(draft, session)
+        if row is not None:
+            ensure_free(draft, row, patience)
+        place = find_place(draft, row, parent, UNSET)
+        if place.parent is None:
+            raise NotApplicable("there is nothing to compact", "record a turn first")
+        through, kept, summarized = _range(draft, compaction, place.parent)
+        return _write(draft, compaction, place, through, kept, summarized)
+
+    return patience.keep_trying(lambda: desk.write(work))
+
+
+def _range(draft: Draft, compaction: NewCompaction, parent: TurnRow) -> tuple[TurnRow, TurnRow | None, int]:
+    """The last summarised turn, the first kept one and how many lie before it; both must lie on the thread."""
+    kept = None if compaction.first_kept is None else load_parent(draft, compaction.first_kept)
+    if compaction.through is not None:
+        through = load_parent(draft, compaction.through)
+    elif kept is not None and kept.parent is not None:
+        through = load_parent(draft, kept.parent)
+    else:
+        through = parent
+    for row in (through, *([kept] if kept else [])):
+        if not lies_on(draft.sql, row, parent):
+            raise NotApplicable(f"turn {row.id} is not on the thread of {parent.id}")
+    if kept is not None and kept.depth > through.depth + 1:
+        raise NotApplicable(
+            f"turns between {through.id} and {kept.id} would vanish", "keep every turn that is not summarised"
+        )
+    return through, kept, min(through.depth, kept.depth - 1 if kept else through.depth)
+
+
+def lies_on(sql: Sql, row: TurnRow, head: TurnRow) -> bool:
+    ranges = ranges_to(sql, head.segment, head.depth)
+    return any(part.segment == row.segment and part.low <= row.depth <= part.high for part in ranges)
+
+
+def _write(
+    draft: Draft, compaction: NewCompaction, place: Place, through: TurnRow, kept: TurnRow | None, summarized: int
+) -> RecordedTurn:
+    parent, session = place.parent, place.session
+    assert parent is not None
+    turn = draft.ulids.mint(MESSAGE_ROOM + 1)
+    scribe = Scribe(draft, turn, actor=session.persona if session else parent.persona, scope=place.scope)
+    scribe.start(
+        fork=place.fork,
+        session=session.id if session else UNSET,
+        compaction=place.compaction,
+        turn_type=TurnType.COMPACTION,
+        setting=Setting(),
+    )
+    digest = compaction.write(scribe, through, kept, summarized)
+    if session is not None:
+        move_with_turn(draft, session.id, turn)
+    draft.seal()
+    return RecordedTurn(
+        id=turn,
+        digest=digest,
+        depth=place.depth,
+        parent_id=parent.id,
+        session=session.label if session else None,
+        receipt=draft.receipt(digest),
+    )
+
+
+def choose_compaction(desk: Desk, session: str, compaction: str | None) -> None:
+    """Switch to another compaction of this thread, or undo all (null): the whole history is seen again."""
+
+    def work(draft: Draft) -> None:
+        row = require_session(draft, session)
+        if compaction is not None:
+            turn = load_parent(draft, checked_id(compaction, "compaction"))
+            if turn.type != TurnType.COMPACTION or turn.parent is None:
+                raise NotApplicable(f"turn {compaction} is not a compaction")
+            base = load_parent(draft, turn.parent)
+            head = None if row.head is None else load_parent(draft, row.head)
+            if head is None or not lies_on(draft.sql, base, head):
+                raise NotApplicable(f"compaction {compaction} does not belong to the thread of {row.label!r}")
+        stream_of(draft, row).add(CompactionChosen, compaction=compaction)
+        draft.seal()
+
+    desk.write(work)
+
+
+def load_compaction(txn: ReadTxn, turn: str) -> Compaction:
+    row = txn.sql.one(
+        "SELECT turn, summary, through, first_kept, turns_summarized, type, model, provider, tokens_before,"
+        " tokens_after, summary_tokens, summarization_input_tokens, summarization_output_tokens, duration_ms,"
+        ' "trigger", metadata FROM compaction WHERE turn = ?',
+        (turn,),
+    )
+    if row is None:
+        raise NotFound("compaction", turn)
+    return Compaction(
+        turn_id=row[0],
+        summary=text_of(txn, row[1]) or "",
+        summarized_through=row[2],
+        first_kept=row[3],
+        turns_summarized=row[4],
+        compaction_type=row[5],
+        model=name_of(txn, row[6]) or "",
+        provider=name_of(txn, row[7]),
+        **dict(zip(MEASURES, row[8:14], strict=True)),
+        trigger=row[14],
+        metadata=json_of(txn, row[15]),
+    )

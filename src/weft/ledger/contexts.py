@@ -1,0 +1,199 @@
+"""What an agent saw at a turn, or would see at the next one.
+
+System prompt, then the summary of the compaction in effect, then the turns it kept and all after it, then the query.
+Where the model request itself recorded what it was sent, that record is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.contents import bytes_text
+from weft.kernel.dag_events import ModelRequest
+from weft.kernel.enums import TurnType
+from weft.kernel.errors import NotFound
+from weft.kernel.fields import EventRef, RequestInput
+from weft.kernel.ulid import decode
+from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
+from weft.ledger.reading import calls_of, message_rows, to_message
+from weft.ledger.rows import TurnRow, load_turn
+from weft.ledger.runs import recorded, run_events
+from weft.ledger.threads import Range, ranges_to, turns_in
+from weft.store.port import ReadTxn
+
+
+class Context(Struct, frozen=True):
+    """An ordered list of messages. `observed` is true where it is the recorded input of the model request."""
+
+    messages: tuple[Message, ...]
+    turns: tuple[str, ...]
+    compaction: str | None
+    observed: bool = False
+
+
+def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
+    """What the agent saw when it began to answer this turn's query."""
+    sent = _recorded_input(txn, turn)
+    if sent is not None:
+        return Context(tuple(_message_named(txn, ref) for ref in _resolve(txn, sent)), (), turn.compaction, True)
+    ranges = ranges_to(txn.sql, turn.segment, turn.depth)
+    *_, last = ranges
+    before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
+    own = list(_query(txn, turn))
+    return _assemble(txn, before, turn.compaction, own)
+
+
+def context_after(txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None) -> Context:
+    """What the next turn would see before its own query."""
+    ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
+    return _assemble(txn, ranges, compaction, [])
+
+
+def _assemble(txn: ReadTxn, ranges: list[Range], compaction: str | None, own: list[Message]) -> Context:
+    start, summary = _start(txn, compaction)
+    turns: list[str] = []
+    system: list[Message] = []
+    rest: list[Message] = []
+    for part in ranges:
+        for row in turns_in(txn.sql, part):
+            events = part.events if row.depth == part.high else None
+            leading, others = _split_system(_transcript(txn, row, events))
+            system = leading or system
+            if row.depth >= start and row.type != TurnType.COMPACTION:
+                turns.append(row.id)
+                rest += others
+    leading, query = _split_system(own)
+    return Context((*(leading or system), *summary, *rest, *query), tuple(turns), compaction)
+
+
+def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
+    """The depth from which turns are shown in full, and the summary of what lies before it."""
+    if compaction is None:
+        return 1, []
+    row = txn.sql.one("SELECT summary, through, first_kept FROM compaction WHERE turn = ?", (compaction,))
+    if row is None:
+        raise NotFound("compaction", compaction)
+    summary, through, first_kept = row
+    kept = load_turn(txn.sql, first_kept or through)
+    if kept is None:
+        raise NotFound("turn", first_kept or through)
+    return kept.depth + (0 if first_kept else 1), [_summary_message(txn, compaction, summary)]
+
+
+def _summary_message(txn: ReadTxn, compaction: str, summary: int) -> Message:
+    turn = load_turn(txn.sql, compaction)
+    text = bytes_text(txn.facts.content(summary))
+    return Message(compaction, "user", (TextPart(text),), -1, turn.started_at if turn else 0)
+
+
+def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    """System messages that open a turn are its system prompt; one that comes later stays where it is."""
+    leading: list[Message] = []
+    others: list[Message] = []
+    for message in messages:
+        (leading if message.role == "system" and not others else others).append(message)
+    return leading, others
+
+
+def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
+    """A turn's messages until the agent first acted."""
+    calls = calls_of(txn, turn)
+    acted = min((row.position for row, _ in calls), default=None)
+    for row in message_rows(txn, turn.segment, turn.depth, turn.depth):
+        if row[1] in ("assistant", "tool") or (acted is not None and row[12] > acted):
+            return
+        yield to_message(txn, row)
+
+
+def _transcript(txn: ReadTxn, turn: TurnRow, events: int | None) -> Iterator[Message]:
+    """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
+    rows = [
+        row for row in message_rows(txn, turn.segment, turn.depth, turn.depth) if events is None or row[12] < events
+    ]
+    messages = [(row[12], to_message(txn, row)) for row in rows]
+    calls = calls_of(txn, turn, events)
+    used, answered = _mentioned(message for _, message in messages)
+    waiting: list[ToolCall] = []
+    items: list[tuple[int, Message | ToolCall]] = [*messages, *((row.position, call) for row, call in calls)]
+    for _, item in sorted(items, key=lambda pair: pair[0]):
+        if isinstance(item, ToolCall):
+            waiting.append(item)
+            continue
+        yield from _call_messages(waiting, used, answered)
+        waiting = []
+        yield item
+    yield from _call_messages(waiting, used, answered)
+
+
+def _mentioned(messages: Iterable[Message]) -> tuple[set[str], set[str]]:
+    parts = [part for message in messages for part in message.content]
+    used = {part.id for part in parts if isinstance(part, ToolUsePart)}
+    return used, {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
+
+
+def _call_messages(calls: list[ToolCall], used: set[str], answered: set[str]) -> Iterator[Message]:
+    """What stands for calls that the recorded messages do not spell out themselves; results in call order."""
+    uses: tuple[Part, ...] = tuple(
+        ToolUsePart(call.call_id, call.name, call.arguments) for call in calls if call.call_id not in used
+    )
+    results: tuple[Part, ...] = tuple(_result_part(call) for call in calls if call.call_id not in answered)
+    if uses:
+        yield Message(f"{calls[0].id}#use", "assistant", uses, -1, calls[0].started_at)
+    if results:
+        yield Message(f"{calls[0].id}#result", "tool", results, -1, calls[-1].completed_at or calls[-1].started_at)
+
+
+def _result_part(call: ToolCall) -> ToolResultPart:
+    if call.outcome in (None, "interrupted"):
+        return ToolResultPart(call.call_id, "interrupted", True)
+    if call.outcome == "ok":
+        return ToolResultPart(call.call_id, call.result, UNSET)
+    return ToolResultPart(call.call_id, call.error if call.result is None else call.result, True)
+
+
+def _recorded_input(txn: ReadTxn, turn: TurnRow) -> RequestInput | None:
+    for found in run_events(txn.facts, turn):
+        if isinstance(found.event, ModelRequest):
+            return None if found.event.input is UNSET else found.event.input
+    return None
+
+
+def _resolve(txn: ReadTxn, sent: RequestInput) -> list[str | EventRef]:
+    """The whole list that a request was sent, from its base upwards."""
+    steps = [sent]
+    while (base := steps[-1].base) is not None:
+        n = txn.facts.find_event(bytes.fromhex(base))
+        line = None if n is None else txn.facts.line(n)
+        event = recorded(n, line).event if n is not None and line is not None else None
+        if not isinstance(event, ModelRequest) or event.input is UNSET:
+            raise NotFound("model request with a recorded input", base)
+        steps.append(event.input)
+    refs: list[str | EventRef] = []
+    for step in reversed(steps):
+        refs = [*refs[: step.keep], *step.then]
+    return refs
+
+
+def _message_named(txn: ReadTxn, ref: str | EventRef) -> Message:
+    """A message by its id, or the summary of a compaction by its turn's."""
+    if isinstance(ref, EventRef):
+        raise NotFound("message", ref.event_id, "an event stands where a message was expected")
+    compaction = txn.sql.one("SELECT summary FROM compaction WHERE turn = ?", (ref,))
+    if compaction is not None:
+        return _summary_message(txn, ref, compaction[0])
+    found = find_message(txn, ref)
+    if found is None:
+        raise NotFound("message", ref)
+    return found
+
+
+def find_message(txn: ReadTxn, message: str) -> Message | None:
+    """A message's id lies just behind its turn's, so the turn before it in id order is the one to ask."""
+    row = txn.sql.one("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
+    if row is None:
+        return None
+    seq = decode(message) - decode(row[0]) - 1
+    found = [item for item in message_rows(txn, row[1], row[2], row[2]) if item[4] == seq]
+    return to_message(txn, found[0]) if found else None

@@ -1,0 +1,157 @@
+"""One append in the making: contents put, events chained, then one row and the views, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from weft.kernel.ambient import Clock
+from weft.kernel.chain import Receipt
+from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, text_bytes
+from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput
+from weft.kernel.events import Event, encode, program_stream
+from weft.kernel.fields import Named, Words, is_name
+from weft.kernel.ledger_events import AgentCreated
+from weft.kernel.times import iso_from_ms
+from weft.kernel.ulid import UlidSource
+from weft.ledger.model import StoredContent
+from weft.ledger.views import Projector
+from weft.store.facts import LEDGER_SCOPE
+from weft.store.port import Store, WriteTxn
+
+T = TypeVar("T")
+DEFAULT_AGENT = "local"
+IMPORTED_AGENT = "imported"
+MESSAGE_ROOM = 1 << 16
+COLLISION_RETRIES = 5
+
+
+class Desk:
+    """What every writing verb of one open ledger needs."""
+
+    def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
+        self.store, self.clock, self.ulids = store, clock, ulids
+
+    def write(self, work: Callable[[Draft], T]) -> T:
+        """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew."""
+        for _ in range(COLLISION_RETRIES):
+            try:
+                return self.store.write(lambda txn: work(Draft(self, txn)))
+            except IdCollision:
+                self.ulids.skip()
+        return self.store.write(lambda txn: work(Draft(self, txn)))
+
+
+class Draft:
+    """Collects the events of one append, with the views already as they will be. `seal` writes it all."""
+
+    def __init__(self, desk: Desk, txn: WriteTxn) -> None:
+        self.txn, self.sql = txn, txn.sql
+        self.ulids, self.replica = desk.ulids, desk.store.replica
+        self.now_ms = desk.clock.now_ms()
+        self.ts = iso_from_ms(self.now_ms)
+        self.scope = LEDGER_SCOPE
+        self._put = txn.facts.put
+        self._numbers: dict[str, int] = {}
+        self._first = txn.facts.tip().n + 1
+        self._lines: list[bytes] = []
+        self._ids: list[bytes] = []
+        self.view = Projector(txn.sql, txn.facts, self)
+
+    def put_bytes(self, data: bytes) -> str:
+        stored = self._put(data, self.scope)
+        ref = stored.ref.hex()
+        self._numbers[ref] = stored.n
+        return ref
+
+    def put_text(self, text: str | bytes | StoredContent, what: str = "text") -> str:
+        """The reference of a text, kept exactly."""
+        if isinstance(text, str):
+            return self.put_bytes(text_bytes(text))
+        if isinstance(text, StoredContent):
+            return self._known(text.ref)
+        if isinstance(text, bytes):
+            return self.put_bytes(text_bytes(decode_utf8(text, what)))
+        raise InvalidInput(f"{what} is {type(text).__name__}, not text")
+
+    def put_json(self, value: Any, what: str) -> str:
+        """The reference of a JSON value; reading it back gives the same value."""
+        if isinstance(value, StoredContent):
+            return self._known(value.ref)
+        return self.put_bytes(json_bytes(value, what))
+
+    def named(self, name: str, what: str) -> Named:
+        """A name that looks like one stands in the event; anything else is kept as a content."""
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"{what} is {name!r}, not a name")
+        return name if is_name(name) else self.words(name)
+
+    def words(self, text: str) -> Words:
+        return Words(content=self.put_text(text))
+
+    def _known(self, ref: str) -> str:
+        if ref not in self._numbers:
+            number = self.txn.facts.find_content(bytes.fromhex(ref))
+            if number is None:
+                raise ContentMissing(ref)
+            self._numbers[ref] = number
+        return ref
+
+    def agent(self, name: str) -> str:
+        """The id of the agent of this name; the two default agents are their own ids, others are made on first use."""
+        if name in (DEFAULT_AGENT, IMPORTED_AGENT):
+            return name
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"an agent's name is {name!r}")
+        found = self.sql.one("SELECT id FROM program WHERE name = ? OR id = ?", (name, name))
+        if found is not None:
+            return str(found[0])
+        scope, self.scope = self.scope, LEDGER_SCOPE
+        program = self.ulids.mint()
+        self.stream(program_stream(program), None).add(AgentCreated, name=self.put_text(name))
+        self.scope = scope
+        return program
+
+    def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT) -> Stream:
+        return Stream(self, name, prev, actor)
+
+    def append(self, event: Event) -> str:
+        line = encode(event)
+        digest = sha256(line).digest()
+        self.view.apply(self._first + len(self._lines), self.now_ms, digest, event)
+        self._lines.append(line)
+        self._ids.append(digest)
+        return digest.hex()
+
+    def seal(self) -> None:
+        """Contents, then the one row, then the views: everything this append will ever write."""
+        self.txn.facts.flush()
+        self.txn.facts.append(self._lines, self._ids)
+        self.view.flush()
+
+    def receipt(self, digest: str) -> Receipt:
+        tip = self.txn.facts.tip()
+        return Receipt(self.replica, tip.n, tip.chain.hex(), digest)
+
+    def number(self, ref: str) -> int:
+        known = self._numbers.get(ref)
+        return known if known is not None else self.txn.facts.find_content(bytes.fromhex(ref)) or 0
+
+    def content_text(self, n: int) -> str | None:
+        return bytes_text(self.txn.facts.content(n)) if n else None
+
+
+class Stream:
+    """The end of one stream: every event added names the one before it."""
+
+    __slots__ = ("actor", "draft", "name", "prev")
+
+    def __init__(self, draft: Draft, name: str, prev: str | None, actor: str) -> None:
+        self.draft, self.name, self.prev, self.actor = draft, name, prev, actor
+
+    def add(self, kind: type[Event], **fields: Any) -> str:
+        draft = self.draft
+        event = kind(ts=draft.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=draft.replica, **fields)
+        self.prev = draft.append(event)
+        return self.prev

@@ -1,0 +1,314 @@
+"""Facts out and in as JSON lines: an event with its `event_id`, or a content with its salt.
+
+Contents come first, then the events in order of arrival, all of one moment. Into an empty ledger they give the same
+digests; facts that are known are passed over, so an import that was cut short is simply run again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from weft.kernel import canonical
+from weft.kernel.chain import GENESIS, extend
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes_text, content_ref
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput
+from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.facts import check_event, content_refs
+from weft.kernel.kinds import KINDS
+from weft.ledger.rows import load_session, load_turn
+from weft.ledger.views import Projector
+from weft.store.facts import KEY_BYTES, LEDGER_SCOPE, FactReader
+from weft.store.port import Store, WriteTxn
+
+BATCH_LINES = 512
+BATCH_BYTES = 4 * 1024 * 1024
+ROW_EVENTS = 128
+LINE_LIMIT = 16 * 1024 * 1024
+Progress = Callable[[int], None]
+
+
+class FactsIn(Struct, frozen=True):
+    """What an import brought."""
+
+    events: int
+    contents: int
+    known: int
+
+
+def export_lines(store: Store) -> Iterator[bytes]:
+    """Every fact of one moment as a line, hashed on its way out."""
+    with store.read() as txn:
+        facts, after = txn.facts, 0
+        while numbers := txn.sql.all("SELECT n FROM content WHERE n > ? ORDER BY n LIMIT 512", (after,)):
+            for (n,) in numbers:
+                yield from _content_lines(facts, n)
+            after = numbers[-1][0]
+        chain = GENESIS
+        for row in facts.rows():
+            lines = row.lines()
+            chain = extend(chain, (sha256(line).digest() for line in lines))
+            if chain != row.chain:
+                raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
+            yield from map(event_line, lines)
+
+
+def event_line(line: bytes) -> bytes:
+    """The event with its id in front; taken away, the line is canonical again."""
+    return b'{"event_id":"' + sha256(line).hexdigest().encode() + b'",' + line[1:]
+
+
+def _content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
+    row = facts.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
+    assert row is not None
+    name = {"ref": bytes(row[0]).hex(), "salt": bytes(row[1]).hex()}
+    if row[2] > ROW_BYTES:
+        pieces = -(-row[2] // ROW_BYTES)
+        for i, piece in enumerate(facts.stream_content(n)):
+            yield orjson.dumps({**name, "piece": i, "pieces": pieces, "base64": base64.b64encode(piece).decode()})
+        return
+    data = facts.content(n)
+    try:
+        yield orjson.dumps({**name, "text": data.decode()})
+    except UnicodeDecodeError:
+        yield orjson.dumps({**name, "base64": base64.b64encode(data).decode()})
+
+
+class NewContent(Struct, frozen=True):
+    ref: bytes
+    salt: bytes
+    data: bytes
+
+
+class NewEvent(Struct, frozen=True):
+    line: bytes
+    id: bytes
+    event: Event | UnknownEvent
+
+
+Fact = NewContent | NewEvent
+
+
+def import_lines(store: Store, lines: Iterable[bytes], progress: Progress | None = None) -> FactsIn:
+    """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch."""
+    total = FactsIn(0, 0, 0)
+    for batch, last_line in _batches(_facts(lines)):
+        store.catch_up()
+        brought = store.write(partial(_take, store, batch))
+        total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
+        if progress is not None:
+            progress(last_line)
+    store.catch_up()
+    return total
+
+
+def _take(store: Store, batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
+    return _Batch(txn, store).take(batch)
+
+
+def _counts(brought: FactsIn) -> tuple[int, int, int]:
+    return brought.events, brought.contents, brought.known
+
+
+def _batches(facts: Iterable[tuple[int, Fact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
+    batch: list[tuple[int, Fact]] = []
+    size = 0
+    for number, fact in facts:
+        batch.append((number, fact))
+        size += len(fact.data if isinstance(fact, NewContent) else fact.line)
+        if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
+            yield batch, number
+            batch, size = [], 0
+    if batch:
+        yield batch, batch[-1][0]
+
+
+def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, Fact]]:
+    """Each line checked against the hash that it carries."""
+    pieces: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        where = f"line {number}"
+        if not line.strip():
+            continue
+        if len(line) > LINE_LIMIT:
+            raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+        try:
+            value = canonical.loads(line)
+        except InvalidInput as error:
+            raise InvalidFact(where, str(error)) from error
+        if not isinstance(value, dict):
+            raise InvalidFact(where, "is not an object")
+        if "event_id" in value:
+            yield number, _event(value, where)
+        elif "ref" in value:
+            content = _content(value, where, pieces)
+            if content is not None:
+                yield number, content
+        else:
+            raise InvalidFact(where, "is neither an event with its event_id nor a content with its ref")
+    if pieces:
+        raise InvalidFact("the last line", "ends in the middle of a content")
+
+
+def _event(value: dict[str, Any], where: str) -> NewEvent:
+    claimed = value.pop("event_id")
+    line = canonical.dumps(value)
+    digest = sha256(line).digest()
+    if digest.hex() != claimed:
+        raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {claimed!r:.80}")
+    try:
+        event = KINDS.decode(line)
+        if isinstance(event, Event):
+            check_event(event)
+    except (ValueError, InvalidFact) as error:
+        raise InvalidFact(where, str(error)) from error
+    return NewEvent(line, digest, event)
+
+
+def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewContent | None:
+    """A whole content, or None until the last of its pieces has come."""
+    try:
+        ref, salt = bytes.fromhex(value["ref"]), bytes.fromhex(value["salt"])
+        data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"], validate=True)
+        piece, of = int(value.get("piece", 0)), int(value.get("pieces", 1))
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise InvalidFact(where, f"is not a content: {error!r:.120}") from error
+    if piece != len(pieces) or (piece + 1) * ROW_BYTES > MAX_CONTENT_BYTES + ROW_BYTES:
+        raise InvalidFact(where, f"is piece {piece} of a content, not piece {len(pieces)}")
+    pieces.append(data)
+    if piece + 1 < of:
+        return None
+    whole = b"".join(pieces)
+    pieces.clear()
+    if len(salt) != SALT_BYTES or content_ref(salt, whole) != ref:
+        raise InvalidFact(where, f"the content does not hash to {ref.hex()}")
+    return NewContent(ref, salt, whole)
+
+
+class _Batch:
+    """Some facts on their way into one transaction."""
+
+    def __init__(self, txn: WriteTxn, store: Store) -> None:
+        self.txn, self.facts = txn, txn.facts
+        self._view = Projector(txn.sql, txn.facts, self)
+        self._first = self.facts.tip().n + 1
+        self._lines: list[bytes] = []
+        self._ids: list[bytes] = []
+        self._numbers = self._recent_contents()
+        self._recent = {sha256(line).digest() for _, line in self.facts.lines(self.facts.watermark("lookup_event"))}
+        self._at = store.now_ms()
+        self.events = self.contents = self.known = 0
+
+    def _recent_contents(self) -> dict[str, int]:
+        """What came since the lookup views were brought up to date, a moment ago."""
+        mark = self.facts.watermark("lookup_content")
+        rows = self.txn.sql.all("SELECT n, ref FROM content WHERE n > ?", (mark,))
+        return {bytes(ref).hex(): n for n, ref in rows}
+
+    def take(self, batch: list[tuple[int, Fact]]) -> FactsIn:
+        for number, fact in batch:
+            if isinstance(fact, NewContent):
+                self._take_content(fact)
+            else:
+                self._take_event(fact, f"line {number}")
+        self._seal()
+        return FactsIn(self.events, self.contents, self.known)
+
+    def _take_content(self, fact: NewContent) -> None:
+        if self.number(fact.ref.hex()):
+            self.known += 1
+            return
+        self._numbers[fact.ref.hex()] = self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
+        self.contents += 1
+
+    def _take_event(self, fact: NewEvent, where: str) -> None:
+        if fact.id in self._recent or self._is_indexed(fact.id):
+            self.known += 1
+            return
+        try:
+            self._check_place(fact.event)
+            self._view.apply(self._first + len(self._lines), self._at, fact.id, fact.event)
+        except InvalidFact as error:
+            raise InvalidFact(where, str(error)) from error
+        self._lines.append(fact.line)
+        self._ids.append(fact.id)
+        self._recent.add(fact.id)
+        self.events += 1
+        self._adopt(fact.event)
+        if len(self._lines) >= ROW_EVENTS:
+            self._seal()
+
+    def _is_indexed(self, event: bytes) -> bool:
+        rows = self.txn.sql.all("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],))
+        return any(self.facts.event_id(n) == event for (n,) in rows)
+
+    def _check_place(self, event: Event | UnknownEvent) -> None:
+        """A run's chain is one line; a session's may have branches, but each grows from an event that is here."""
+        kind, _, name = event.stream.partition(":")
+        starts = self._starts(kind, name)
+        if event.prev is None:
+            if not starts:
+                raise InvalidFact(event.stream, "begins a second time")
+        elif kind == "run" and (starts or self._view.turn(name).digest != event.prev):
+            raise InvalidFact(event.stream, f"does not end at {event.prev}")
+        elif kind == "run" and self._view.turn(name).closed:
+            raise InvalidFact(event.stream, "has ended and takes no more events")
+        elif bytes.fromhex(event.prev) not in self._recent and not self._is_indexed(bytes.fromhex(event.prev)):
+            raise InvalidFact(event.stream, f"grows from {event.prev}, which is not here")
+
+    def _starts(self, kind: str, name: str) -> bool:
+        """Is this the first event of its stream?"""
+        if kind == "run":
+            return name not in self._view.turns and load_turn(self.txn.sql, name) is None
+        if kind == "session":
+            return name not in self._view.sessions and load_session(self.txn.sql, name) is None
+        row = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (f"{kind}:{name}",))
+        return row is None
+
+    def _adopt(self, event: Event | UnknownEvent) -> None:
+        """Contents of a run belong to its tree, where later equal bytes will find them."""
+        if isinstance(event, UnknownEvent) or not event.stream.startswith("run:"):
+            return
+        turn = self._view.turn(event.stream[4:])
+        (root,) = self.txn.sql.one("SELECT root FROM segment WHERE n = ?", (turn.segment,)) or (0,)
+        self.facts.flush()
+        for ref in content_refs(event):
+            n = self.number(ref)
+            row = self.txn.sql.one("SELECT digest FROM content WHERE n = ? AND scope = ?", (n, LEDGER_SCOPE))
+            if row is not None:
+                self.txn.sql.run("UPDATE content SET scope = ? WHERE n = ?", (root, n))
+                self.txn.sql.run(
+                    "UPDATE lookup_bytes SET scope = ? WHERE scope = ? AND key = ? AND n = ?",
+                    (root, LEDGER_SCOPE, bytes(row[0])[:KEY_BYTES], n),
+                )
+
+    def _seal(self) -> None:
+        self.facts.flush()
+        if self._lines:
+            self.facts.append(self._lines, self._ids)
+            self._first += len(self._lines)
+            self._lines, self._ids = [], []
+        self._view.flush()
+
+    def number(self, ref: str) -> int:
+        known = self._numbers.get(ref)
+        if known is None:
+            key = bytes.fromhex(ref)
+            row = self.txn.sql.one(
+                "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?",
+                (key[:KEY_BYTES], key),
+            )
+            known = int(row[0]) if row else 0
+            if known:
+                self._numbers[ref] = known
+        return known
+
+    def content_text(self, n: int) -> str | None:
+        return bytes_text(self.facts.content(n)) if n else None

@@ -1,0 +1,135 @@
+"""One writer per session: (session, owner, epoch, beat).
+
+Whoever begins a turn takes the lease; every step renews it (beat + 1) and is refused once another epoch has begun.
+A contender that sees the same beat for one TTL on its own clock, or whose system says that the owner is dead, takes
+epoch + 1; the turn left behind becomes `failed`: addressable, headless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from weft.kernel.enums import InterruptionReason, RunExit
+from weft.kernel.errors import LeaseLost, SessionBusy
+from weft.ledger.draft import Desk, Draft
+from weft.ledger.model import NewError
+from weft.ledger.rows import SessionRow, TurnRow
+from weft.ledger.scribe import Scribe
+from weft.store.owners import is_dead
+
+T = TypeVar("T")
+POLL_SECONDS = 0.02
+
+
+class Lease(Struct, frozen=True):
+    session: int
+    owner: str
+    epoch: int
+
+
+class Patience:
+    """What one waiting contender has seen, and for how long it will wait."""
+
+    def __init__(self, desk: Desk, wait: float, ttl: float) -> None:
+        self._clock, self._ttl = desk.clock, ttl
+        self._until = desk.clock.monotonic() + wait
+        self._seen: tuple[int, int] | None = None
+        self._since = 0.0
+
+    def judge_stale(self, owner: str, epoch: int, beat: int) -> bool:
+        if is_dead(owner):
+            return True
+        now = self._clock.monotonic()
+        if self._seen != (epoch, beat):
+            self._seen, self._since = (epoch, beat), now
+        return now - self._since >= self._ttl
+
+    def keep_trying(self, attempt: Callable[[], T]) -> T:
+        while True:
+            try:
+                return attempt()
+            except SessionBusy:
+                if self._clock.monotonic() >= self._until:
+                    raise
+            self._clock.sleep(POLL_SECONDS)
+
+
+def ensure_free(draft: Draft, session: SessionRow, patience: Patience) -> int:
+    """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
+    row = draft.sql.one("SELECT owner, epoch, beat, turn FROM lease WHERE session = ?", (session.n,))
+    if row is None:
+        return 0
+    owner, epoch, beat, turn = row
+    if turn is not None:
+        if not patience.judge_stale(owner, epoch, beat):
+            raise SessionBusy(session.label, turn, owner)
+        fail_abandoned(draft, draft.view.turn(turn))
+        draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
+        return int(epoch) + 1
+    return int(epoch)
+
+
+def take(draft: Draft, session: SessionRow, epoch: int, owner: str, turn: str) -> Lease:
+    draft.sql.run(
+        "INSERT INTO lease(session, owner, epoch, beat, turn) VALUES (?, ?, ?, 0, ?) ON CONFLICT (session)"
+        " DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, beat = 0, turn = excluded.turn",
+        (session.n, owner, epoch + 1, turn),
+    )
+    return Lease(session.n, owner, epoch + 1)
+
+
+def renew(draft: Draft, lease: Lease, turn: str) -> None:
+    row = draft.sql.one("SELECT owner, epoch, turn FROM lease WHERE session = ?", (lease.session,))
+    if row != (lease.owner, lease.epoch, turn):
+        raise LeaseLost(turn)
+    draft.sql.run("UPDATE lease SET beat = beat + 1 WHERE session = ?", (lease.session,))
+
+
+def release(draft: Draft, lease: Lease) -> None:
+    draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (lease.session,))
+
+
+def fail_abandoned(draft: Draft, turn: TurnRow) -> None:
+    """Close a turn whose writer is gone."""
+    if turn.closed:
+        return
+    scribe = Scribe(
+        draft, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=scope_of(draft, turn)
+    )
+    scribe.interruption(InterruptionReason.CRASH, open_calls(draft, turn))
+    scribe.finish(RunExit.ERROR, error=NewError(code="lease_lost", message="its writer went silent"))
+
+
+def open_calls(draft: Draft, turn: TurnRow) -> tuple[str, ...]:
+    rows = draft.sql.all(
+        "SELECT event FROM tool_call WHERE segment = ? AND depth = ? AND outcome IS NULL ORDER BY seq",
+        (turn.segment, turn.depth),
+    )
+    return tuple(bytes(event).hex() for (event,) in rows)
+
+
+def scope_of(draft: Draft, turn: TurnRow) -> int:
+    (root,) = draft.sql.one("SELECT root FROM segment WHERE n = ?", (turn.segment,)) or (0,)
+    return int(root)
+
+
+def sweep_dead(desk: Desk) -> int:
+    """At start: fail the turns whose writers are provably gone. Returns how many."""
+    with desk.store.read() as txn:
+        held = txn.sql.all("SELECT session, owner FROM lease WHERE turn IS NOT NULL")
+    dead = [session for session, owner in held if is_dead(owner)]
+    return sum(desk.write(partial(_sweep, session)) for session in dead)
+
+
+def _sweep(session: int, draft: Draft) -> int:
+    row = draft.sql.one("SELECT owner, turn FROM lease WHERE session = ? AND turn IS NOT NULL", (session,))
+    if row is None or not is_dead(row[0]):
+        return 0
+    fail_abandoned(draft, draft.view.turn(row[1]))
+    draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session,))
+    draft.seal()
+    return 1

@@ -1,0 +1,502 @@
+"""The ledger: the public face of recording, forking, reading and verifying. Thread-safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timezone, tzinfo
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.ambient import Clock
+from weft.kernel.chain import Receipt
+from weft.kernel.enums import MoveReason, SessionStatus
+from weft.kernel.errors import NotFound, StoreError
+from weft.kernel.ulid import UlidSource
+from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, verifying
+from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
+from weft.ledger.draft import DEFAULT_AGENT, Desk
+from weft.ledger.leases import Patience, sweep_dead
+from weft.ledger.model import (
+    Codeblock,
+    Compaction,
+    HeadMove,
+    Message,
+    RecordedTurn,
+    Session,
+    StoredContent,
+    ToolCall,
+    Turn,
+)
+from weft.ledger.moments import parse_moment
+from weft.ledger.names import Spot, require, resolve
+from weft.ledger.places import compaction_for
+from weft.ledger.reading import calls_of, messages_between, to_turn
+from weft.ledger.recording import WholeTurn, record_turn
+from weft.ledger.rows import SESSION, SessionRow, load_turn
+from weft.ledger.runs import Recorded, event_at, place_of_event, recorded, run_events
+from weft.ledger.scribe import Setting
+from weft.ledger.steps import TurnWriter, begin_turn
+from weft.ledger.threads import (
+    Thread,
+    ThreadDiff,
+    children,
+    common_depth,
+    diff,
+    heads_without_children,
+    newest_turns,
+    ranges_to,
+    tree_rows,
+)
+from weft.ledger.verifying import Problem
+from weft.store.facts import LEDGER_SCOPE
+from weft.store.port import ReadTxn, Store
+
+LEASE_TTL = 30.0
+WAIT = 10.0
+CHUNK = 1024 * 1024
+
+
+class Ledger:
+    """One ledger, open. Use it as a context manager, or close it."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ulids: UlidSource,
+        *,
+        owner: str,
+        lease_ttl: float = LEASE_TTL,
+        zone: tzinfo = timezone.utc,  # noqa: UP017
+    ) -> None:
+        self._store, self._clock, self._zone = store, clock, zone
+        self._owner, self._ttl = owner, lease_ttl
+        self._desk = Desk(store, clock, ulids)
+        if not store.read_only:
+            sweep_dead(self._desk)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._store.close()
+
+    @property
+    def path(self) -> str:
+        return self._store.path
+
+    @property
+    def replica(self) -> str:
+        return self._store.replica
+
+    # --- recording ----------------------------------------------------------------------------------------------
+
+    def record_turn(
+        self,
+        *,
+        session: str | None = None,
+        query: Any = None,
+        response: Any = None,
+        parent: str | UnsetType | None = UNSET,
+        expected: str | UnsetType | None = UNSET,
+        wait: float = WAIT,
+        **turn: Any,
+    ) -> RecordedTurn:
+        """Record a whole turn, durably, and move the session's head to it.
+
+        `query` and `response` are plain text, messages, or lists of them. Further: system, model, provider, params,
+        usage, tool_calls, tools_spec, finish_reason, error (a failed turn), permissions_used, persona, role, reason,
+        toolset, tools_available, permissions_granted, thinking_config, effective_config, workspace, source_event_id.
+        """
+        if session is not None:
+            sessions.checked_label(session, "session")
+        whole = WholeTurn(query=query, response=response, **turn)
+        return record_turn(
+            self._desk, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
+        )
+
+    def begin_turn(
+        self,
+        *,
+        session: str | None = None,
+        parent: str | UnsetType | None = UNSET,
+        expected: str | UnsetType | None = UNSET,
+        persona: str = DEFAULT_AGENT,
+        wait: float = WAIT,
+        **setting: Any,
+    ) -> TurnWriter:
+        """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
+        if session is not None:
+            sessions.checked_label(session, "session")
+        return begin_turn(
+            self._desk,
+            session=session,
+            parent=parent,
+            expected=expected,
+            persona=persona,
+            owner=self._owner,
+            wait=wait,
+            ttl=self._ttl,
+            setting=Setting(**setting),
+        )
+
+    def record_compaction(
+        self,
+        *,
+        summary: str,
+        session: str | None = None,
+        parent: str | UnsetType | None = UNSET,
+        through: str | None = None,
+        first_kept: str | None = None,
+        model: str = "unknown",
+        provider: str | None = None,
+        compaction_type: str = "summary",
+        trigger: str | None = None,
+        metadata: Any = None,
+        wait: float = WAIT,
+        **measures: int | None,
+    ) -> RecordedTurn:
+        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
+        compaction = compactions.NewCompaction(
+            summary=summary,
+            through=through,
+            first_kept=first_kept,
+            model=model,
+            provider=provider,
+            compaction_type=compaction_type,
+            trigger=trigger,
+            metadata=metadata,
+            **measures,
+        )
+        patience = Patience(self._desk, wait, self._ttl)
+        return compactions.record_compaction(self._desk, compaction, session=session, parent=parent, patience=patience)
+
+    def choose_compaction(self, session: str, compaction: str | None) -> None:
+        """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
+        compactions.choose_compaction(self._desk, session, compaction)
+
+    def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
+        """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""
+        chunks: Iterable[bytes]
+        if isinstance(data, bytes):
+            chunks = (data,)
+        elif hasattr(data, "read"):
+            chunks = iter(lambda: data.read(CHUNK), b"")
+        else:
+            chunks = data
+        stored = self._store.put_stream(chunks, LEDGER_SCOPE)
+        with self._store.read() as txn:
+            row = txn.facts.content_size(stored.n)
+        return StoredContent(stored.ref.hex(), row)
+
+    def read_content(self, ref: str) -> Iterator[bytes]:
+        """A content's bytes in pieces of at most 1 MiB, checked against its reference."""
+        with self._store.read() as txn:
+            n = txn.facts.find_content(bytes.fromhex(ref))
+            if n is None:
+                raise NotFound("content", ref)
+            yield from txn.facts.stream_content(n)
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    def create_session(self, label: str, *, persona: str = DEFAULT_AGENT, **details: Any) -> Session:
+        """A session before its first turn. Details: routing_key, origin, origin_session_id, parent_session,
+        parent_turn_id, spawn_tool_call_id, task_description."""
+        made = sessions.create(self._desk, label, persona, details)
+        return self.session(made)
+
+    def session(self, name: str) -> Session:
+        """By label, by alias, or by id."""
+        with self._store.read() as txn:
+            return sessions.to_session(txn, require(txn, name))
+
+    def sessions(self, *, every: bool = False) -> list[Session]:
+        """Active sessions, the latest first; `every` adds archived and deleted ones."""
+        where = "" if every else " WHERE status = 'active'"
+        with self._store.read() as txn:
+            rows = txn.sql.all(f"{SESSION.select}{where} ORDER BY updated_at DESC, n DESC")
+            return [sessions.to_session(txn, SessionRow(*row)) for row in rows]
+
+    def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
+        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
+        turn, event, source = self._fork_point(at)
+        made = sessions.fork(self._desk, turn, event, label, session or source, persona)
+        return self.session(made)
+
+    def _fork_point(self, at: str) -> tuple[str, str | None, str | None]:
+        with self._store.read() as txn:
+            if len(at) == 64:
+                turn, position = place_of_event(txn.sql, txn.facts, at)
+                return turn.id, event_at(txn.facts, turn, position), None
+            spot = self._resolve(txn, at)
+            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
+            return spot.turn.id, event, spot.session
+
+    def move_head(
+        self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
+    ) -> Session:
+        """Compare and swap: move the head if it stands at `expected`, else HeadMoved."""
+        return self._move(session, new, expected, MoveReason.MOVE, reason)
+
+    def reset_session(self, session: str, *, reason: str | None = None) -> Session:
+        """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
+        return self._move(session, None, UNSET, MoveReason.RESET, reason)
+
+    def restore_session(self, session: str, number: int = 1, *, reason: str | None = None) -> Session:
+        """Move the head back to where it stood `number` moves ago; makes a deleted or archived session active."""
+        with self._store.read() as txn:
+            row = require(txn, session)
+            moves = sessions.reflog(txn, row, 1, number)
+            if not moves:
+                raise NotFound("move of session", f"{row.label}@{{{number}}}", f"it has moved {row.moves} times")
+        if row.status != SessionStatus.ACTIVE:
+            self._set_status(row.id, SessionStatus.ACTIVE, reason)
+        return self._move(row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason)
+
+    def _move(
+        self, session: str, new: str | None, expected: str | UnsetType | None, why: MoveReason, reason: str | None
+    ) -> Session:
+        sessions.move_head(
+            self._desk,
+            session,
+            new=new,
+            expected=expected,
+            why=why,
+            reason=reason,
+            patience=Patience(self._desk, 0, self._ttl),
+        )
+        return self.session(session)
+
+    def rename_session(self, session: str, label: str) -> Session:
+        sessions.rename(self._desk, session, label)
+        return self.session(label)
+
+    def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
+        """Another name for a session. Lookups go by label, then alias, and never chain."""
+        sessions.add_alias(self._desk, alias, session, reason)
+        return self.session(alias)
+
+    def archive_session(self, session: str, *, reason: str | None = None) -> Session:
+        return self._set_status(session, SessionStatus.ARCHIVED, reason)
+
+    def delete_session(self, session: str, *, reason: str | None = None) -> Session:
+        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        return self._set_status(session, SessionStatus.DELETED, reason)
+
+    def unarchive_session(self, session: str, *, reason: str | None = None) -> Session:
+        return self._set_status(session, SessionStatus.ACTIVE, reason)
+
+    def _set_status(self, session: str, status: SessionStatus, reason: str | None) -> Session:
+        found = self.session(session)
+        sessions.set_status(self._desk, found.id, status, reason)
+        return self.session(found.id)
+
+    def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:
+        with self._store.read() as txn:
+            return sessions.reflog(txn, require(txn, session), limit)
+
+    def head_at(self, session: str, when: int | str) -> str | None:
+        """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
+        moment = self._parse_time(when) if isinstance(when, str) else when
+        with self._store.read() as txn:
+            found = sessions.head_at(txn.sql, require(txn, session), moment)
+        return None if found is UNSET else found
+
+    def sessions_containing(self, turn: str) -> list[Session]:
+        """Every session whose thread has ever contained this turn."""
+        with self._store.read() as txn:
+            row = self._resolve(txn, turn).turn
+            found = sessions.sessions_containing(txn, row.segment, row.depth)
+            return [sessions.to_session(txn, row) for row in found]
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def resolve(self, name: str) -> str:
+        """The id of the turn that these words mean: labels, `main~2`, `main@{3}`, id ends, digest beginnings."""
+        with self._store.read() as txn:
+            return self._resolve(txn, name).turn.id
+
+    def _resolve(self, txn: ReadTxn, name: str) -> Spot:
+        return resolve(txn, name, self._parse_time)
+
+    def _parse_time(self, text: str) -> int:
+        return parse_moment(text, self._clock.now_ms(), self._zone)
+
+    def turn(self, name: str) -> Turn:
+        with self._store.read() as txn:
+            return to_turn(txn, self._resolve(txn, name).turn)
+
+    def thread(self, name: str) -> Thread:
+        """A turn with all its ancestry."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+        return Thread(self._store, spot.turn, spot.events)
+
+    def messages(self, turn: str) -> list[Message]:
+        """The messages of one turn."""
+        with self._store.read() as txn:
+            row = self._resolve(txn, turn).turn
+            return list(messages_between(txn, row.segment, row.depth, row.depth))
+
+    def message(self, message: str) -> Message:
+        with self._store.read() as txn:
+            found = find_message(txn, message)
+        if found is None:
+            raise NotFound("message", message)
+        return found
+
+    def tool_calls(self, turn: str) -> list[ToolCall]:
+        with self._store.read() as txn:
+            spot = self._resolve(txn, turn)
+            return [call for _, call in calls_of(txn, spot.turn, spot.events)]
+
+    def compaction(self, turn: str) -> Compaction:
+        with self._store.read() as txn:
+            return compactions.load_compaction(txn, self._resolve(txn, turn).turn.id)
+
+    def codeblocks(self, message: str) -> list[Codeblock]:
+        """The code blocks of an assistant's message."""
+        codeblocks.catch_up(self._store)
+        with self._store.read() as txn:
+            rows = txn.sql.all(
+                "SELECT content, language, file_path, line_start, line_end FROM message_codeblocks"
+                " WHERE message_id = ? ORDER BY idx",
+                (message,),
+            )
+        return [
+            Codeblock(content=row[0], language=row[1], path=row[2], line_start=row[3], line_end=row[4]) for row in rows
+        ]
+
+    def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
+        """What an agent saw at a turn; or, of a session, what its next turn would see."""
+        with self._store.read() as txn:
+            if turn is not None:
+                return context_of_turn(txn, self._resolve(txn, turn).turn)
+            row = require(txn, session or "main")
+            head = None if row.head is None else load_turn(txn.sql, row.head)
+            compaction = compaction_for(row, head)
+            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
+
+    def children(self, turn: str) -> list[Turn]:
+        with self._store.read() as txn:
+            return [to_turn(txn, row) for row in children(txn.sql, self._resolve(txn, turn).turn)]
+
+    def heads(self) -> list[Turn]:
+        """Turns without a completed child: the tips of all trees, labelled or not."""
+        with self._store.read() as txn:
+            return [to_turn(txn, row) for row in heads_without_children(txn.sql)]
+
+    def common_ancestor(self, left: str, right: str) -> str | None:
+        with self._store.read() as txn:
+            rows = [self._resolve(txn, name).turn for name in (left, right)]
+            common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in rows))
+            found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+            return str(found[0]) if found else None
+
+    def diff(self, left: str, right: str) -> ThreadDiff:
+        """Where two threads part, and what each has alone."""
+        with self._store.read() as txn:
+            return diff(txn, self._resolve(txn, left).turn, self._resolve(txn, right).turn)
+
+    def tree(self, turn: str) -> list[Turn]:
+        """Every turn of the tree that this one belongs to, parents before children."""
+        with self._store.read() as txn:
+            return [to_turn(txn, row) for row in tree_rows(txn.sql, self._resolve(txn, turn).turn)]
+
+    def log(self, limit: int | None = None) -> list[Turn]:
+        """Turns of all sessions, the newest first, children before parents."""
+        with self._store.read() as txn:
+            found = newest_turns(txn)
+            rows = [row for _, row in zip(range(limit), found, strict=False)] if limit is not None else list(found)
+            return [to_turn(txn, row) for row in rows]
+
+    def events(self, turn: str) -> list[Recorded]:
+        """The events of a turn, in order."""
+        with self._store.read() as txn:
+            return list(run_events(txn.facts, self._resolve(txn, turn).turn))
+
+    def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
+        """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
+        if wait:
+            self._store.changes(after, wait)
+        while True:
+            with self._store.read() as txn:
+                rows = txn.facts.log(after, 64)
+            if not rows:
+                return
+            for row in rows:
+                for n, line in enumerate(row.lines(), row.first):
+                    if n > after:
+                        yield recorded(n, line)
+            after = rows[-1].n
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def verify(
+        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
+    ) -> Iterator[Problem]:
+        """Every problem there is; an empty list is a sound ledger."""
+        report = progress or verifying._silent
+        if receipt is not None:
+            yield from verifying.verify_receipt(self._store, receipt)
+        if facts:
+            yield from verifying.verify_facts(self._store, report)
+        if views:
+            yield from verifying.verify_views(self._store, report)
+
+    def rebuild(self, *, progress: Any = None) -> int:
+        """Make every view anew from the facts; returns how many rows were wrong."""
+        changed = verifying.rebuild(self._store, progress or verifying._silent)
+        return changed
+
+    def catch_up(self) -> None:
+        """Bring every lagging view up to the newest fact."""
+        self._store.catch_up()
+        codeblocks.catch_up(self._store)
+
+    def export_facts(self, target: str | Path | Any) -> int:
+        """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
+        if hasattr(target, "write"):
+            return _write_lines(target, facts_file.export_lines(self._store))
+        path = Path(target)
+        if path.exists():
+            raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
+        aside = path.with_name(path.name + ".partial")
+        with aside.open("wb") as out:
+            count = _write_lines(out, facts_file.export_lines(self._store))
+        aside.rename(path)
+        return count
+
+    def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
+        """Bring facts in from a file of JSON lines; known ones are passed over."""
+        if hasattr(source, "readline"):
+            return facts_file.import_lines(self._store, _limited_lines(source), progress)
+        with Path(source).open("rb") as file:
+            return facts_file.import_lines(self._store, _limited_lines(file), progress)
+
+    def backup(self, target: str | Path, *, progress: Any = None) -> None:
+        """Copy a consistent state to a new file while readers and writers go on."""
+        self._store.backup(Path(target), progress)
+
+    def stats(self) -> dict[str, Any]:
+        with self._store.read() as txn:
+            return stats.collect(txn, self.replica)
+
+
+def _write_lines(out: Any, lines: Iterable[bytes]) -> int:
+    count = 0
+    for line in lines:
+        out.write(line + b"\n")
+        count += 1
+    return count
+
+
+def _limited_lines(file: Any) -> Iterator[bytes]:
+    while line := file.readline(facts_file.LINE_LIMIT + 2):
+        yield line

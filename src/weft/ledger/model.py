@@ -1,0 +1,333 @@
+"""What people pass in and get back: messages and their parts, tool calls, turns, sessions, moves.
+
+Input may be these records, plain dicts of the same shape, or plain text where a message is meant.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.chain import Receipt
+from weft.kernel.enums import (
+    FileKind,
+    LintSeverity,
+    MessageRole,
+    MessageSource,
+    ToolCallStatus,
+)
+from weft.kernel.errors import InvalidInput
+from weft.kernel.fields import Usage
+from weft.kernel.ulid import offset
+
+T = TypeVar("T")
+
+
+class StoredContent(Struct, frozen=True):
+    """A content that was streamed into the ledger beforehand; stands wherever a text is taken."""
+
+    ref: str
+    size: int
+
+
+Text = str | StoredContent
+
+
+class TextPart(Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+    text: Text
+
+
+class ImagePart(Struct, frozen=True, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+    url: Text
+    detail: str | UnsetType = UNSET
+
+
+class ToolUsePart(Struct, frozen=True, tag_field="type", tag="tool_use", forbid_unknown_fields=True):
+    id: str
+    name: str
+    input: Any
+
+
+class ToolResultPart(Struct, frozen=True, tag_field="type", tag="tool_result", forbid_unknown_fields=True):
+    tool_call_id: str
+    output: Any
+    is_error: bool | UnsetType = UNSET
+
+
+class ReasoningPart(Struct, frozen=True, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
+    text: Text
+
+
+Part = TextPart | ImagePart | ToolUsePart | ToolResultPart | ReasoningPart
+
+
+class FileNote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that a message read, wrote, referred to or carried."""
+
+    kind: FileKind
+    path: str
+    line_start: int | None = None
+    line_end: int | None = None
+
+
+class LintNote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str | None = None
+    message: str | None = None
+    source: str | None = None
+    start_line: int | None = None
+    start_col: int | None = None
+    end_line: int | None = None
+    end_col: int | None = None
+    severity: LintSeverity | None = None
+
+
+class Codeblock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    content: str
+    language: str | None = None
+    path: str | None = None
+    line_start: int | None = None
+    line_end: int | None = None
+
+
+class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to record. `content` is plain text or an ordered list of parts, kept exactly."""
+
+    role: MessageRole
+    content: Text | tuple[Part, ...]
+    source: MessageSource | None = None
+    parent: str | None = None
+    model: str | None = None
+    thinking_config: Any = None
+    context: Any = None
+    metadata: Any = None
+    files: tuple[FileNote, ...] = ()
+    lints: tuple[LintNote, ...] = ()
+    codeblocks: tuple[Codeblock, ...] = ()
+
+
+class NewError(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    message: str
+    code: str = "error"
+    details: Any = UNSET
+
+
+class NewToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool call with its outcome. Without result, error or status it ended well and had no output."""
+
+    name: str
+    id: str | None = None
+    arguments: Any = msgspec.field(default_factory=dict)
+    result: Any = UNSET
+    error: str | NewError | None = None
+    status: ToolCallStatus | None = None
+    server: str | None = None
+    number: int | None = None
+    spawned_session: str | None = None
+    duration_ms: int | None = None
+
+
+class Message(Struct, frozen=True):
+    """One message, exactly as it was recorded."""
+
+    id: str
+    role: str
+    content: tuple[Part, ...]
+    sequence: int
+    created_at: int
+    source: str | None = None
+    parent_id: str | None = None
+    model: str | None = None
+    thinking_config: Any = None
+    context: Any = None
+    metadata: Any = None
+
+    @property
+    def turn_id(self) -> str:
+        """A message's id lies in the room that its turn's id leaves."""
+        return offset(self.id, -1 - self.sequence)
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined by line breaks."""
+        if len(self.content) == 1 and isinstance(only := self.content[0], TextPart):
+            return str(only.text)
+        return "\n".join(str(part.text) for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def thinking(self) -> str | None:
+        found = [str(part.text) for part in self.content if isinstance(part, ReasoningPart)]
+        return "\n".join(found) if found else None
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    id: str
+    call_id: str
+    turn_id: str
+    name: str
+    arguments: Any
+    status: str
+    sequence: int
+    started_at: int
+    correlation_id: str
+    result: Any = None
+    error: str | None = None
+    error_code: str | None = None
+    outcome: str | None = None
+    completed_at: int | None = None
+    message_id: str | None = None
+    number: int | None = None
+    server: str | None = None
+    spawned_session: str | None = None
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """One exchange, addressable for ever."""
+
+    id: str
+    parent_id: str | None
+    depth: int
+    digest: str
+    turn_type: str
+    status: str
+    started_at: int
+    role: str
+    persona_id: str
+    completed_at: int | None = None
+    session_id: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    toolset_name: str | None = None
+    tools_available: tuple[str, ...] | None = None
+    permissions_granted: Any = None
+    permissions_used: Any = None
+    usage: Usage = msgspec.field(default_factory=Usage)
+    response_message_id: str | None = None
+    message_count: int = 0
+    tool_call_count: int = 0
+    reason: str | None = None
+    source_event_id: str | None = None
+    workspace_path: str | None = None
+    compaction_id: str | None = None
+    thinking_config: Any = None
+    effective_config: Any = None
+    interruption_reason: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    origin: str | None = None
+
+
+class RecordedTurn(Struct, frozen=True, kw_only=True):
+    """What recording answers, once it is durable."""
+
+    id: str
+    digest: str
+    depth: int
+    parent_id: str | None
+    session: str | None
+    receipt: Receipt
+    response_message_id: str | None = None
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A stable label on a moving head."""
+
+    id: str
+    label: str
+    head: str | None
+    persona_id: str
+    status: str
+    lifecycle: str
+    created_at: int
+    updated_at: int
+    origin: str = "weft"
+    head_event: int | None = None
+    chosen_compaction: str | None = None
+    is_subagent: bool = False
+    parent_session: str | None = None
+    parent_turn_id: str | None = None
+    spawn_tool_call_id: str | None = None
+    task_description: str | None = None
+    routing_key: str | None = None
+    origin_session_id: str | None = None
+
+
+class HeadMove(Struct, frozen=True, kw_only=True):
+    """One line of a session's reflog; number 0 is where it stands now."""
+
+    number: int
+    turn_id: str | None
+    changed_at: int
+    why: str
+    reason: str | None = None
+    at_event: int | None = None
+
+
+class Compaction(Struct, frozen=True, kw_only=True):
+    turn_id: str
+    summary: str
+    summarized_through: str
+    first_kept: str | None
+    turns_summarized: int | None
+    compaction_type: str
+    model: str
+    provider: str | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    summary_tokens: int | None = None
+    summarization_input_tokens: int | None = None
+    summarization_output_tokens: int | None = None
+    duration_ms: int | None = None
+    trigger: str | None = None
+    metadata: Any = None
+
+
+def as_record(value: Any, record: type[T], what: str) -> T:
+    """A record, or a dict of its shape; anything else is refused with the field that does not fit."""
+    if isinstance(value, record):
+        return value
+    try:
+        return msgspec.convert(value, record, from_attributes=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{what}: {error}") from error
+
+
+def as_messages(value: Any, role: MessageRole, what: str) -> list[NewMessage]:
+    """Plain text, a message, or a list of either, in order."""
+    if value is None:
+        return []
+    if isinstance(value, str | StoredContent):
+        return [NewMessage(role=role, content=value)]
+    if isinstance(value, list | tuple):
+        return [message for i, item in enumerate(value) for message in as_messages(item, role, f"{what}[{i}]")]
+    if isinstance(value, dict) and "role" not in value:
+        value = {"role": role.value, **value}
+    return [as_record(value, NewMessage, what)]
+
+
+def as_usage(value: Any) -> Usage | UnsetType:
+    """Seed 4's token fields. A total that is not the sum of its disjoint parts is refused."""
+    if value is None:
+        return UNSET
+    usage = as_record(value, Usage, "usage")
+    if isinstance(value, dict) and (unknown := set(value) - set(Usage.__struct_fields__)):
+        raise InvalidInput(
+            f"usage: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(Usage.__struct_fields__)}"
+        )
+    given = {name: getattr(usage, name) for name in Usage.__struct_fields__ if getattr(usage, name) is not UNSET}
+    for name, count in given.items():
+        if not 0 <= count < 2**53:
+            raise InvalidInput(f"usage: {name} is {count}", "token counts are whole numbers from 0")
+    _check_total(given)
+    return usage
+
+
+def _check_total(given: dict[str, int]) -> None:
+    parts = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens")
+    known = [given[part] for part in parts if part in given]
+    if "total_tokens" in given and known and given["total_tokens"] != sum(known):
+        raise InvalidInput(
+            f"usage: total_tokens is {given['total_tokens']}, its parts add up to {sum(known)}",
+            "input_tokens excludes cache reads and writes; reasoning_tokens lie inside output_tokens",
+        )

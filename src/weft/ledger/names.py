@@ -1,0 +1,162 @@
+"""What people type for a turn: ids, prefixes of digests, ends of ids, labels, and places relative to them.
+
+main            the head of a session (label, then alias)
+main~2          two turns before it; main^ is main~1
+main@{3}        where the session stood three moves ago
+main@{yesterday}, main@{2 hours ago}, main@{2026-11-15 09:30}
+main#7          the turn that the session made at depth 7
+01J…            a whole turn id, or its last six letters or more
+4f9c2a1         seven or more hex digits of a digest or of an event's id
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.kernel.ulid import ALPHABET, is_ulid
+from weft.ledger.rows import SessionRow, TurnRow, find_session, load_session, load_turn
+from weft.ledger.runs import place_of_event
+from weft.ledger.sessions import head_at, reflog
+from weft.ledger.threads import ranges_to
+from weft.store.port import ReadTxn
+
+_STEP = re.compile(r"~(\d*)|\^")
+_AT = re.compile(r"@\{([^}]*)\}")
+_DEPTH = re.compile(r"#(\d+)$")
+_HEX = re.compile(r"[0-9a-f]{7,64}")
+_SUFFIX = re.compile(f"[{ALPHABET}]{{6,25}}", re.IGNORECASE)
+SHOWN = 8
+
+ParseTime = Callable[[str], int]
+
+
+class Spot(Struct, frozen=True):
+    """A turn, and how many of its events count (null: all); the session it was reached through, if any."""
+
+    turn: TurnRow
+    events: int | None = None
+    session: str | None = None
+
+
+def resolve(txn: ReadTxn, name: str, parse_time: ParseTime) -> Spot:
+    """The turn that these words mean; raises NotFound or AmbiguousName."""
+    base, steps = _split_steps(name)
+    spot = _resolve_base(txn, base, parse_time)
+    return spot if steps == 0 else Spot(_ancestor(txn, spot.turn, steps, name), None, spot.session)
+
+
+def _split_steps(name: str) -> tuple[str, int]:
+    """`main~2^` is three turns before `main`."""
+    steps, end = 0, len(name)
+    found = list(_STEP.finditer(name, name.rfind("}") + 1))
+    for match in reversed(found):
+        if match.end() != end:
+            break
+        steps += int(match.group(1) or 1)
+        end = match.start()
+    if not name[:end]:
+        raise InvalidInput(f"{name!r} names no turn", "write a session's label or a turn's id before ~ and ^")
+    return name[:end], steps
+
+
+def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
+    if match := _AT.search(base):
+        session = require(txn, base[: match.start()] or "main")
+        return _moved_from(txn, session, match.group(1).strip(), parse_time)
+    session_row = find_session(txn.sql, base)
+    if session_row is not None:
+        return _head(txn, session_row)
+    if match := _DEPTH.search(base):
+        keyed = find_session(txn.sql, base[: match.start()])
+        if keyed is not None:
+            return Spot(_at_depth(txn, keyed, int(match.group(1)), base), None, keyed.label)
+    return _by_id(txn, base)
+
+
+def require(txn: ReadTxn, name: str) -> SessionRow:
+    row = find_session(txn.sql, name) or load_session(txn.sql, name)
+    if row is None:
+        raise NotFound("session", name, "`weft sessions` lists them")
+    return row
+
+
+def _head(txn: ReadTxn, session: SessionRow) -> Spot:
+    if session.head is None:
+        raise NotFound("turn in session", session.label, "the session has no head yet")
+    return Spot(_load(txn, session.head), session.head_events, session.label)
+
+
+def _load(txn: ReadTxn, turn: str) -> TurnRow:
+    row = load_turn(txn.sql, turn)
+    if row is None:
+        raise NotFound("turn", turn)
+    return row
+
+
+def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseTime) -> Spot:
+    if when.isdigit():
+        moves = reflog(txn, session, 1, int(when))
+        if not moves:
+            raise NotFound("move of session", f"{session.label}@{{{when}}}", f"it has moved {session.moves} times")
+        found, events = moves[0].turn_id, moves[0].at_event
+    else:
+        turn = head_at(txn.sql, session, parse_time(when))
+        if turn is UNSET:
+            raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session did not exist then")
+        found, events = turn, None
+    if found is None:
+        raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had been reset")
+    return Spot(_load(txn, found), events, session.label)
+
+
+def _at_depth(txn: ReadTxn, session: SessionRow, depth: int, name: str) -> TurnRow:
+    row = txn.sql.one(
+        "SELECT turn FROM history WHERE session = ? AND depth = ? AND why = 'turn' ORDER BY k DESC LIMIT 1",
+        (session.n, depth),
+    )
+    if row is None:
+        raise NotFound("turn", name, f"{session.label!r} made no turn at that depth")
+    return _load(txn, row[0])
+
+
+def _ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
+    depth = turn.depth - steps
+    for part in ranges_to(txn.sql, turn.segment, turn.depth):
+        if part.low <= depth <= part.high:
+            row = txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (part.segment, depth))
+            if row is not None:
+                return _load(txn, row[0])
+    raise NotFound("turn", name, f"that thread is {turn.depth} turns deep")
+
+
+def _by_id(txn: ReadTxn, text: str) -> Spot:
+    if is_ulid(text.upper()):
+        return Spot(_load(txn, text.upper()))
+    candidates: dict[str, Spot] = {}
+    if _SUFFIX.fullmatch(text):
+        rows = txn.sql.all("SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN))
+        candidates |= {id: Spot(_load(txn, id)) for (id,) in rows}
+    if _HEX.fullmatch(text.lower()):
+        candidates |= _by_digest(txn, text.lower())
+    if not candidates:
+        raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
+    if len(candidates) > 1:
+        raise AmbiguousName(text, sorted(candidates))
+    return next(iter(candidates.values()))
+
+
+def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Spot]:
+    """Events whose id begins so; an event that ends its turn stands for the whole turn."""
+    even = len(digits) // 2 * 2
+    found = {}
+    for _, event in txn.facts.find_events(bytes.fromhex(digits[:even]), digits[even:]):
+        try:
+            turn, position = place_of_event(txn.sql, txn.facts, event)
+        except NotFound:
+            continue
+        found[event] = Spot(turn, None if turn.closed and position == turn.events - 1 else position + 1)
+    return found

@@ -1,0 +1,106 @@
+"""Where a new turn goes: its session, its parent, the event it grows from, the compaction in effect."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from weft.kernel.enums import SessionStatus, TurnType
+from weft.kernel.errors import HeadMoved, NotApplicable, NotFound
+from weft.kernel.events import session_stream
+from weft.kernel.fields import ForkPoint
+from weft.kernel.ledger_events import SessionCreated
+from weft.ledger.draft import DEFAULT_AGENT, Draft
+from weft.ledger.rows import SessionRow, TurnRow, load_turn
+from weft.ledger.runs import event_at
+from weft.store.facts import LEDGER_SCOPE
+
+
+class Place(Struct, frozen=True):
+    """A spot in the tree for one new turn."""
+
+    session: SessionRow | None
+    parent: TurnRow | None
+    fork: ForkPoint | UnsetType
+    compaction: str | UnsetType
+    scope: int
+    depth: int
+
+    def with_session(self, session: SessionRow) -> Place:
+        return replace(self, session=session)
+
+
+def find_place(
+    draft: Draft, session: SessionRow | None, parent: str | UnsetType | None, expected: str | UnsetType | None
+) -> Place:
+    """The head at this very moment, unless `parent` or `expected` pin it; a session elsewhere raises HeadMoved."""
+    if session is not None and session.lifecycle == "completed":
+        raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
+    pinned = parent if parent is not UNSET else expected
+    if session is not None and pinned is not UNSET and session.head != pinned:
+        raise HeadMoved(session.label, pinned, session.head)
+    at = session.head if session is not None else (None if pinned is UNSET else pinned)
+    row = None if at is None else load_parent(draft, at)
+    return Place(
+        session,
+        row,
+        UNSET if row is None else fork_point(draft, row, session.head_events if session else None),
+        compaction_for(session, row),
+        _scope(draft, row),
+        row.depth + 1 if row else 1,
+    )
+
+
+def load_parent(draft: Draft, turn: str) -> TurnRow:
+    row = load_turn(draft.sql, turn)
+    if row is None:
+        raise NotFound("turn", turn)
+    return draft.view.remember(row)
+
+
+def fork_point(draft: Draft, turn: TurnRow, events: int | None) -> ForkPoint:
+    """A turn stands for its last event at this moment, unless a session's head stands inside it."""
+    if events is None:
+        return ForkPoint(turn.id, turn.digest)
+    return ForkPoint(turn.id, event_at(draft.txn.facts, turn, events - 1))
+
+
+def compaction_for(session: SessionRow | None, parent: TurnRow | None) -> str | UnsetType:
+    """What a session chose, else what its parent ran under; a compaction turn puts itself into effect."""
+    if session is not None and session.compaction is not None:
+        return session.compaction or UNSET
+    if parent is None:
+        return UNSET
+    if parent.type == TurnType.COMPACTION:
+        return parent.id
+    return parent.compaction or UNSET
+
+
+def _scope(draft: Draft, parent: TurnRow | None) -> int:
+    """Contents are shared within a tree; a new root's tree is numbered like its first segment."""
+    if parent is None:
+        (highest,) = draft.sql.one("SELECT max(n) FROM segment") or (0,)
+        return (highest or 0) + 1
+    (root,) = draft.sql.one("SELECT root FROM segment WHERE n = ?", (parent.segment,)) or (0,)
+    return int(root)
+
+
+def ensure_session(draft: Draft, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
+    """Label, then alias, then a new session."""
+    found = draft.view.find_session(label)
+    if found is not None:
+        if found.status != SessionStatus.ACTIVE:
+            raise NotApplicable(f"session {label!r} is {found.status}", "make it active again first, or fork it")
+        return found
+    return create_session(draft, label, persona=persona)
+
+
+def create_session(draft: Draft, label: str, *, persona: str = DEFAULT_AGENT, **fields: str | UnsetType) -> SessionRow:
+    """A session without a head yet. `fields` are references and ids of `session_created`."""
+    scope, draft.scope = draft.scope, LEDGER_SCOPE
+    agent, session = draft.agent(persona), draft.ulids.mint()
+    draft.stream(session_stream(session), None, agent).add(
+        SessionCreated, label=draft.put_text(label, "label"), persona=agent, **fields
+    )
+    draft.scope = scope
+    return draft.view.session(session)

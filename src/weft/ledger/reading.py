@@ -1,0 +1,181 @@
+"""From rows and contents to typed messages, calls and turns. Every content is hashed before it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from msgspec import UNSET
+
+from weft.kernel.contents import bytes_text, json_value
+from weft.kernel.errors import FactDamaged
+from weft.kernel.fields import Usage
+from weft.ledger.model import (
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    ToolResultPart,
+    ToolUsePart,
+    Turn,
+)
+from weft.ledger.rows import CALL, CallRow, TurnRow, load_session_number
+from weft.ledger.sessions import agent_name, text_of
+from weft.ledger.views.runs import TOKENS
+from weft.store.port import ReadTxn
+
+_DOMAIN = b"weft.content.1\n"
+_MESSAGE_COLUMNS = (
+    "m.id, m.role, m.text, m.parts, m.seq, m.at, m.source, m.parent, m.model, m.thinking_config, m.context,"
+    " m.metadata, m.position, m.depth, c.ref, c.salt, c.bytes"
+)
+_MESSAGES = (
+    f"SELECT {_MESSAGE_COLUMNS} FROM message m LEFT JOIN content c ON c.n = m.text"
+    " WHERE m.segment = ? AND m.depth BETWEEN ? AND ? ORDER BY m.depth, m.seq"
+)
+Row = tuple[Any, ...]
+
+
+def message_rows(txn: ReadTxn, segment: int, low: int, high: int) -> list[Row]:
+    return txn.sql.all(_MESSAGES, (segment, low, high))
+
+
+def messages_between(txn: ReadTxn, segment: int, low: int, high: int, events: int | None = None) -> Iterator[Message]:
+    """The messages of a range of one segment; of its last turn only what its first `events` events brought."""
+    rows = message_rows(txn, segment, low, high)
+    if events is not None:
+        rows = [row for row in rows if row[13] < high or row[12] < events]
+    return (to_message(txn, row) for row in rows)
+
+
+def to_message(txn: ReadTxn, row: Row) -> Message:
+    id, role, text, parts, seq, at, source, parent, model, thinking_config, context, metadata = row[:12]
+    data = row[16]
+    if data is not None:
+        if sha256(_DOMAIN + row[15] + data).digest() != row[14]:
+            raise FactDamaged("content", row[14].hex(), "its bytes do not hash to its reference")
+        content: tuple[Part, ...] = (TextPart(bytes_text(data)),)
+    elif text is not None:
+        content = (TextPart(bytes_text(txn.facts.content(text))),)
+    else:
+        content = tuple(_to_part(txn, part) for part in orjson.loads(parts))
+    if model is None and thinking_config is None and context is None and metadata is None:
+        return Message(id, role, content, seq, at, source, parent)
+    return Message(
+        id, role, content, seq, at, source, parent,
+        name_of(txn, model), json_of(txn, thinking_config), json_of(txn, context), json_of(txn, metadata),
+    )  # fmt: skip
+
+
+def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
+    def text(field: str) -> str:
+        return bytes_text(txn.facts.content(part[field]))
+
+    match part["type"]:
+        case "text":
+            return TextPart(text("text"))
+        case "reasoning":
+            return ReasoningPart(text("text"))
+        case "image_url":
+            return ImagePart(text("url"), name_of(txn, part["detail"]) or UNSET if "detail" in part else UNSET)
+        case "tool_use":
+            return ToolUsePart(text("id"), name_of(txn, part["name"]) or "", json_of(txn, part["input"]))
+        case "tool_result":
+            failed = part.get("is_error", UNSET)
+            return ToolResultPart(text("tool_call_id"), json_of(txn, part["output"]), failed)
+    raise FactDamaged("message part", str(part["type"]), "no such type of part")
+
+
+def name_of(txn: ReadTxn, column: str | None) -> str | None:
+    """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
+    return text_of(txn, int(column[1:])) if column and column[0] == "#" else column
+
+
+def json_of(txn: ReadTxn, n: int | None) -> Any:
+    return None if n is None else json_value(txn.facts.content(n))
+
+
+def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:
+    """The turn's tool calls in order; those that its first `events` events left open appear as interrupted."""
+    rows = txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
+    found = [_as_of(CallRow(*row), events) for row in rows]
+    return [(row, _to_call(txn, turn, row)) for row in found if events is None or row.position < events]
+
+
+def _as_of(row: CallRow, events: int | None) -> CallRow:
+    """A call as a fork point inside the turn sees it."""
+    unseen = row.result_position is None or (events is not None and row.result_position >= events)
+    if events is not None and unseen:
+        row.result = row.error = row.error_code = row.completed_at = row.spawned = None
+        row.outcome, row.status = "interrupted", "failed"
+    return row
+
+
+def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
+    native = text_of(txn, row.call_id) or ""
+    repeat = f"~{row.repeated + 1}" if row.repeated else ""
+    spawned = load_session_number(txn.sql, row.spawned) if row.spawned else None
+    return ToolCall(
+        id=f"{turn.id}:{native}{repeat}",
+        call_id=native,
+        turn_id=turn.id,
+        name=name_of(txn, row.tool) or "",
+        arguments=json_of(txn, row.params),
+        status=row.status,
+        sequence=row.seq,
+        started_at=row.started_at,
+        correlation_id=row.correlation,
+        result=json_of(txn, row.result),
+        error=text_of(txn, row.error),
+        error_code=name_of(txn, row.error_code),
+        outcome=row.outcome,
+        completed_at=row.completed_at,
+        message_id=row.message,
+        number=row.number,
+        server=name_of(txn, row.server),
+        spawned_session=spawned.label if spawned else None,
+    )
+
+
+def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:
+    session = load_session_number(txn.sql, row.session) if row.session is not None else None
+    tools = None if row.tools is None else tuple(name_of(txn, tool) or "" for tool in orjson.loads(row.tools))
+    counted = (*TOKENS, "total_tokens")
+    usage = Usage(**{field: count for field in counted if (count := getattr(row, field)) is not None})
+    return Turn(
+        id=row.id,
+        parent_id=row.parent,
+        depth=row.depth,
+        digest=row.digest,
+        turn_type=row.type,
+        status=row.status,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        role=row.role,
+        persona_id=agent_name(txn.sql, row.persona),
+        session_id=session.id if session else None,
+        model=name_of(txn, row.model),
+        provider=name_of(txn, row.provider),
+        toolset_name=name_of(txn, row.toolset),
+        tools_available=tools,
+        permissions_granted=json_of(txn, row.permissions_granted),
+        permissions_used=json_of(txn, row.permissions_used),
+        usage=usage,
+        response_message_id=row.response,
+        message_count=row.messages,
+        tool_call_count=row.calls,
+        reason=row.reason,
+        source_event_id=text_of(txn, row.source_event),
+        workspace_path=text_of(txn, row.workspace),
+        compaction_id=row.compaction,
+        thinking_config=json_of(txn, row.thinking_config),
+        effective_config=json_of(txn, row.effective_config),
+        interruption_reason=row.interrupted,
+        error=text_of(txn, row.error),
+        error_code=name_of(txn, row.error_code),
+        origin=row.origin,
+    )

@@ -1,0 +1,172 @@
+"""Recording a whole turn at once: one append, one row, one sync."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import MessageRole, MoveReason, RunExit, TurnType
+from weft.kernel.events import session_stream
+from weft.kernel.ledger_events import SessionMoved
+from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
+from weft.ledger.leases import Patience, ensure_free
+from weft.ledger.model import (
+    NewToolCall,
+    RecordedTurn,
+    as_messages,
+    as_record,
+    as_usage,
+)
+from weft.ledger.places import Place, ensure_session, find_place
+from weft.ledger.scribe import Scribe, Setting
+
+
+class WholeTurn:
+    """A turn as its caller tells it, checked before anything is written."""
+
+    def __init__(
+        self,
+        *,
+        query: Any = None,
+        response: Any = None,
+        system: Any = None,
+        model: str | None = None,
+        provider: str | None = None,
+        params: Any = None,
+        usage: Any = None,
+        tool_calls: Any = (),
+        tools_spec: Any = None,
+        finish_reason: str | None = None,
+        error: Any = None,
+        permissions_used: Any = None,
+        persona: str = DEFAULT_AGENT,
+        **setting: Any,
+    ) -> None:
+        self.messages = as_messages(system, MessageRole.SYSTEM, "system")
+        self.messages += as_messages(query, MessageRole.USER, "query")
+        self.response = as_messages(response, MessageRole.ASSISTANT, "response")
+        self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(tool_calls or ())]
+        self.usage = as_usage(usage)
+        self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
+        self.finish_reason, self.error, self.permissions_used = finish_reason, error, permissions_used
+        self.persona, self.setting = persona, Setting(**setting)
+        self.asks_model = model is not None or bool(self.response)
+
+    def write(self, scribe: Scribe) -> tuple[str | None, str]:
+        """All its events after the first. Returns the response message's id and the digest."""
+        for message in self.messages:
+            scribe.message(message)
+        correlation, request = scribe.draft.ulids.mint(), None
+        if self.asks_model:
+            request = self._write_request(scribe, correlation)
+        for call in self.calls:
+            self._write_call(scribe, call, correlation)
+        response = self._write_response(scribe, correlation, request)
+        exit = RunExit.SUCCESS if self.error is None else RunExit.ERROR
+        answered = self.asks_model
+        return response, scribe.finish(
+            exit,
+            response=response,
+            usage=UNSET if answered else self.usage,
+            error=self.error,
+            permissions_used=self.permissions_used,
+        )
+
+    def _write_request(self, scribe: Scribe, correlation: str) -> str:
+        return scribe.request(
+            self.model or "unknown",
+            correlation,
+            provider=self.provider,
+            params=self.params,
+            tools_spec=self.tools_spec,
+        )
+
+    def _write_call(self, scribe: Scribe, call: NewToolCall, correlation: str) -> None:
+        event, call_id = scribe.call(call, correlation)
+        spawned = call.spawned_session and ensure_session(scribe.draft, call.spawned_session).id
+        scribe.result(event, call_id, call, correlation, spawned)
+
+    def _write_response(self, scribe: Scribe, correlation: str, request: str | None) -> str | None:
+        """Every message of the answer; the last one carries the usage and is the response."""
+        if not self.asks_model:
+            return None
+        final = self.response[-1] if self.response and self.response[-1].role == MessageRole.ASSISTANT else None
+        for message in self.response[:-1] if final else self.response:
+            scribe.message(message)
+        return scribe.response(final, correlation, request=request, usage=self.usage, finish_reason=self.finish_reason)
+
+
+def record_turn(
+    desk: Desk,
+    turn: WholeTurn,
+    *,
+    session: str | None,
+    parent: str | UnsetType | None,
+    expected: str | UnsetType | None,
+    wait: float,
+    ttl: float,
+) -> RecordedTurn:
+    """Append to whatever the head is at commit; `parent` and `expected` pin it."""
+    patience = Patience(desk, wait, ttl)
+
+    def work(draft: Draft) -> RecordedTurn:
+        place = _place(draft, turn, session, parent, expected, patience)
+        return _write_whole(draft, turn, place)
+
+    return patience.keep_trying(lambda: desk.write(work))
+
+
+def _place(
+    draft: Draft,
+    turn: WholeTurn,
+    session: str | None,
+    parent: str | UnsetType | None,
+    expected: str | UnsetType | None,
+    patience: Patience,
+) -> Place:
+    if session is None:
+        return find_place(draft, None, parent, expected)
+    row = draft.view.find_session(session)
+    if row is None:
+        pinned = parent if parent is not UNSET else expected
+        row = ensure_session(draft, session, turn.persona)
+        if isinstance(pinned, str):
+            return find_place(draft, None, pinned, UNSET).with_session(row)
+    else:
+        row = ensure_session(draft, session)
+        ensure_free(draft, row, patience)
+    return find_place(draft, row, parent, expected)
+
+
+def _write_whole(draft: Draft, turn: WholeTurn, place: Place) -> RecordedTurn:
+    turn_id, session = draft.ulids.mint(MESSAGE_ROOM + 1), place.session
+    persona = session.persona if session and turn.persona == DEFAULT_AGENT else draft.agent(turn.persona)
+    scribe = Scribe(draft, turn_id, actor=persona, scope=place.scope)
+    scribe.start(
+        fork=place.fork,
+        session=session.id if session else UNSET,
+        compaction=place.compaction,
+        turn_type=TurnType.NORMAL,
+        setting=turn.setting,
+    )
+    response, digest = turn.write(scribe)
+    if session is not None and turn.error is None:
+        move_with_turn(draft, session.id, turn_id)
+    draft.seal()
+    return RecordedTurn(
+        id=turn_id,
+        digest=digest,
+        depth=place.depth,
+        parent_id=place.parent.id if place.parent else None,
+        session=session.label if session else None,
+        receipt=draft.receipt(digest),
+        response_message_id=response,
+    )
+
+
+def move_with_turn(draft: Draft, session: str, turn: str) -> None:
+    row = draft.view.session(session)
+    draft.stream(session_stream(session), bytes(row.last_event).hex(), row.persona).add(
+        SessionMoved, to=turn, before=row.head, why=MoveReason.TURN
+    )

@@ -1,0 +1,220 @@
+"""The rows of the immediate views, as mutable records in the order of their columns.
+
+A projector loads or makes them, events change them, and each is written once per append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from weft.store.port import Sql
+
+
+class TurnRow(Struct):
+    segment: int
+    depth: int
+    id: str
+    n: int
+    parent: str | None
+    session: int | None
+    persona: str
+    type: str
+    status: str
+    started_at: int
+    completed_at: int | None
+    model: str | None
+    provider: str | None
+    role: str
+    toolset: str | None
+    tools: str | None
+    permissions_granted: int | None
+    permissions_used: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_input_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    total_tokens: int | None
+    tokens_before: int
+    response: str | None
+    messages: int
+    calls: int
+    events: int
+    last_event: bytes
+    reason: str | None
+    source_event: int | None
+    workspace: int | None
+    compaction: str | None
+    thinking_config: int | None
+    effective_config: int | None
+    system: int | None
+    interrupted: str | None
+    error: int | None
+    error_code: str | None
+    origin: str | None
+
+    @property
+    def closed(self) -> bool:
+        return self.status in ("completed", "failed")
+
+    @property
+    def digest(self) -> str:
+        return bytes(self.last_event).hex()
+
+
+class MessageRow(Struct):
+    segment: int
+    depth: int
+    seq: int
+    id: str
+    role: str
+    source: str | None
+    at: int
+    position: int
+    text: int | None
+    parts: str | None
+    list: str | None
+    parent: str | None
+    model: str | None
+    thinking: int | None
+    thinking_config: int | None
+    context: int | None
+    metadata: int | None
+
+
+class CallRow(Struct):
+    segment: int
+    depth: int
+    seq: int
+    event: bytes
+    position: int
+    call_id: int
+    repeated: int
+    message: str | None
+    tool: str
+    number: int | None
+    server: str | None
+    params: int
+    result: int | None
+    error: int | None
+    error_code: str | None
+    status: str
+    outcome: str | None
+    spawned: int | None
+    started_at: int
+    completed_at: int | None
+    result_position: int | None
+    correlation: str
+
+
+class SessionRow(Struct):
+    n: int
+    id: str
+    label: str
+    persona: str
+    head: str | None
+    head_segment: int | None
+    head_depth: int | None
+    head_events: int | None
+    moves: int
+    last_event: bytes
+    status: str
+    lifecycle: str
+    compaction: str | None
+    parent_session: str | None
+    parent_turn: str | None
+    spawn_call: int | None
+    task: int | None
+    routing: int | None
+    origin: str | None
+    origin_session: int | None
+    created_at: int
+    updated_at: int
+    replica: str | None
+
+
+class HistoryRow(Struct):
+    session: int
+    k: int
+    n: int
+    turn: str | None
+    segment: int | None
+    depth: int | None
+    events: int | None
+    changed_at: int
+    since: int
+    why: str
+    reason: int | None
+
+
+class _Row(Protocol):
+    __struct_fields__: tuple[str, ...]
+
+
+class Table:
+    """One view table: the SQL that reads, adds and changes its rows, made once from the record's fields."""
+
+    def __init__(self, name: str, record: type[Struct], key: Sequence[str]) -> None:
+        columns = record.__struct_fields__
+        named = ", ".join(columns)
+        self.name, self.record, self.columns = name, record, named
+        self.select = f"SELECT {named} FROM {name}"
+        self.insert = f"INSERT INTO {name}({named}) VALUES ({', '.join('?' * len(columns))})"
+        rest = [column for column in columns if column not in key]
+        self.update = (
+            f"UPDATE {name} SET {', '.join(f'{c} = ?' for c in rest)} WHERE {' AND '.join(f'{c} = ?' for c in key)}"
+        )
+        places = {column: i for i, column in enumerate(columns)}
+        self._order = [places[column] for column in (*rest, *key)]
+
+    def add(self, sql: Sql, rows: Sequence[Struct]) -> None:
+        if len(rows) == 1:
+            sql.run(self.insert, astuple(rows[0]))
+        elif rows:
+            sql.run_many(self.insert, map(astuple, rows))
+
+    def change(self, sql: Sql, row: Struct) -> None:
+        values = astuple(row)
+        sql.run(self.update, [values[i] for i in self._order])
+
+
+TURN = Table("turn", TurnRow, ("segment", "depth"))
+MESSAGE = Table("message", MessageRow, ("segment", "depth", "seq"))
+CALL = Table("tool_call", CallRow, ("segment", "depth", "seq"))
+SESSION = Table("session", SessionRow, ("n",))
+HISTORY = Table("history", HistoryRow, ("session", "k"))
+
+
+def load_turn(sql: Sql, turn: str) -> TurnRow | None:
+    row = sql.one(f"{TURN.select} WHERE id = ?", (turn,))
+    return TurnRow(*row) if row else None
+
+
+def load_session(sql: Sql, session: str) -> SessionRow | None:
+    row = sql.one(f"{SESSION.select} WHERE id = ?", (session,))
+    return SessionRow(*row) if row else None
+
+
+def load_session_number(sql: Sql, n: int) -> SessionRow | None:
+    row = sql.one(f"{SESSION.select} WHERE n = ?", (n,))
+    return SessionRow(*row) if row else None
+
+
+def find_session(sql: Sql, name: str) -> SessionRow | None:
+    """By label, then by alias; an alias leads to a session, never to another alias."""
+    row = sql.one(f"{SESSION.select} WHERE label = ? AND status <> 'deleted'", (name,))
+    if row is None:
+        target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
+        row = sql.one(f"{SESSION.select} WHERE n = ? AND status <> 'deleted'", target) if target else None
+    return SessionRow(*row) if row else None
+
+
+def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
+    return sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
+
+
+Values = tuple[Any, ...]

@@ -1,0 +1,272 @@
+"""Sessions: stable labels on moving heads. Every movement is an event and a line of the reflog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.contents import bytes_text
+from weft.kernel.dag_events import AgentForked
+from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
+from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
+from weft.kernel.events import session_stream
+from weft.kernel.fields import EventRef, is_name
+from weft.kernel.ledger_events import AliasAdded, SessionArchived, SessionMoved, SessionRenamed
+from weft.ledger.draft import DEFAULT_AGENT, Desk, Draft, Stream
+from weft.ledger.leases import Patience, ensure_free
+from weft.ledger.model import HeadMove, Session
+from weft.ledger.places import create_session, load_parent
+from weft.ledger.rows import HISTORY, HistoryRow, SessionRow, load_session, load_session_number
+from weft.ledger.runs import event_at
+from weft.ledger.scribe import checked_id, member
+from weft.store.facts import FactReader
+from weft.store.port import ReadTxn, Sql
+
+LABEL_LIMIT = 512
+
+
+def checked_label(label: Any, what: str = "label") -> str:
+    """Labels are words people type: printable, without spaces at the ends, and not to be mistaken for an address."""
+    if not isinstance(label, str) or not label or len(label) > LABEL_LIMIT:
+        raise InvalidInput(f"{what} is {label!r:.80}", f"a {what} is text of 1 to {LABEL_LIMIT} characters")
+    if not label.isprintable() or label != label.strip():
+        raise InvalidInput(f"{what} {label!r:.80} has invisible characters", "use printable characters only")
+    if any(mark in label for mark in ("~", "@{", "^")):
+        raise InvalidInput(f"{what} {label!r:.80} looks like an address", "leave out ~, ^ and @{")
+    return label
+
+
+def require_session(draft: Draft, name: str) -> SessionRow:
+    row = draft.view.find_session(name) or load_session(draft.sql, name)
+    if row is None:
+        raise NotFound("session", name, "`weft sessions` lists them")
+    return draft.view.session(row.id)
+
+
+def stream_of(draft: Draft, row: SessionRow, actor: str | None = None) -> Stream:
+    return draft.stream(session_stream(row.id), bytes(row.last_event).hex(), actor or row.persona)
+
+
+def create(desk: Desk, label: str, persona: str, details: dict[str, Any]) -> str:
+    """A session before its first turn. Returns its id."""
+    checked_label(label)
+
+    def work(draft: Draft) -> str:
+        if (taken := draft.view.find_session(label)) is not None:
+            raise LabelTaken(label, "a session" if taken.label == label else f"an alias of {taken.label!r}")
+        row = create_session(draft, label, persona=persona, **_details(draft, details))
+        draft.seal()
+        return row.id
+
+    return desk.write(work)
+
+
+def _details(draft: Draft, details: dict[str, Any]) -> dict[str, Any]:
+    """Seed 4's fields of a session as those of the event: texts become contents, sessions their ids."""
+    made: dict[str, Any] = {}
+    for field in ("routing_key", "origin_session_id", "task_description"):
+        if details.get(field) is not None:
+            made[field] = draft.put_text(details[field], field)
+    if details.get("spawn_tool_call_id") is not None:
+        made["spawn_tool_call"] = draft.put_text(details["spawn_tool_call_id"], "spawn_tool_call_id")
+    if details.get("origin") is not None:
+        if not is_name(details["origin"]):
+            raise InvalidInput(f"origin {details['origin']!r} is not a name", "use letters, digits and _ . : / -")
+        made["origin"] = details["origin"]
+    if details.get("parent_session") is not None:
+        made["parent_session"] = require_session(draft, details["parent_session"]).id
+    if details.get("parent_turn_id") is not None:
+        made["parent_turn"] = load_parent(draft, checked_id(details["parent_turn_id"], "parent turn")).id
+    return made
+
+
+def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | None, persona: str | None) -> str:
+    """A new session whose head stands at a turn, or at an event inside one. Returns the session's id."""
+    checked_label(label)
+
+    def work(draft: Draft) -> str:
+        if draft.view.find_session(label) is not None:
+            raise LabelTaken(label, "taken")
+        row = load_parent(draft, turn)
+        origin = require_session(draft, source) if source else None
+        owner = persona or (origin.persona if origin else row.persona)
+        session = create_session(draft, label, persona=owner)
+        stream_of(draft, session).add(
+            AgentForked,
+            to_branch=session.id,
+            at_event=EventRef(event or row.digest),
+            at_turn=row.id,
+            from_branch=origin.id if origin else UNSET,
+        )
+        draft.seal()
+        return session.id
+
+    return desk.write(work)
+
+
+def move_head(
+    desk: Desk,
+    name: str,
+    *,
+    new: str | None,
+    expected: str | UnsetType | None,
+    why: MoveReason,
+    reason: str | None,
+    patience: Patience,
+    at_event: str | None = None,
+) -> None:
+    """Compare and swap: the head moves if it is where the caller believes it to be."""
+
+    def work(draft: Draft) -> None:
+        row = require_session(draft, name)
+        ensure_free(draft, row, patience)
+        if expected is not UNSET and row.head != expected:
+            raise HeadMoved(row.label, expected, row.head)
+        turn = None if new is None else load_parent(draft, checked_id(new, "turn"))
+        stream_of(draft, row).add(
+            SessionMoved,
+            to=turn.id if turn else None,
+            before=row.head,
+            why=why,
+            at=UNSET if at_event is None else at_event,
+            reason=UNSET if reason is None else draft.put_text(reason, "reason"),
+        )
+        draft.seal()
+
+    patience.keep_trying(lambda: desk.write(work))
+
+
+def rename(desk: Desk, name: str, label: str) -> None:
+    checked_label(label)
+
+    def work(draft: Draft) -> None:
+        row = require_session(draft, name)
+        taken = draft.view.find_session(label)
+        if taken is not None and (taken.id != row.id or taken.label == label):
+            raise LabelTaken(label, "a session" if taken.label == label else f"an alias of {taken.label!r}")
+        stream_of(draft, row).add(SessionRenamed, label=draft.put_text(label))
+        draft.seal()
+
+    desk.write(work)
+
+
+def add_alias(desk: Desk, alias: str, name: str, reason: str) -> None:
+    """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain."""
+    checked_label(alias, "alias")
+    why = member(AliasReason, reason, "reason")
+
+    def work(draft: Draft) -> None:
+        row = require_session(draft, name)
+        taken = draft.view.find_session(alias)
+        if taken is not None:
+            raise LabelTaken(alias, "a session" if taken.label == alias else f"an alias of {taken.label!r}")
+        stream_of(draft, row).add(AliasAdded, alias=draft.put_text(alias), reason=why)
+        draft.seal()
+
+    desk.write(work)
+
+
+def set_status(desk: Desk, name: str, status: SessionStatus, reason: str | None) -> None:
+    def work(draft: Draft) -> None:
+        row = require_session(draft, name)
+        if status == SessionStatus.ACTIVE and row.status == SessionStatus.DELETED:
+            other = draft.view.find_session(row.label)
+            if other is not None and other.id != row.id:
+                raise LabelTaken(row.label, "used by a newer session; rename that one first")
+        stream_of(draft, row).add(
+            SessionArchived, status=status, reason=UNSET if reason is None else draft.put_text(reason)
+        )
+        draft.seal()
+
+    desk.write(work)
+
+
+def head_event(facts: FactReader, turn: Any, events: int | None) -> str | None:
+    return None if events is None else event_at(facts, turn, events - 1)
+
+
+def reflog(txn: ReadTxn, row: SessionRow, limit: int | None, skip: int = 0) -> list[HeadMove]:
+    """Newest first; number 0 is the present head."""
+    rows = txn.sql.all(
+        f"{HISTORY.select} WHERE session = ? AND k <= ? ORDER BY k DESC LIMIT ?",
+        (row.n, row.moves - 1 - skip, -1 if limit is None else limit),
+    )
+    return [_head_move(txn, row, HistoryRow(*values)) for values in rows]
+
+
+def _head_move(txn: ReadTxn, session: SessionRow, row: HistoryRow) -> HeadMove:
+    return HeadMove(
+        number=session.moves - 1 - row.k,
+        turn_id=row.turn,
+        changed_at=row.changed_at,
+        why=row.why,
+        reason=None if row.reason is None else text_of(txn, row.reason),
+        at_event=row.events,
+    )
+
+
+def text_of(txn: ReadTxn, n: int | None) -> str | None:
+    return None if n is None else bytes_text(txn.facts.content(n))
+
+
+def head_at(sql: Sql, session: SessionRow, when: int) -> str | UnsetType | None:
+    """The head at a time; UNSET when the session had none yet. A clock that went back counts as standing still."""
+    low, high = 0, session.moves
+    while low < high:
+        middle = (low + high) // 2
+        found = sql.one("SELECT since FROM history WHERE session = ? AND k = ?", (session.n, middle))
+        if found is not None and found[0] <= when:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return UNSET
+    row = sql.one("SELECT turn FROM history WHERE session = ? AND k = ?", (session.n, low - 1))
+    return row[0] if row else UNSET
+
+
+def to_session(txn: ReadTxn, row: SessionRow) -> Session:
+    parent = load_session(txn.sql, row.parent_session) if row.parent_session else None
+    return Session(
+        id=row.id,
+        label=row.label,
+        head=row.head,
+        persona_id=agent_name(txn.sql, row.persona),
+        status=row.status,
+        lifecycle=row.lifecycle,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        origin=row.origin or "weft",
+        head_event=row.head_events,
+        chosen_compaction=row.compaction,
+        is_subagent=row.parent_session is not None or row.parent_turn is not None,
+        parent_session=parent.label if parent else None,
+        parent_turn_id=row.parent_turn,
+        spawn_tool_call_id=text_of(txn, row.spawn_call),
+        task_description=text_of(txn, row.task),
+        routing_key=text_of(txn, row.routing),
+        origin_session_id=text_of(txn, row.origin_session),
+    )
+
+
+def agent_name(sql: Sql, agent: str) -> str:
+    if agent == DEFAULT_AGENT:
+        return agent
+    row = sql.one("SELECT name FROM program WHERE id = ?", (agent,))
+    return str(row[0]) if row else agent
+
+
+def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionRow]:
+    """Every session whose head ever stood at or below a turn: today's heads and past departures in its subtree."""
+    subtree = (
+        "WITH RECURSIVE below(segment, depth) AS (SELECT ?, ? UNION ALL"
+        " SELECT s.n, s.base FROM below b JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth)"
+    )
+    rows = txn.sql.all(
+        f"{subtree} SELECT s.n FROM below b JOIN session s ON s.head_segment = b.segment AND s.head_depth >= b.depth"
+        " UNION SELECT d.session FROM below b JOIN departure d ON d.segment = b.segment AND d.depth >= b.depth",
+        (segment, depth),
+    )
+    found = [load_session_number(txn.sql, n) for (n,) in sorted(rows)]
+    return [row for row in found if row is not None]

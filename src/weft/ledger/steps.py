@@ -1,0 +1,313 @@
+"""Recording a turn step by step, under the session's lease. Every step is durable before its call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
+from weft.kernel.errors import Conflict, InvalidInput, NotApplicable, NotFound, TurnClosed
+from weft.kernel.fields import EventRef, RequestInput
+from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
+from weft.ledger.leases import Lease, Patience, ensure_free, open_calls, release, renew, scope_of, take
+from weft.ledger.model import NewError, NewToolCall, RecordedTurn, as_messages, as_record, as_usage
+from weft.ledger.places import ensure_session, find_place
+from weft.ledger.recording import move_with_turn
+from weft.ledger.rows import SessionRow, TurnRow, load_session_number
+from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_id, member
+
+T = TypeVar("T")
+
+
+class OpenCall:
+    """A tool call that waits for its outcome."""
+
+    __slots__ = ("call_id", "correlation", "event")
+
+    def __init__(self, event: str, call_id: str, correlation: str) -> None:
+        self.event, self.call_id, self.correlation = event, call_id, correlation
+
+
+class TurnWriter:
+    """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
+
+    def __init__(self, desk: Desk, turn: str, session: str | None, lease: Lease | None, actor: str) -> None:
+        self._desk, self._lease, self._actor = desk, lease, actor
+        self.id, self.session = turn, session
+        self._correlation: str | None = None
+        self._request: str | None = None
+        self._message: str | None = None
+        self._response_event: str | None = None
+        self._calls: dict[str, OpenCall] = {}
+        self._ended = False
+
+    def __enter__(self) -> TurnWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._ended or isinstance(error, Conflict):
+            return
+        if error is None:
+            self.interrupt("canceled")
+        else:
+            self.fail(f"{type(error).__name__}: {error}")
+
+    def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
+        """A message enters the turn's history. Returns its id."""
+        messages = as_messages(message, member(MessageRole, role, "role"), "message")
+        if len(messages) != 1:
+            raise InvalidInput(f"message is a list of {len(messages)}", "record one message at a time")
+        return self._step(lambda scribe: scribe.message(messages[0], history))
+
+    def request(
+        self,
+        model: str,
+        *,
+        provider: str | None = None,
+        params: Any = None,
+        input: Any = None,
+        tools_spec: Any = None,
+        attempt: int | None = None,
+    ) -> str:
+        """The model is about to be asked. `input` says what it is sent. Returns the event, a base for later inputs."""
+        sent = as_input(input)
+
+        def step(scribe: Scribe) -> tuple[str, str]:
+            correlation = scribe.draft.ulids.mint()
+            event = scribe.request(
+                model, correlation, provider=provider, params=params, tools_spec=tools_spec, attempt=attempt, input=sent
+            )
+            return event, correlation
+
+        self._request, self._correlation = self._step(step)
+        return self._request
+
+    def response(
+        self,
+        message: Any = None,
+        *,
+        usage: Any = None,
+        finish_reason: str | None = None,
+        model: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """The model answered. Returns the message's id."""
+        messages = as_messages(message, MessageRole.ASSISTANT, "response")
+        counted = as_usage(usage)
+        if len(messages) > 1:
+            raise InvalidInput(f"response is a list of {len(messages)}", "record one message at a time")
+
+        def step(scribe: Scribe) -> tuple[str | None, str | None, str]:
+            correlation = self._correlation or scribe.draft.ulids.mint()
+            made = scribe.response(
+                messages[0] if messages else None,
+                correlation,
+                request=self._request,
+                usage=counted,
+                finish_reason=finish_reason,
+                model=model,
+                latency_ms=latency_ms,
+            )
+            return made, scribe.run.prev, correlation
+
+        self._message, self._response_event, self._correlation = self._step(step)
+        return self._message
+
+    def tool_call(
+        self,
+        name: str,
+        arguments: Any = None,
+        *,
+        id: str | None = None,
+        server: str | None = None,
+        number: int | None = None,
+    ) -> str:
+        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
+        arguments = {} if arguments is None else arguments
+        call = NewToolCall(
+            name=name, id=id or self._desk.ulids.mint(), arguments=arguments, server=server, number=number
+        )
+
+        def step(scribe: Scribe) -> OpenCall:
+            correlation = self._correlation or scribe.draft.ulids.mint()
+            event, call_id = scribe.call(call, correlation, requested_by=self._response_event, message=self._message)
+            return OpenCall(event, call_id, correlation)
+
+        opened = self._step(step)
+        key = str(call.id)
+        while key in self._calls:
+            key += "'"
+        self._calls[key] = opened
+        return key
+
+    def tool_result(
+        self,
+        call: str,
+        result: Any = UNSET,
+        *,
+        error: Any = None,
+        status: str | None = None,
+        spawned_session: str | None = None,
+        duration_ms: int | None = None,
+    ) -> None:
+        """A tool ended."""
+        opened = self._calls.get(call)
+        if opened is None:
+            raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
+        outcome = NewToolCall(
+            name="-",
+            result=result,
+            error=fault,
+            status=None if status is None else member(ToolCallStatus, status, "status"),
+            duration_ms=duration_ms,
+        )
+
+        def step(scribe: Scribe) -> None:
+            spawned = spawned_session and ensure_session(scribe.draft, spawned_session).id
+            scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
+
+        self._step(step)
+        del self._calls[call]
+
+    def renew(self) -> None:
+        """Say that this writer is alive, while a model or a tool takes its time."""
+        if self._lease is not None:
+            lease = self._lease
+            self._desk.write(lambda draft: renew(draft, lease, self.id))
+
+    def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
+        """The turn is complete; the session's head moves to it in the same transaction."""
+        counted = as_usage(usage)
+
+        def step(scribe: Scribe, turn: TurnRow) -> str:
+            still_open = open_calls(scribe.draft, turn)
+            if still_open:
+                raise NotApplicable(
+                    f"{len(still_open)} tool calls of turn {self.id} have no result",
+                    "record their results, or interrupt the turn",
+                )
+            return scribe.finish(
+                RunExit.SUCCESS, response=turn.response, usage=counted, permissions_used=permissions_used
+            )
+
+        return self._end(step, moves=True)
+
+    def fail(self, error: Any) -> RecordedTurn:
+        """The turn ended badly: it stays, addressable, and the head does not move."""
+        fault = error if isinstance(error, str) else as_record(error, NewError, "error")
+
+        def step(scribe: Scribe, turn: TurnRow) -> str:
+            if still_open := open_calls(scribe.draft, turn):
+                scribe.interruption(InterruptionReason.CANCELED, still_open)
+            return scribe.finish(RunExit.ERROR, response=turn.response, error=fault)
+
+        return self._end(step, moves=False)
+
+    def interrupt(self, reason: str = "canceled") -> RecordedTurn:
+        """The turn was cut short: completed with what it had, open calls closed as interrupted, head moved."""
+        why = member(InterruptionReason, reason, "reason")
+
+        def step(scribe: Scribe, turn: TurnRow) -> str:
+            scribe.interruption(why, open_calls(scribe.draft, turn))
+            return scribe.finish(RunExit.SUCCESS, response=turn.response)
+
+        return self._end(step, moves=True)
+
+    def _scribe(self, draft: Draft) -> tuple[Scribe, TurnRow]:
+        turn = draft.view.turn(self.id)
+        if self._lease is not None and not turn.closed:
+            renew(draft, self._lease, self.id)
+        if turn.closed:
+            raise TurnClosed(self.id, turn.status)
+        scope = scope_of(draft, turn)
+        scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=scope)
+        return scribe, turn
+
+    def _step(self, step: Callable[[Scribe], T]) -> T:
+        def work(draft: Draft) -> T:
+            scribe, _ = self._scribe(draft)
+            made = step(scribe)
+            draft.seal()
+            return made
+
+        return self._desk.write(work)
+
+    def _end(self, step: Callable[[Scribe, TurnRow], str], *, moves: bool) -> RecordedTurn:
+        def work(draft: Draft) -> RecordedTurn:
+            scribe, turn = self._scribe(draft)
+            digest = step(scribe, turn)
+            row = self._session_row(draft)
+            if row is not None and moves:
+                move_with_turn(draft, row.id, self.id)
+            if self._lease is not None:
+                release(draft, self._lease)
+            draft.seal()
+            return RecordedTurn(
+                id=self.id,
+                digest=digest,
+                depth=turn.depth,
+                parent_id=turn.parent,
+                session=row.label if row else None,
+                receipt=draft.receipt(digest),
+                response_message_id=turn.response,
+            )
+
+        ended = self._desk.write(work)
+        self._ended = True
+        return ended
+
+    def _session_row(self, draft: Draft) -> SessionRow | None:
+        row = None if self._lease is None else load_session_number(draft.sql, self._lease.session)
+        return None if row is None else draft.view.session(row.id)
+
+
+def as_input(value: Any) -> RequestInput | UnsetType:
+    """What a request was sent: a plain list of message ids, or {base, keep, then}."""
+    if value is None:
+        return UNSET
+    if isinstance(value, list | tuple):
+        value = {"base": None, "keep": 0, "then": value}
+    made = as_record(value, RequestInput, "input")
+    for ref in made.then:
+        if not isinstance(ref, EventRef):
+            checked_id(ref, "input")
+    return made
+
+
+def begin_turn(
+    desk: Desk,
+    *,
+    session: str | None,
+    parent: str | UnsetType | None,
+    expected: str | UnsetType | None,
+    persona: str,
+    owner: str,
+    wait: float,
+    ttl: float,
+    setting: Setting,
+) -> TurnWriter:
+    """Take the session's lease and pin the parent. Others wait, or get SessionBusy."""
+    patience = Patience(desk, wait, ttl)
+
+    def work(draft: Draft) -> TurnWriter:
+        row = None if session is None else ensure_session(draft, session, persona)
+        epoch = 0 if row is None else ensure_free(draft, row, patience)
+        place = find_place(draft, row, parent, expected)
+        turn = draft.ulids.mint(MESSAGE_ROOM + 1)
+        actor = row.persona if row and persona == DEFAULT_AGENT else draft.agent(persona)
+        Scribe(draft, turn, actor=actor, scope=place.scope).start(
+            fork=place.fork,
+            session=row.id if row else UNSET,
+            compaction=place.compaction,
+            turn_type=TurnType.NORMAL,
+            setting=setting,
+        )
+        lease = None if row is None else take(draft, row, epoch, owner, turn)
+        draft.seal()
+        return TurnWriter(desk, turn, row.label if row else None, lease, actor)
+
+    return patience.keep_trying(lambda: desk.write(work))

@@ -1,0 +1,189 @@
+"""Threads: a turn with all its ancestry, read as a few ranges of segments; and what relates two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+from msgspec import Struct
+
+from weft.ledger.model import Message, Turn
+from weft.ledger.reading import messages_between, to_turn
+from weft.ledger.rows import TURN, TurnRow, load_turn
+from weft.store.port import ReadTxn, Sql, Store
+
+CHUNK = 512
+
+
+class Range(Struct, frozen=True):
+    """Turns of one segment, from `low` to `high`; of the last one only its first `events` events, if not null."""
+
+    segment: int
+    low: int
+    high: int
+    events: int | None
+
+
+def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None) -> list[Range]:
+    """The thread that ends at this turn, from its root on."""
+    found = []
+    while True:
+        row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
+        assert row is not None, "a turn's segment exists from the append that made it"
+        base, parent, parent_depth, parent_events = row
+        found.append(Range(segment, base, depth, events))
+        if parent is None:
+            return found[::-1]
+        segment, depth, events = parent, parent_depth, parent_events
+
+
+def turns_in(sql: Sql, part: Range) -> Iterator[TurnRow]:
+    for low in range(part.low, part.high + 1, CHUNK):
+        high = min(low + CHUNK - 1, part.high)
+        rows = sql.all(
+            f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth", (part.segment, low, high)
+        )
+        yield from (TurnRow(*row) for row in rows)
+
+
+class Thread:
+    """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
+
+    def __init__(self, store: Store, row: TurnRow, events: int | None = None) -> None:
+        self._store, self._row, self._events = store, row, events
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def depth(self) -> int:
+        return self._row.depth
+
+    @property
+    def digest(self) -> str:
+        """The id of the turn's last event, which commits to everything before it."""
+        return self._row.digest
+
+    @property
+    def total_tokens(self) -> int:
+        """The sum over its turns."""
+        return self._row.tokens_before + (self._row.total_tokens or 0)
+
+    def _ranges(self) -> list[Range]:
+        with self._store.read() as txn:
+            return ranges_to(txn.sql, self._row.segment, self._row.depth, self._events)
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        for part in self._ranges():
+            for low in range(part.low, part.high + 1, CHUNK):
+                chunk = Range(part.segment, low, min(low + CHUNK - 1, part.high), part.events)
+                with self._store.read() as txn:
+                    turns = [to_turn(txn, row) for row in turns_in(txn.sql, chunk)]
+                yield from turns
+
+    @property
+    def ancestry(self) -> Iterator[str]:
+        """The turn ids from the root to this one."""
+        for part in self._ranges():
+            for low in range(part.low, part.high + 1, CHUNK):
+                with self._store.read() as txn:
+                    rows = txn.sql.all(
+                        "SELECT id FROM turn WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth",
+                        (part.segment, low, min(low + CHUNK - 1, part.high)),
+                    )
+                yield from (id for (id,) in rows)
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        for part in self._ranges():
+            for low in range(part.low, part.high + 1, CHUNK):
+                high = min(low + CHUNK - 1, part.high)
+                with self._store.read() as txn:
+                    events = part.events if high == part.high else None
+                    found = list(messages_between(txn, part.segment, low, high, events))
+                yield from found
+
+
+class ThreadDiff(Struct, frozen=True):
+    """Two threads: what they share ends at `ancestor` (null: nothing), then each goes its own way."""
+
+    ancestor: str | None
+    left: tuple[Turn, ...]
+    right: tuple[Turn, ...]
+
+
+def common_depth(left: list[Range], right: list[Range]) -> tuple[int, int] | None:
+    """(segment, depth) of the last turn that both threads contain; no scan, only the lists of ranges."""
+    common = None
+    for ours, theirs in zip(left, right, strict=False):
+        if ours.segment != theirs.segment:
+            break
+        common = (ours.segment, min(ours.high, theirs.high))
+        if ours.high != theirs.high:
+            break
+    return common
+
+
+def beyond(sql: Sql, ranges: list[Range], depth: int) -> Iterator[TurnRow]:
+    """The thread's turns deeper than `depth`."""
+    for part in ranges:
+        if part.high > depth:
+            yield from turns_in(sql, Range(part.segment, max(part.low, depth + 1), part.high, part.events))
+
+
+def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
+    ours, theirs = (ranges_to(txn.sql, row.segment, row.depth) for row in (left, right))
+    common = common_depth(ours, theirs)
+    depth = common[1] if common else 0
+    found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+    return ThreadDiff(
+        found[0] if found else None,
+        tuple(to_turn(txn, row) for row in beyond(txn.sql, ours, depth)),
+        tuple(to_turn(txn, row) for row in beyond(txn.sql, theirs, depth)),
+    )
+
+
+def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
+    """In order of arrival."""
+    rows = sql.all(
+        f"{TURN.select} WHERE segment = ? AND depth = ? UNION ALL SELECT {_columns('c')} FROM segment s"
+        " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = ? AND s.parent_depth = ? ORDER BY n",
+        (turn.segment, turn.depth + 1, turn.segment, turn.depth),
+    )
+    return [TurnRow(*row) for row in rows]
+
+
+def heads_without_children(sql: Sql) -> list[TurnRow]:
+    """Turns that nobody has completed a child of: the tips of the tree, labelled or not."""
+    rows = sql.all(
+        f"SELECT {_columns('t')} FROM turn t WHERE NOT EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment"
+        " AND c.depth = t.depth + 1 AND c.status = 'completed') AND NOT EXISTS (SELECT 1 FROM segment s"
+        " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = t.segment"
+        " AND s.parent_depth = t.depth AND c.status = 'completed') ORDER BY t.n"
+    )
+    return [TurnRow(*row) for row in rows]
+
+
+def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
+    """Every turn of the tree that this one belongs to, parents before children."""
+    rows = sql.all(
+        f"SELECT {_columns('t')} FROM segment s JOIN turn t ON t.segment = s.n"
+        " WHERE s.root = (SELECT root FROM segment WHERE n = ?) ORDER BY t.n",
+        (turn.segment,),
+    )
+    return [TurnRow(*row) for row in rows]
+
+
+def newest_turns(txn: ReadTxn) -> Iterator[TurnRow]:
+    """Turns by arrival, newest first, found by walking the log from its end."""
+    for _, line in txn.facts.lines_backwards():
+        if b'"kind":"run_started"' in line:
+            found = load_turn(txn.sql, str(orjson.loads(line)["stream"])[4:])
+            if found is not None:
+                yield found
+
+
+def _columns(alias: str) -> str:
+    return ", ".join(f"{alias}.{column}" for column in TURN.record.__struct_fields__)

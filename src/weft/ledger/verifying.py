@@ -1,0 +1,339 @@
+"""verify and rebuild: facts against their hashes, views against facts.
+
+Views are computed anew from the facts into a scratch database by the very code that appends, then compared row by row.
+Rebuild is the same, and writes what differs. Readers go on throughout; writers wait only while differences are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from weft.kernel.canonical import is_canonical
+from weft.kernel.chain import GENESIS, Receipt
+from weft.kernel.contents import bytes_text, content_ref
+from weft.kernel.errors import Damaged, WeftError
+from weft.kernel.events import encode
+from weft.kernel.kinds import KINDS
+from weft.ledger import codeblocks
+from weft.ledger.views import Projector
+from weft.store.facts import FactReader, LogRow
+from weft.store.port import ReadTxn, Sql, Store, WriteTxn
+
+Progress = Callable[[str, int, int], None]
+VIEW_TABLES: dict[str, tuple[str, ...]] = {
+    "segment": ("n",),
+    "turn": ("segment", "depth"),
+    "message": ("segment", "depth", "seq"),
+    "tool_call": ("segment", "depth", "seq"),
+    "session": ("n",),
+    "history": ("session", "k"),
+    "departure": ("segment", "session"),
+    "alias": ("alias",),
+    "compaction": ("turn",),
+    "message_file": ("id",),
+    "message_lint": ("id",),
+    "program": ("id",),
+    "stream_tip": ("stream",),
+    "codeblock": ("id",),
+}
+ROWS = 2048
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is not as it should be, and where."""
+
+    what: str
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.where}: {self.detail}"
+
+
+def _silent(stage: str, done: int, of: int) -> None:
+    """No progress wanted."""
+
+
+# --- facts ------------------------------------------------------------------------------------------------------
+
+
+def verify_facts(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
+    """Every event against its place in the chains, every content against its reference."""
+    yield from (Problem("database", store.path, found) for found in _engine_problems(store))
+    try:
+        yield from _verify_log(store, progress)
+        yield from _verify_contents(store, progress)
+    except Damaged as error:
+        yield Problem("database", store.path, str(error))
+
+
+def _engine_problems(store: Store) -> list[str]:
+    try:
+        return store.check_integrity()
+    except WeftError as error:
+        return [str(error)]
+
+
+def _verify_log(store: Store, progress: Progress) -> Iterator[Problem]:
+    chain, after = GENESIS, 0
+    tips: dict[str, str] = {}
+    with store.read() as txn:
+        end = txn.facts.tip().n
+        while rows := txn.facts.log(after):
+            for row in rows:
+                if row.first != after + 1:
+                    yield Problem("log", f"event {after + 1}", f"missing: the next row begins at {row.first}")
+                for event, problem in _verify_row(row, tips):
+                    chain = sha256(chain + event).digest()
+                    if problem:
+                        yield problem
+                if chain != row.chain:
+                    yield Problem("log", f"event {row.n}", "the chain of arrival does not lead here")
+                    chain = row.chain
+                after = row.n
+            progress("events", after, end)
+
+
+def _verify_row(row: LogRow, tips: dict[str, str]) -> Iterator[tuple[bytes, Problem | None]]:
+    lines = row.lines()
+    if len(lines) != row.count:
+        yield b"", Problem("log", f"row {row.n}", f"holds {len(lines)} events, not {row.count}")
+    for n, line in enumerate(lines, row.first):
+        digest = sha256(line).digest()
+        yield digest, _verify_line(n, line, digest, tips)
+
+
+def _verify_line(n: int, line: bytes, digest: bytes, tips: dict[str, str]) -> Problem | None:
+    where = f"event {n}"
+    try:
+        event = KINDS.decode(line)
+    except (ValueError, WeftError) as error:
+        return Problem("event", where, f"cannot be read: {error}")
+    stream, prev = event.stream, event.prev
+    before = tips.get(stream)
+    tips[stream] = digest.hex()
+    if prev != before and not (stream.startswith(("session:", "ledger:")) and prev is not None):
+        return Problem("event", where, f"follows {prev} in {stream}, whose last event is {before}")
+    if not _is_canonical(line, event):
+        return Problem("event", where, "is not in canonical form")
+    return None
+
+
+def _is_canonical(line: bytes, event: Any) -> bool:
+    """A known event encodes to its own bytes; one with fields from elsewhere takes the exact way."""
+    try:
+        return encode(event) == line or is_canonical(line)
+    except (TypeError, ValueError):
+        return is_canonical(line)
+
+
+def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
+    after = 0
+    with store.read() as txn:
+        (end,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        while rows := txn.sql.all(
+            "SELECT n, ref, salt, digest, size, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?", (after, ROWS)
+        ):
+            for n, ref, salt, digest, size, data in rows:
+                if data is None:
+                    yield from _verify_large(txn, n, bytes(ref), size)
+                elif content_ref(salt, data) != ref:
+                    yield Problem("content", bytes(ref).hex(), "its bytes do not hash to its reference")
+                elif size != len(data) or sha256(data).digest() != digest:
+                    yield Problem("content", bytes(ref).hex(), "its size or plain digest is wrong")
+            after = rows[-1][0]
+            progress("contents", after, end or 0)
+
+
+def _verify_large(txn: ReadTxn, n: int, ref: bytes, size: int) -> Iterator[Problem]:
+    try:
+        found = sum(len(piece) for piece in txn.facts.stream_content(n))
+        if found != size:
+            yield Problem("content", ref.hex(), f"has {found} bytes, not {size}")
+    except Damaged as error:
+        yield Problem("content", ref.hex(), str(error))
+
+
+def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
+    """Can this ledger answer for what it once acknowledged?"""
+    with store.read() as txn:
+        end, chain = txn.facts.tip().n, txn.facts.chain_at(receipt.n)
+    where = f"{receipt.replica}/{receipt.n}"
+    if receipt.replica != store.replica:
+        yield Problem("receipt", where, f"this ledger is replica {store.replica}")
+    elif receipt.n > end:
+        yield Problem("receipt", where, f"the log ends at event {end}: it was cut or rolled back")
+    elif chain is None or chain.hex() != receipt.log:
+        yield Problem("receipt", where, "the log says something else there: it was rewritten")
+
+
+# --- views ------------------------------------------------------------------------------------------------------
+
+
+class StoredContents:
+    """Contents of a ledger for a projector that runs elsewhere."""
+
+    def __init__(self, facts: FactReader) -> None:
+        self._facts = facts
+        self._known: dict[str, int] = {}
+
+    def number(self, ref: str) -> int:
+        found = self._known.get(ref)
+        if found is None:
+            found = self._facts.find_content(bytes.fromhex(ref)) or 0
+            if len(self._known) > ROWS * 32:
+                self._known.clear()
+            self._known[ref] = found
+        return found
+
+    def content_text(self, n: int) -> str | None:
+        return bytes_text(self._facts.content(n)) if n else None
+
+
+def project(facts: FactReader, into: Sql, until: int, progress: Progress = _silent) -> None:
+    """All views from the facts up to `until`, into an empty database."""
+    projector = Projector(into, facts, StoredContents(facts))
+    after = 0
+    while after < until and (rows := facts.log(after)):
+        for row in rows:
+            if row.n > until:
+                break
+            for n, line in enumerate(row.lines(), row.first):
+                projector.apply(n, row.at, sha256(line).digest(), KINDS.decode(line))
+            projector.flush()
+        after = rows[-1].n
+        progress("views", min(after, until), until)
+    mark = facts.watermark(codeblocks.VIEW)
+    codeblocks.fill(into, facts, 0, mark)
+
+
+def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
+    """Every view against a fresh computation."""
+    store.catch_up()
+    with store.read() as txn, store.scratch() as scratch:
+        try:
+            project(txn.facts, scratch, txn.facts.tip().n, progress)
+        except (WeftError, ValueError, LookupError) as error:
+            yield Problem("views", store.path, f"cannot be computed from the facts: {error}")
+            return
+        for table, key in VIEW_TABLES.items():
+            yield from (_view_problem(table, *difference) for difference in compare(txn.sql, scratch, table, key))
+        yield from _verify_lookups(txn)
+
+
+def _verify_lookups(txn: ReadTxn | WriteTxn) -> Iterator[Problem]:
+    """Each fact up to the watermark is found by its hash, and nothing else is."""
+    marks = (
+        ("lookup_event", txn.facts.watermark("lookup_event")),
+        ("lookup_content", _count(txn, "content", txn.facts.watermark("lookup_content"))),
+        ("lookup_bytes", _count(txn, "content", txn.facts.watermark("lookup_content"))),
+    )
+    for table, expected in marks:
+        (found,) = txn.sql.one(f"SELECT count(*) FROM {table}") or (0,)
+        if found != expected:
+            yield Problem("view", table, f"has {found} rows, not {expected}")
+
+
+def _count(txn: ReadTxn | WriteTxn, table: str, until: int) -> int:
+    (found,) = txn.sql.one(f"SELECT count(*) FROM {table} WHERE n <= ?", (until,)) or (0,)
+    return int(found)
+
+
+def _view_problem(table: str, key: tuple[Any, ...], stored: Any, computed: Any) -> Problem:
+    where = f"{table} {'/'.join(map(str, key))}"
+    if stored is None:
+        return Problem("view", where, "is missing")
+    if computed is None:
+        return Problem("view", where, "has no fact behind it")
+    return Problem("view", where, f"is {stored!r:.200}, the facts say {computed!r:.200}")
+
+
+Difference = tuple[tuple[Any, ...], tuple[Any, ...] | None, tuple[Any, ...] | None]
+
+
+def compare(ours: Sql, theirs: Sql, table: str, key: tuple[str, ...]) -> Iterator[Difference]:
+    """Rows that differ between two databases, walked side by side in key order: (key, ours, theirs)."""
+    left, right = _walk(ours, table, key), _walk(theirs, table, key)
+    mine, other = next(left, None), next(right, None)
+    while mine is not None or other is not None:
+        if other is None or (mine is not None and mine[0] < other[0]):
+            assert mine is not None
+            yield mine[0], mine[1], None
+            mine = next(left, None)
+        elif mine is None or other[0] < mine[0]:
+            yield other[0], None, other[1]
+            other = next(right, None)
+        else:
+            if mine[1] != other[1]:
+                yield mine[0], mine[1], other[1]
+            mine, other = next(left, None), next(right, None)
+
+
+def _walk(sql: Sql, table: str, key: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Every row with its key before it, in key order."""
+    names, width, after = ", ".join(key), len(key), None
+    while True:
+        where = "" if after is None else f"WHERE ({names}) > ({', '.join('?' * width)})"
+        rows = sql.all(f"SELECT {names}, t.* FROM {table} t {where} ORDER BY {names} LIMIT ?", (*(after or ()), ROWS))
+        for row in rows:
+            yield row[:width], row[width:]
+        if len(rows) < ROWS:
+            return
+        after = rows[-1][:width]
+
+
+def rebuild(store: Store, progress: Progress = _silent) -> int:
+    """Make every view anew from the facts; returns how many rows were wrong."""
+    changed = store.write(_renew_lookups)
+    store.catch_up()
+    with store.scratch() as scratch:
+        with store.read() as txn:
+            until = txn.facts.tip().n
+            project(txn.facts, scratch, until, progress)
+        return changed + store.write(lambda txn: _apply(txn.sql, txn.facts, scratch, until))
+
+
+def _renew_lookups(txn: WriteTxn) -> int:
+    """Empty what finds facts by their hash, if it is wrong; it fills itself again, and until then lookups scan."""
+    wrong = len(list(_verify_lookups(txn)))
+    if wrong:
+        for table in ("lookup_event", "lookup_content", "lookup_bytes"):
+            txn.sql.run(f"DELETE FROM {table}")
+        txn.sql.run("DELETE FROM watermark WHERE view IN ('lookup_event', 'lookup_content')")
+    return wrong
+
+
+def _apply(sql: Sql, facts: FactReader, scratch: Sql, until: int) -> int:
+    """Bring the scratch views up to now, then mend what differs. Nobody else writes meanwhile."""
+    projector = Projector(scratch, facts, StoredContents(facts))
+    for row in facts.rows(until):
+        for n, line in enumerate(row.lines(), row.first):
+            projector.apply(n, row.at, sha256(line).digest(), KINDS.decode(line))
+        projector.flush()
+    codeblocks.fill(scratch, facts, FactReader(scratch).watermark(codeblocks.VIEW), facts.watermark(codeblocks.VIEW))
+    changed = 0
+    for table, key in VIEW_TABLES.items():
+        differences = list(compare(sql, scratch, table, key))
+        where = " AND ".join(f"{column} = ?" for column in key)
+        for gone, stored, _ in differences:
+            if stored is not None:
+                sql.run(f"DELETE FROM {table} WHERE {where}", gone)
+        for _, _, computed in differences:
+            if computed is not None:
+                sql.run(f"INSERT INTO {table} VALUES ({', '.join('?' * len(computed))})", computed)
+        changed += len(differences)
+    return changed
+
+
+def kinds_of(facts: FactReader) -> dict[str, int]:
+    """How many events of each kind there are."""
+    counts: dict[str, int] = {}
+    for _, line in facts.lines():
+        kind = orjson.loads(line)["kind"]
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts

@@ -1,0 +1,302 @@
+"""What a run's events mean for turns, messages, tool calls and compactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from msgspec import UNSET, UnsetType
+
+from weft.kernel import dag_events as dag
+from weft.kernel import ledger_events as own
+from weft.kernel.enums import CallState, RunExit, TurnStatus
+from weft.kernel.events import Event
+from weft.kernel.fields import (
+    ImageFact,
+    MessageFact,
+    Named,
+    PartFact,
+    ReasoningFact,
+    TextFact,
+    ToolResultFact,
+    ToolUseFact,
+    Usage,
+)
+from weft.ledger.rows import CALL, CallRow, MessageRow, TurnRow
+from weft.ledger.runs import position_in_run
+from weft.ledger.views.projector import Moment, Projector, handles, plain, when_of
+
+ROWS_PER_EVENT = 65536
+TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
+
+
+@handles(dag.RunStarted)
+def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None:
+    turn = event.stream[4:]
+    parent = None if event.fork is UNSET else view.turn(event.fork.turn)
+    segment, depth = _place(view, parent, event)
+    view.add_turn(
+        TurnRow(
+            segment, depth, turn, moment.n,
+            parent.id if parent else None,
+            None if event.session is UNSET else view.session_number(event.session),
+            event.actor, event.turn_type, TurnStatus.PENDING.value, when_of(event, moment.at), None,
+            None, None, event.role, view.name(event.toolset), _tools(view, event.tools),
+            view.number(event.permissions_granted), None,
+            None, None, None, None, None, None,
+            parent.tokens_before + (parent.total_tokens or 0) if parent else 0,
+            None, 0, 0, 1, moment.event_id,
+            None if event.reason is UNSET else event.reason,
+            view.number(event.source_event), view.number(event.workspace),
+            None if event.compaction is UNSET else event.compaction,
+            view.number(event.thinking_config), view.number(event.effective_config),
+            parent.system if parent else None,
+            None, None, None,
+            None if event.origin is UNSET else event.origin,
+        )
+    )  # fmt: skip
+
+
+def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int]:
+    """The parent's segment goes on if this is its first child and grows from its very end; else a new one begins."""
+    if parent is None or event.fork is UNSET:
+        n = _next_segment(view)
+        view.sql.run("INSERT INTO segment(n, root, base) VALUES (?, ?, 1)", (n, n))
+        return n, 1
+    depth = parent.depth + 1
+    whole = parent.closed and bytes.fromhex(event.fork.event) == parent.last_event
+    if whole and not view.holds_turn_at(parent.segment, depth):
+        return parent.segment, depth
+    shown = None if whole else position_in_run(view.facts, parent, event.fork.event) + 1
+    n = _next_segment(view)
+    (root,) = view.sql.one("SELECT root FROM segment WHERE n = ?", (parent.segment,)) or (n,)
+    view.sql.run(
+        "INSERT INTO segment(n, root, base, parent, parent_depth, parent_events) VALUES (?, ?, ?, ?, ?, ?)",
+        (n, root, depth, parent.segment, parent.depth, shown),
+    )
+    return n, depth
+
+
+def _next_segment(view: Projector) -> int:
+    (highest,) = view.sql.one("SELECT max(n) FROM segment") or (0,)
+    return (highest or 0) + 1
+
+
+def _tools(view: Projector, tools: tuple[Named, ...] | UnsetType) -> str | None:
+    return None if tools is UNSET else orjson.dumps([view.name(tool) for tool in tools]).decode()
+
+
+@handles(dag.ModelRequest)
+def _model_request(view: Projector, moment: Moment, event: dag.ModelRequest) -> None:
+    row: TurnRow = moment.row
+    row.model = view.name(event.model)
+    row.provider = view.name(event.provider) or row.provider
+    if row.status == TurnStatus.PENDING:
+        row.status = TurnStatus.STREAMING.value
+
+
+@handles(dag.ModelResponse)
+def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -> None:
+    row: TurnRow = moment.row
+    if event.output is not UNSET:
+        _add_message(view, moment, event, event.output, None)
+        row.response = event.output.id
+    row.model = view.name(event.model) or row.model
+    _count(row, event.usage)
+
+
+@handles(dag.HistoryAppend)
+def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -> None:
+    row: TurnRow = moment.row
+    first_text = next((part.text for part in event.message.parts if isinstance(part, TextFact)), None)
+    if event.message.role == "system" and row.messages == 0 and first_text is not None:
+        row.system = view.contents.number(first_text)
+    _add_message(view, moment, event, event.message, view.name(event.list))
+    if event.message.role == "assistant":
+        row.response = event.message.id
+
+
+def _count(row: TurnRow, usage: Usage | UnsetType) -> None:
+    if usage is UNSET:
+        return
+    for field in TOKENS:
+        value = getattr(usage, field)
+        if value is not UNSET:
+            setattr(row, field, (getattr(row, field) or 0) + value)
+    row.total_tokens = (row.total_tokens or 0) + usage_total(usage)
+
+
+def usage_total(usage: Usage) -> int:
+    """The sum of the disjoint parts, or the given total where no part is known."""
+    parts = (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens, usage.output_tokens)
+    known = [part for part in parts if part is not UNSET]
+    if known:
+        return sum(known)
+    return 0 if usage.total_tokens is UNSET else usage.total_tokens
+
+
+def _add_message(view: Projector, moment: Moment, event: Event, message: MessageFact, listed: str | None) -> None:
+    row: TurnRow = moment.row
+    parts = message.parts
+    only_text = len(parts) == 1 and isinstance(parts[0], TextFact)
+    text = view.contents.number(parts[0].text) if only_text else None  # type: ignore[union-attr]
+    thinking = next((part.text for part in parts if isinstance(part, ReasoningFact)), None)
+    view.messages.append(
+        MessageRow(
+            row.segment, row.depth, row.messages, message.id, message.role,
+            None if message.source is UNSET else message.source,
+            when_of(event, moment.at), row.events, text,
+            None if only_text else orjson.dumps([_part(view, part) for part in parts]).decode(),
+            listed,
+            None if message.parent is UNSET else message.parent,
+            view.name(message.model),
+            None if thinking is None else view.contents.number(thinking),
+            view.number(message.thinking_config), view.number(message.context), view.number(message.metadata),
+        )
+    )  # fmt: skip
+    row.messages += 1
+    if message.files is not UNSET or message.lints is not UNSET:
+        _add_annotations(view, moment.n, message)
+
+
+def _part(view: Projector, part: PartFact) -> dict[str, Any]:
+    """A part as it lies in the `parts` column: its shape, with content numbers in place of strings."""
+    number = view.contents.number
+    match part:
+        case TextFact():
+            return {"type": "text", "text": number(part.text)}
+        case ReasoningFact():
+            return {"type": "reasoning", "text": number(part.text)}
+        case ImageFact():
+            detail = part.detail
+            shown = {} if detail is UNSET else {"detail": view.name(detail)}
+            return {"type": "image_url", "url": number(part.url), **shown}
+        case ToolUseFact():
+            name = view.name(part.name)
+            return {"type": "tool_use", "id": number(part.id), "name": name, "input": number(part.input)}
+        case ToolResultFact():
+            failed = {} if part.is_error is UNSET else {"is_error": part.is_error}
+            output = number(part.output)
+            return {"type": "tool_result", "tool_call_id": number(part.tool_call_id), "output": output, **failed}
+
+
+def _add_annotations(view: Projector, n: int, message: MessageFact) -> None:
+    seen = set()
+    for idx, file in enumerate(message.files or ()):
+        path, start, end = view.contents.number(file.path), plain(file.line_start), plain(file.line_end)
+        if (file.kind, path, start) not in seen:
+            seen.add((file.kind, path, start))
+            view.sql.run(
+                "INSERT INTO message_file(id, message, kind, path, line_start, line_end) VALUES (?, ?, ?, ?, ?, ?)",
+                (n * ROWS_PER_EVENT + idx, message.id, file.kind, path, start, end),
+            )
+    for idx, lint in enumerate(message.lints or ()):
+        view.sql.run(
+            "INSERT INTO message_lint(id, message, path, text, source, start_line, start_col, end_line, end_col,"
+            " severity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                n * ROWS_PER_EVENT + idx, message.id, view.number(lint.path), view.number(lint.message),
+                view.name(lint.source), plain(lint.start_line), plain(lint.start_col),
+                plain(lint.end_line), plain(lint.end_col), plain(lint.severity),
+            ),
+        )  # fmt: skip
+
+
+@handles(dag.ToolCall)
+def _tool_call(view: Projector, moment: Moment, event: dag.ToolCall) -> None:
+    row: TurnRow = moment.row
+    call_id = view.contents.number(event.call_id)
+    view.add_call(
+        CallRow(
+            row.segment, row.depth, row.calls, moment.event_id, row.events, call_id,
+            _repeats(view, row, call_id),
+            None if event.message is UNSET else event.message,
+            view.name(event.tool) or "", None if event.number is UNSET else event.number, view.name(event.server),
+            view.contents.number(event.args), None, None, None,
+            CallState.RUNNING.value, None, None, when_of(event, moment.at), None, None, event.correlation_id,
+        )
+    )  # fmt: skip
+    row.calls += 1
+
+
+def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
+    """How many earlier calls of this turn carry the same call id; providers repeat them."""
+    if turn.calls == 0:
+        return 0
+    place = (turn.segment, turn.depth, call_id)
+    stored = view.sql.one("SELECT count(*) FROM tool_call WHERE segment = ? AND depth = ? AND call_id = ?", place)
+    fresh = sum(
+        event in view.new_calls and (row.segment, row.depth, row.call_id) == place for event, row in view.calls.items()
+    )
+    return (stored[0] if stored else 0) + fresh
+
+
+@handles(dag.ToolResult)
+def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None:
+    turn: TurnRow | None = moment.row
+    call = view.call(turn, bytes.fromhex(event.call.event_id)) if turn else _late_call(view, event)
+    if call is None or call.outcome is not None:
+        return
+    call.outcome = event.status
+    call.status = (CallState.COMPLETED if event.status == "ok" else CallState.FAILED).value
+    call.result = view.number(event.result)
+    if event.error is not UNSET:
+        call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
+    call.spawned = None if event.spawned is UNSET else view.session_number(event.spawned)
+    call.completed_at = when_of(event, moment.at)
+    call.result_position = turn.events if turn else None
+
+
+def _late_call(view: Projector, event: dag.ToolResult) -> CallRow | None:
+    """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest."""
+    found = view.sql.one(f"{CALL.select} WHERE event = ?", (bytes.fromhex(event.call.event_id),))
+    if found is None:
+        return None
+    row = view.calls[bytes(found[3])] = CallRow(*found)
+    if row.outcome == "interrupted":
+        row.outcome = None
+    return row
+
+
+@handles(dag.Interruption)
+def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> None:
+    row: TurnRow = moment.row
+    row.interrupted = event.reason
+    for affected in event.affects:
+        call = view.call(row, bytes.fromhex(affected.event_id))
+        if call is not None and call.outcome is None:
+            call.outcome, call.status = "interrupted", CallState.FAILED.value
+            call.completed_at = when_of(event, moment.at)
+
+
+@handles(dag.RunFinished)
+def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> None:
+    row: TurnRow = moment.row
+    row.status = (TurnStatus.COMPLETED if event.exit == RunExit.SUCCESS else TurnStatus.FAILED).value
+    row.completed_at = when_of(event, moment.at)
+    if event.response is not UNSET:
+        row.response = event.response
+    if event.error is not UNSET:
+        row.error, row.error_code = view.contents.number(event.error.message), view.name(event.error.code)
+    row.permissions_used = view.number(event.permissions_used)
+    _count(row, event.usage)
+
+
+@handles(own.CompactionRecorded)
+def _compaction_recorded(view: Projector, moment: Moment, event: own.CompactionRecorded) -> None:
+    row: TurnRow = moment.row
+    view.sql.run(
+        "INSERT INTO compaction(turn, segment, depth, summary, through, first_kept, turns_summarized, type, model,"
+        " provider, tokens_before, tokens_after, summary_tokens, summarization_input_tokens,"
+        ' summarization_output_tokens, duration_ms, "trigger", metadata)'
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.id, row.segment, row.depth, view.contents.number(event.summary), event.summarized_through,
+            plain(event.first_kept), plain(event.turns_summarized), event.compaction_type,
+            view.name(event.model), view.name(event.provider), plain(event.tokens_before),
+            plain(event.tokens_after), plain(event.summary_tokens), plain(event.summarization_input_tokens),
+            plain(event.summarization_output_tokens), plain(event.duration_ms), plain(event.trigger),
+            view.number(event.metadata),
+        ),
+    )  # fmt: skip
+    row.model, row.provider = view.name(event.model), view.name(event.provider)

@@ -1,0 +1,127 @@
+"""What a session's events mean for its label, its head and its reflog."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from weft.kernel import dag_events as dag
+from weft.kernel import ledger_events as own
+from weft.kernel.enums import TurnType
+from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
+from weft.ledger.runs import position_in_run
+from weft.ledger.views.projector import Moment, Projector, handles, plain, when_of
+
+
+@handles(own.AgentCreated)
+def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> None:
+    program = event.stream.partition(":")[2]
+    name = view.contents.content_text(view.contents.number(event.name)) or program
+    taken = view.sql.one("SELECT 1 FROM program WHERE name = ?", (name,))
+    view.sql.run(
+        "INSERT INTO program(id, kind, name) VALUES (?, 'agent', ?)",
+        (program, f"{name} ({program})" if taken else name),
+    )
+
+
+@handles(own.SessionCreated)
+def _session_created(view: Projector, moment: Moment, event: own.SessionCreated) -> None:
+    session = event.stream[8:]
+    (highest,) = view.sql.one("SELECT max(n) FROM session") or (0,)
+    when = when_of(event, moment.at)
+    view.add_session(
+        SessionRow(
+            max([highest or 0, *(row.n for row in view.sessions.values())]) + 1, session,
+            _free_label(view, event, session), event.persona,
+            None, None, None, None, 0, moment.event_id, "active", "created", None,
+            plain(event.parent_session), plain(event.parent_turn),
+            view.number(event.spawn_tool_call), view.number(event.task_description),
+            view.number(event.routing_key), plain(event.origin), view.number(event.origin_session_id),
+            when, when, plain(event.replica),
+        )
+    )  # fmt: skip
+
+
+def _free_label(view: Projector, event: own.SessionCreated | own.SessionRenamed, session: str) -> str:
+    """The label, or `replica/label` where another replica's session brings one that is taken here."""
+    label = view.contents.content_text(view.contents.number(event.label)) or session
+    while _label_taken(view, label, session):
+        label = f"{str(plain(event.replica) or 'imported')[-6:].lower()}/{label}"
+    return label
+
+
+def _label_taken(view: Projector, label: str, session: str) -> bool:
+    fresh = any(row.label == label and row.id != session for row in view.sessions.values())
+    stored = "SELECT 1 FROM session WHERE label = ? AND status <> 'deleted' AND id <> ?"
+    return fresh or view.sql.one(stored, (label, session)) is not None
+
+
+@handles(own.SessionMoved)
+def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
+    turn = None if event.to is None else view.turn(event.to)
+    events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
+    _move(view, moment, turn, events, when_of(event, moment.at), event.why, view.number(event.reason))
+
+
+@handles(dag.AgentForked)
+def _agent_forked(view: Projector, moment: Moment, event: dag.AgentForked) -> None:
+    turn = view.turn(event.at_turn)
+    whole = turn.closed and bytes.fromhex(event.at_event.event_id) == turn.last_event
+    events = None if whole else position_in_run(view.facts, turn, event.at_event.event_id) + 1
+    _move(view, moment, turn, events, when_of(event, moment.at), "fork", None)
+
+
+def _move(
+    view: Projector, moment: Moment, turn: TurnRow | None, events: int | None, when: int, why: str, reason: int | None
+) -> None:
+    session: SessionRow = moment.row
+    if session.head is not None and (turn is None or turn.parent != session.head):
+        _depart(view, session)
+    session.head = turn.id if turn else None
+    session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
+    session.head_events = events
+    session.lifecycle = "active"
+    if turn is not None and turn.type == TurnType.COMPACTION:
+        session.compaction = None
+    earlier = view.sql.one("SELECT since FROM history WHERE session = ? AND k = ?", (session.n, session.moves - 1))
+    since = max([when, *(earlier or ()), *(row.since for row in view.history if row.session == session.n)])
+    view.history.append(
+        HistoryRow(
+            session.n, session.moves, moment.n, session.head, session.head_segment, session.head_depth, events,
+            when, since, why, reason,
+        )
+    )  # fmt: skip
+    session.moves += 1
+
+
+def _depart(view: Projector, session: SessionRow) -> None:
+    view.sql.run(
+        "INSERT INTO departure(segment, session, depth) VALUES (?, ?, ?) ON CONFLICT (segment, session)"
+        " DO UPDATE SET depth = CASE WHEN excluded.depth > depth THEN excluded.depth ELSE depth END",
+        (session.head_segment, session.n, session.head_depth),
+    )
+
+
+@handles(own.SessionArchived)
+def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
+    moment.row.status = event.status
+
+
+@handles(own.SessionRenamed)
+def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed) -> None:
+    moment.row.label = _free_label(view, event, moment.row.id)
+
+
+@handles(own.AliasAdded)
+def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
+    alias = view.contents.content_text(view.contents.number(event.alias))
+    if alias is not None:
+        view.sql.run(
+            "INSERT INTO alias(alias, session, created_at, reason) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (alias) DO UPDATE SET session = excluded.session, reason = excluded.reason",
+            (alias, moment.row.n, when_of(event, moment.at), event.reason),
+        )
+
+
+@handles(own.CompactionChosen)
+def _compaction_chosen(view: Projector, moment: Moment, event: own.CompactionChosen) -> None:
+    moment.row.compaction = event.compaction or ""

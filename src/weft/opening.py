@@ -1,0 +1,49 @@
+"""Opening a ledger by its path or address."""
+
+from __future__ import annotations
+
+from datetime import timezone, tzinfo
+from pathlib import Path
+
+from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.errors import Unsupported
+from weft.kernel.ulid import UlidSource
+from weft.ledger.ledger import LEASE_TTL, Ledger
+from weft.store.owners import process_owner
+from weft.store.port import Store
+from weft.store.sqlite import MemoryStore, SqliteStore
+
+
+def open(
+    path: str | Path,
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    accept_rollback: bool = False,
+    clock: Clock | None = None,
+    random_bytes: RandomBytes = system_random,
+    lease_ttl: float = LEASE_TTL,
+    zone: tzinfo = timezone.utc,  # noqa: UP017
+) -> Ledger:
+    """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open."""
+    clock = clock or SystemClock()
+    store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
+    ulids = UlidSource(clock.now_ms, random_bytes)
+    return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=lease_ttl, zone=zone)
+
+
+def _store(
+    path: str, create: bool, read_only: bool, accept_rollback: bool, clock: Clock, random_bytes: RandomBytes
+) -> Store:
+    if "://" in path:
+        raise Unsupported(f"no backend for {path.split('://')[0]}://", "give the path of a SQLite file, or :memory:")
+    if path == ":memory:":
+        return MemoryStore(clock=clock, random_bytes=random_bytes)
+    return SqliteStore(
+        path,
+        clock=clock,
+        random_bytes=random_bytes,
+        create=create,
+        read_only=read_only,
+        accept_rollback=accept_rollback,
+    )

@@ -1,0 +1,1 @@
+"""Facts on disk: one small port, its backends, and the contract they all pass."""

@@ -1,0 +1,370 @@
+"""Reading and writing facts, the same on every engine.
+
+One append is one row of `log`: its events as canonical JSON lines, keyed by the arrival number of the last one, with
+the chain hash after it. Contents lie in `content` in order of arrival. Finding either by its hash is a lagging view:
+a unique index over random hashes in every append would cost more the deeper a ledger gets, so `lookup_*` tables are
+filled in batches, up to a watermark, and whoever looks something up scans the short rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from weft.kernel.chain import GENESIS, extend
+from weft.kernel.contents import (
+    MAX_CONTENT_BYTES,
+    ROW_BYTES,
+    SALT_BYTES,
+    ContentHasher,
+    content_ref,
+    readable,
+    rows_of,
+)
+from weft.kernel.errors import ContentMissing, ContentTooLarge, FactDamaged, StoreFailed
+
+if TYPE_CHECKING:
+    from weft.store.port import Sql
+
+KEY_BYTES = 8
+LEDGER_SCOPE = 0
+
+
+class Tip(Struct, frozen=True):
+    n: int
+    chain: bytes
+
+
+class LogRow(Struct, frozen=True):
+    n: int
+    count: int
+    at: int
+    chain: bytes
+    events: bytes
+
+    @property
+    def first(self) -> int:
+        return self.n - self.count + 1
+
+    def lines(self) -> list[bytes]:
+        return self.events.split(b"\n")
+
+
+class Stored(Struct, frozen=True):
+    """A content in its row."""
+
+    n: int
+    ref: bytes
+
+
+class ContentRow(Struct, frozen=True):
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
+    data: bytes | None
+
+
+class FactReader:
+    """Facts within one transaction."""
+
+    def __init__(self, sql: Sql) -> None:
+        self.sql = sql
+
+    def tip(self) -> Tip:
+        row = self.sql.one("SELECT n, chain FROM log ORDER BY n DESC LIMIT 1")
+        return Tip(row[0], bytes(row[1])) if row else Tip(0, GENESIS)
+
+    def chain_at(self, n: int) -> bytes | None:
+        row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
+        return bytes(row[0]) if row else None
+
+    def log(self, after: int = 0, limit: int = 512) -> list[LogRow]:
+        """Up to `limit` rows whose last event arrived after `after`."""
+        rows = self.sql.all(
+            "SELECT n, count, at, chain, events FROM log WHERE n > ? ORDER BY n LIMIT ?", (after, limit)
+        )
+        return [LogRow(n, count, at, bytes(chain), bytes(events)) for n, count, at, chain, events in rows]
+
+    def rows(self, after: int = 0) -> Iterator[LogRow]:
+        """Every row whose last event arrived after `after`, in order."""
+        while found := self.log(after):
+            yield from found
+            after = found[-1].n
+
+    def lines(self, after: int = 0, until: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Every event line with its arrival number, in order."""
+        for row in self.rows(after):
+            for n, line in enumerate(row.lines(), row.first):
+                if until is not None and n > until:
+                    return
+                if n > after:
+                    yield n, line
+
+    def lines_backwards(self) -> Iterator[tuple[int, bytes]]:
+        """Every event line, the newest first."""
+        before = self.tip().n + 1
+        while rows := self.sql.all("SELECT n, count, events FROM log WHERE n < ? ORDER BY n DESC LIMIT 64", (before,)):
+            for n, count, events in rows:
+                lines = bytes(events).split(b"\n")
+                yield from zip(range(n, n - count, -1), reversed(lines), strict=True)
+            before = rows[-1][0]
+
+    def line(self, n: int) -> bytes | None:
+        for row in self.log(n - 1, 1):
+            if row.first <= n:
+                return row.lines()[n - row.first]
+        return None
+
+    def watermark(self, view: str) -> int:
+        row = self.sql.one("SELECT n FROM watermark WHERE view = ?", (view,))
+        return int(row[0]) if row else 0
+
+    def find_event(self, event_id: bytes) -> int | None:
+        found = [n for n in self._event_candidates(event_id[:KEY_BYTES]) if self.event_id(n) == event_id]
+        return found[0] if found else None
+
+    def find_events(self, prefix: bytes, odd_digit: str = "") -> list[tuple[int, str]]:
+        """Arrival numbers and ids of events whose id begins with these hex digits (at least seven)."""
+        digits = prefix.hex() + odd_digit
+        ids = [(n, self.event_id(n).hex()) for n in self._event_candidates(prefix[:KEY_BYTES])]
+        return [(n, text) for n, text in ids if text.startswith(digits)]
+
+    def _event_candidates(self, key: bytes) -> list[int]:
+        low, high = key.ljust(KEY_BYTES, b"\0"), key.ljust(KEY_BYTES, b"\xff")
+        rows = self.sql.all("SELECT n FROM lookup_event WHERE key BETWEEN ? AND ?", (low, high))
+        tail = [n for n, line in self.lines(self.watermark("lookup_event")) if sha256(line).digest().startswith(key)]
+        return [n for (n,) in rows] + tail
+
+    def event_id(self, n: int, line: bytes | None = None) -> bytes:
+        line = self.line(n) if line is None else line
+        if line is None:
+            raise FactDamaged("event number", str(n), "the log has a hole there")
+        return sha256(line).digest()
+
+    def find_content(self, ref: bytes) -> int | None:
+        key = ref[:KEY_BYTES]
+        rows = self.sql.all(
+            "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?", (key, ref)
+        )
+        if not rows:
+            mark = self.watermark("lookup_content")
+            rows = self.sql.all("SELECT n FROM content WHERE n > ? AND ref = ?", (mark, ref))
+        return int(rows[0][0]) if rows else None
+
+    def content(self, n: int) -> bytes:
+        """The bytes of a content, hashed before they are shown."""
+        row = self.content_row(n)
+        if row is None or row.data is None:
+            raise ContentMissing(row.ref.hex() if row else f"number {n}")
+        if content_ref(row.salt, row.data) != row.ref:
+            raise FactDamaged("content", row.ref.hex(), "its bytes do not hash to its reference")
+        return row.data
+
+    def content_row(self, n: int) -> ContentRow | None:
+        row = self.sql.one("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))
+        if row is None:
+            return None
+        ref, salt, size, data = row
+        if data is None and size:
+            parts = self.sql.all("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
+            data = b"".join(bytes(part) for (part,) in parts) if parts else None
+        return ContentRow(n, bytes(ref), bytes(salt), size, data)
+
+    def content_size(self, n: int) -> int:
+        row = self.sql.one("SELECT size FROM content WHERE n = ?", (n,))
+        return int(row[0]) if row else 0
+
+    def stream_content(self, n: int) -> Iterator[bytes]:
+        """A content in pieces of at most 1 MiB. The last piece is held back until the whole has been checked."""
+        row = self.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
+        if row is None:
+            raise ContentMissing(f"number {n}")
+        ref, salt, size = bytes(row[0]), bytes(row[1]), int(row[2])
+        if size <= ROW_BYTES:
+            yield self.content(n)
+            return
+        hasher, held = ContentHasher(salt), b""
+        for idx in range(-(-size // ROW_BYTES)):
+            part = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (n, idx))
+            if part is None:
+                raise ContentMissing(ref.hex())
+            if held:
+                yield held
+            held = bytes(part[0])
+            hasher.feed(held)
+        if hasher.ref() != ref:
+            raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
+        yield held
+
+
+class Tail:
+    """The contents that the lookup view does not know yet, by scope and plain digest; shared by a store's writers."""
+
+    LIMIT = 4096
+
+    def __init__(self) -> None:
+        self.seen = -1
+        self.by_digest: dict[tuple[int, bytes], Stored] = {}
+
+    def forget(self) -> None:
+        self.seen = -1
+        self.by_digest.clear()
+
+    def refresh(self, facts: FactReader) -> None:
+        """Take in what other processes put since we last looked."""
+        if self.seen < 0:
+            self.seen = facts.watermark("lookup_content")
+        rows = facts.sql.all("SELECT n, scope, digest, ref FROM content WHERE n > ? ORDER BY n", (self.seen,))
+        for n, scope, digest, ref in rows:
+            self.by_digest[scope, bytes(digest)] = Stored(n, bytes(ref))
+            self.seen = n
+
+    @property
+    def is_long(self) -> bool:
+        return len(self.by_digest) > self.LIMIT
+
+
+class FactWriter(FactReader):
+    """Facts within one write transaction. One instance serves one caller's work; `flush` puts it into rows."""
+
+    def __init__(self, sql: Sql, tail: Tail, tip: Tip, random_bytes: Callable[[int], bytes], now_ms: int) -> None:
+        super().__init__(sql)
+        self._tail, self._tip = tail, tip
+        self._random_bytes, self._now_ms = random_bytes, now_ms
+        self._fresh: dict[tuple[int, bytes], Stored] = {}
+        self._rows: list[tuple[object, ...]] = []
+        self._next = tail.seen + 1
+        self._parts: list[tuple[int, int, bytes]] = []
+
+    def tip(self) -> Tip:
+        return self._tip
+
+    def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
+        """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
+        if len(data) > MAX_CONTENT_BYTES:
+            raise ContentTooLarge(MAX_CONTENT_BYTES)
+        key = (scope, sha256(data).digest())
+        if salt is None:
+            known = self._fresh.get(key) or self._tail.by_digest.get(key) or self._indexed(*key)
+            if known is not None:
+                return known
+        salt = salt or self._random_bytes(SALT_BYTES)
+        stored = Stored(self._next, content_ref(salt, data))
+        self._insert(stored, scope, salt, key[1], data)
+        self._fresh[key] = stored
+        return stored
+
+    def content(self, n: int) -> bytes:
+        held = [row[-1] for row in self._rows if row[0] == n and row[-1] is not None]
+        return held[0] if held else super().content(n)  # type: ignore[return-value]
+
+    def _indexed(self, scope: int, digest: bytes) -> Stored | None:
+        row = self.sql.one(
+            "SELECT c.n, c.ref FROM lookup_bytes l JOIN content c ON c.n = l.n"
+            " WHERE l.scope = ? AND l.key = ? AND c.digest = ?",
+            (scope, digest[:KEY_BYTES], digest),
+        )
+        return Stored(row[0], bytes(row[1])) if row else None
+
+    def _insert(self, stored: Stored, scope: int, salt: bytes, digest: bytes, data: bytes) -> None:
+        inline: bytes | None = data
+        if len(data) > ROW_BYTES:
+            inline = None
+            self._parts += [(stored.n, idx, part) for idx, part in enumerate(rows_of((data,)))]
+        self._rows.append((stored.n, scope, stored.ref, salt, digest, len(data), readable(data), inline))
+        self._next += 1
+
+    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+        """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""
+        salt = self._random_bytes(SALT_BYTES)
+        hasher, n, odd = ContentHasher(salt), self._next, False
+        for idx, part in enumerate(rows_of(chunks)):
+            hasher.feed(part)
+            odd = odd or readable(part) is not None
+            self.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (n, idx, part))
+        stored = Stored(n, hasher.ref())
+        shown = "(binary, or text that a database cannot hold)" if odd else None
+        self._rows.append((n, scope, stored.ref, salt, hasher.plain_digest(), hasher.size, shown, None))
+        self._next += 1
+        return stored
+
+    def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
+        """Write the one row of this append; returns the arrival number of its first event."""
+        first = self._tip.n + 1
+        self._tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids))
+        self.sql.run(
+            "INSERT INTO log(n, count, at, chain, events) VALUES (?, ?, ?, ?, ?)",
+            (self._tip.n, len(lines), self._now_ms, self._tip.chain, b"\n".join(lines)),
+        )
+        return first
+
+    def flush(self) -> None:
+        """Contents into their rows."""
+        if self._rows:
+            self.sql.run_many(
+                "INSERT INTO content(n, scope, ref, salt, digest, size, shown, bytes) VALUES (?,?,?,?,?,?,?,?)",
+                self._rows,
+            )
+        if self._parts:
+            self.sql.run_many("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", self._parts)
+        self._rows, self._parts = [], []
+
+    def settle(self) -> Tip:
+        """The work is done and stays: the next caller in this transaction may share its contents."""
+        self.flush()
+        self._tail.by_digest.update(self._fresh)
+        self._tail.seen = self._next - 1
+        return self._tip
+
+
+class LookupView:
+    """Fills the lookup tables from their watermarks on, in sorted batches so that neighbours share pages."""
+
+    BATCH = 8192
+
+    def __init__(self, sql: Sql) -> None:
+        self.sql, self.facts = sql, FactReader(sql)
+
+    def advance(self) -> bool:
+        """One batch of each; True when there may be more."""
+        return self._advance_events() | self._advance_contents()
+
+    def _advance_events(self) -> bool:
+        mark = self.facts.watermark("lookup_event")
+        rows = self.facts.log(mark, self.BATCH // 8)
+        keys = [(sha256(line).digest()[:KEY_BYTES], n) for row in rows for n, line in enumerate(row.lines(), row.first)]
+        if keys:
+            self.sql.run_many("INSERT INTO lookup_event(key, n) VALUES (?, ?)", sorted(keys))
+            self._mark("lookup_event", rows[-1].n)
+        return bool(keys)
+
+    def _advance_contents(self) -> bool:
+        mark = self.facts.watermark("lookup_content")
+        rows = self.sql.all(
+            "SELECT n, scope, ref, digest FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, self.BATCH)
+        )
+        if not rows:
+            return False
+        refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
+        digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest is not None)
+        self.sql.run_many("INSERT INTO lookup_content(key, n) VALUES (?, ?)", refs)
+        self.sql.run_many("INSERT INTO lookup_bytes(scope, key, n) VALUES (?, ?, ?)", digests)
+        self._mark("lookup_content", rows[-1][0])
+        return True
+
+    def _mark(self, view: str, n: int) -> None:
+        self.sql.run(
+            "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (view, n)
+        )
+
+
+def local_value(sql: Sql, key: str) -> str:
+    """A piece of local state that every ledger has from its first moment."""
+    row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
+    if row is None:
+        raise StoreFailed(f"the ledger lost its {key}")
+    return str(row[0])

@@ -1,0 +1,101 @@
+"""Group commit by leader and follower: whoever comes while a commit is under way shares the next one.
+
+There is no writer thread. A caller that finds nobody leading takes what is waiting (its own work among it) and runs it
+in one transaction; when it is done it wakes those it served and hands the lead to the next in line.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+MAX_JOBS = 64
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Job(Generic[T]):
+    """One caller's work, and later its outcome."""
+
+    __slots__ = ("_wake", "error", "leads", "result", "settled", "weight", "work")
+
+    def __init__(self, work: T, weight: int) -> None:
+        self.work, self.weight = work, weight
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.settled = self.leads = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    def succeed(self, result: Any) -> None:
+        self.result, self.settled = result, True
+
+    def fail(self, error: BaseException) -> None:
+        self.error, self.settled = error, True
+
+    def wait(self) -> None:
+        self._wake.acquire()
+
+    def wake(self) -> None:
+        self._wake.release()
+
+
+class GroupCommit(Generic[T]):
+    """`commit` gets a batch of jobs, settles each of them, and is never run twice at once."""
+
+    def __init__(self, commit: Callable[[Sequence[Job[T]]], None]) -> None:
+        self._commit = commit
+        self._guard = threading.Lock()
+        self._waiting: deque[Job[T]] = deque()
+        self._led = False
+
+    def submit(self, work: T, weight: int = 0) -> Any:
+        job = Job(work, weight)
+        with self._guard:
+            self._waiting.append(job)
+            job.leads = not self._led
+            self._led = True
+        if not job.leads:
+            job.wait()
+        if job.leads:
+            self._lead(job)
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def _lead(self, own: Job[T]) -> None:
+        batch: list[Job[T]] = []
+        try:
+            while not own.settled:
+                batch = self._take()
+                self._commit(batch)
+        except BaseException as error:  # a leader that dies must not leave its followers waiting for ever
+            for job in batch:
+                if not job.settled:
+                    job.fail(error)
+            raise
+        finally:
+            self._hand_over(batch, own)
+
+    def _take(self) -> list[Job[T]]:
+        with self._guard:
+            batch, weight = [self._waiting.popleft()], 0
+            while self._waiting and len(batch) < MAX_JOBS and weight + self._waiting[0].weight <= MAX_BYTES:
+                job = self._waiting.popleft()
+                weight += job.weight
+                batch.append(job)
+            return batch
+
+    def _hand_over(self, batch: Sequence[Job[T]], own: Job[T]) -> None:
+        with self._guard:
+            successor = self._waiting[0] if self._waiting else None
+            self._led = successor is not None
+        for job in batch:
+            if job is not own:
+                job.wake()
+        if successor is not None:
+            successor.leads = True
+            successor.wake()

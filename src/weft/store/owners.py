@@ -1,0 +1,40 @@
+"""Who holds a lease: this process, named so that another one on the same machine can tell whether it still lives."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def process_owner() -> str:
+    """`machine/pid/start`: unique until the machine restarts, and then recognisably dead."""
+    pid = os.getpid()
+    return f"{_machine()}/{pid}/{_started(pid)}"
+
+
+def is_dead(owner: str) -> bool:
+    """True only where it is certain; an owner elsewhere, or where the system does not tell, may be alive."""
+    machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
+    return bool(machine) and machine == _machine() and pid.isdigit() and _started(int(pid)) != started
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """This boot and this process namespace; empty where the system has no such names."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}.{(_PROC / 'self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """The kernel's start time of a process; empty when there is no such process, or only its remains."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]

@@ -1,0 +1,92 @@
+"""The port between the ledger and a database.
+
+A backend gives transactions and SQL; everything that is the same on every engine (appending, contents, looking up ids)
+is written once, in `weft.store.facts`, over the four verbs of `Sql`. Statements use `?` for values, named tables only,
+and nothing that one engine alone understands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from weft.store.facts import FactReader, FactWriter, Stored
+
+Row = tuple[Any, ...]
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+class Sql(Protocol):
+    """One open transaction of a backend."""
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        """The first row, or None."""
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Every row."""
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        """A statement without an answer."""
+
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """The same statement for many rows."""
+
+
+class ReadTxn(Struct, frozen=True):
+    """A consistent view of the whole ledger."""
+
+    sql: Sql
+    facts: FactReader
+
+
+class WriteTxn(Struct, frozen=True):
+    """Inside one append. Everything it did is kept, or nothing."""
+
+    sql: Sql
+    facts: FactWriter
+
+
+class Store(Protocol):
+    """A ledger's place on disk. Thread-safe. Raises only `StoreError` and what the caller's own work raises."""
+
+    path: str
+    replica: str
+    read_only: bool
+
+    def now_ms(self) -> int:
+        """The clock that dates arrivals."""
+
+    def write(self, work: Callable[[WriteTxn], T]) -> T:
+        """Run `work` in a transaction and return once it is durable.
+
+        Concurrent callers share one commit; each is undone alone if its work raises.
+        """
+
+    def read(self) -> AbstractContextManager[ReadTxn]:
+        """A snapshot; never blocks a writer and is never blocked by one."""
+
+    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+        """Store a content of up to 256 MiB in a transaction of its own, holding 1 MiB of it at a time."""
+
+    def catch_up(self) -> None:
+        """Bring the lookup views up to the newest fact."""
+
+    def changes(self, after: int, timeout: float) -> bool:
+        """Wait until an event beyond arrival number `after` exists; False when `timeout` seconds passed."""
+
+    def scratch(self) -> AbstractContextManager[Sql]:
+        """An empty database with the same tables, for computing views aside."""
+
+    def check_integrity(self) -> list[str]:
+        """What the engine itself finds wrong."""
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        """Copy a consistent state to a new file while readers and writers go on."""
+
+    def close(self) -> None:
+        """Release everything; closing twice is harmless."""

@@ -1,0 +1,97 @@
+"""Connections with the settings the promise rests on, and apsw's errors in Weft's words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+
+from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
+
+READ_WRITE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+READ_ONLY = apsw.SQLITE_OPEN_READONLY
+BUSY_MS = 30_000
+CHECKPOINT_PAGES = 4_000
+
+
+class SqliteSql:
+    """The port's four verbs on one connection."""
+
+    __slots__ = ("_execute", "_execute_many", "connection")
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._execute = connection.execute
+        self._execute_many = connection.executemany
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        return self._execute(sql, values).fetchone()
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._execute(sql, values).fetchall()
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self._execute(sql, values)
+
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._execute_many(sql, rows)
+
+
+def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:
+    connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=256)
+    connection.set_busy_timeout(BUSY_MS)
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("PRAGMA cache_size = -32768")
+    return connection
+
+
+def make_durable(connection: apsw.Connection) -> None:
+    """WAL with a sync at every commit, read back: a database that would not keep the promise is refused."""
+    _assert_setting(connection, "journal_mode", "WAL", "wal")
+    _assert_setting(connection, "synchronous", "FULL", 2)
+    if sys.platform == "darwin":
+        _assert_setting(connection, "fullfsync", "ON", 1)
+        _assert_setting(connection, "checkpoint_fullfsync", "ON", 1)
+    connection.wal_autocheckpoint(CHECKPOINT_PAGES)
+
+
+def _assert_setting(connection: apsw.Connection, name: str, wanted: str, reads_back: object) -> None:
+    connection.execute(f"PRAGMA {name} = {wanted}").fetchall()
+    found = connection.execute(f"PRAGMA {name}").fetchall()[0][0]
+    if found != reads_back:
+        raise WeakDurability(name, wanted, str(found))
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """apsw's errors become ours; what the caller's own work raises passes through."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise store_error(error, path) from error
+
+
+def store_error(error: apsw.Error, path: str) -> StoreError:
+    for kind, translate in _WORDS:
+        if isinstance(error, kind):
+            return translate(path, error)
+    return StoreFailed(f"{path}: {error}")
+
+
+_WORDS: tuple[tuple[type[apsw.Error], Callable[[str, apsw.Error], StoreError]], ...] = (
+    (apsw.CorruptError, lambda path, error: Damaged(f"{path}: the database is malformed ({error})")),
+    (apsw.NotADBError, lambda path, error: NotALedger(path, "it is not a SQLite database")),
+    (apsw.ReadOnlyError, lambda path, error: ReadOnlyLedger(path)),
+    (apsw.FullError, lambda path, error: StoreFailed(f"{path}: the disk is full")),
+    (
+        apsw.CantOpenError,
+        lambda path, error: StoreFailed(f"{path} cannot be opened ({error})", "check the folder and its permissions"),
+    ),
+    (
+        apsw.BusyError,
+        lambda path, error: StoreFailed(f"{path}: another program holds the database for too long", "close it"),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Numbered schema steps: forward only, a backup first, each in one transaction with its number.
+
+A process that dies inside a step leaves the older schema; two that start at once meet at the writers' lock and the
+second finds the work done. A ledger with a higher number than this program knows is refused and not touched.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+from msgspec import Struct
+
+from weft.kernel.errors import LedgerTooNew, NotALedger
+
+APPLICATION_ID = 0x57454654  # "WEFT"
+
+
+class Migration(Struct, frozen=True):
+    number: int
+    sql: str
+
+
+class Schema(Struct, frozen=True):
+    """What a program knows: the steps so far, and the readable surface that belongs to the last one."""
+
+    migrations: tuple[Migration, ...]
+    surface: str
+
+    @property
+    def number(self) -> int:
+        return self.migrations[-1].number
+
+
+def shipped_schema() -> Schema:
+    folder = files(__name__)
+    steps = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
+    migrations = tuple(Migration(int(name[:4]), folder.joinpath(name).read_text()) for name in steps)
+    return Schema(migrations, folder.joinpath("surface.sql").read_text())
+
+
+def check_version(connection: apsw.Connection, path: str, schema: Schema) -> int:
+    """The ledger's schema number, 0 for an empty file; anything else that is not a ledger of ours is refused."""
+    found = int(connection.pragma("user_version") or 0)
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    if found == 0 and tables == 0:
+        return 0
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise NotALedger(path, "it is another program's database")
+    if found > schema.number:
+        raise LedgerTooNew(found, schema.number)
+    return found
+
+
+def migrate(connection: apsw.Connection, path: str, schema: Schema) -> None:
+    """Bring the open database to `schema`. The caller holds the writers' lock."""
+    found = check_version(connection, path, schema)
+    if found == schema.number:
+        return
+    if found and path != ":memory:":
+        back_up_before(connection, Path(f"{path}.schema-{found}.backup"))
+    for step in schema.migrations:
+        if step.number > found:
+            _apply(connection, step, schema)
+
+
+def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for name in [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")]:
+            connection.execute(f'DROP VIEW "{name}"')
+        connection.execute(step.sql)
+        if step.number == schema.number:
+            connection.execute(schema.surface)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {step.number}")
+        connection.execute("COMMIT")
+    except BaseException:  # also an interrupt must not leave a half-made schema in this connection
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def back_up_before(connection: apsw.Connection, target: Path) -> None:
+    """A whole copy, made aside and renamed: either it is complete or it is not there."""
+    if target.exists():
+        return
+    aside = target.with_name(target.name + ".partial")
+    aside.unlink(missing_ok=True)
+    connection.execute("VACUUM INTO ?", (str(aside),))
+    descriptor = os.open(aside, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    aside.rename(target)

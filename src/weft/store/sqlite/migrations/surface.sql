@@ -1,0 +1,171 @@
+-- Seed 4's tables, as views that a plain `sqlite3 -readonly` can read. Made again with every schema version.
+CREATE VIEW content_text AS
+    SELECT n, COALESCE(shown, CAST(COALESCE(bytes,
+        (SELECT group_concat(CAST(p.bytes AS TEXT), '') FROM (
+            SELECT bytes FROM content_part WHERE content = content.n ORDER BY idx) p)) AS TEXT)) AS text
+    FROM content;
+
+CREATE VIEW events AS
+    SELECT l.n - l.count + 1 + j.key AS n, l.at AS arrived_at, json_extract(j.value, '$.kind') AS kind,
+        json_extract(j.value, '$.stream') AS stream, json_extract(j.value, '$.ts') AS ts, j.value AS event_json
+    FROM log l, json_each('[' || replace(CAST(l.events AS TEXT), char(10), ',') || ']') j;
+
+CREATE VIEW turns AS
+    SELECT t.id, t.parent AS parent_turn_id, t.type AS turn_type, t.status, t.started_at, t.completed_at,
+        CASE WHEN t.model LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.model, 2) AS INTEGER))
+            ELSE t.model END AS model,
+        CASE WHEN t.provider LIKE '#%'
+            THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.provider, 2) AS INTEGER))
+            ELSE t.provider END AS provider,
+        t.role,
+        CASE WHEN t.toolset LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.toolset, 2) AS INTEGER))
+            ELSE t.toolset END AS toolset_name,
+        CASE WHEN t.tools IS NULL THEN NULL ELSE (
+            SELECT json_group_array(CASE WHEN j.value LIKE '#%'
+                THEN (SELECT text FROM content_text WHERE n = CAST(substr(j.value, 2) AS INTEGER)) ELSE j.value END)
+            FROM json_each(t.tools) j) END AS tools_available,
+        (SELECT text FROM content_text WHERE n = t.permissions_granted) AS permissions_granted,
+        (SELECT text FROM content_text WHERE n = t.permissions_used) AS permissions_used,
+        t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
+        t.total_tokens,
+        (SELECT json_group_array(id) FROM (SELECT m.id FROM message m WHERE m.segment = t.segment AND m.depth = t.depth
+            AND m.role IN ('user', 'system') ORDER BY m.seq)) AS query_message_ids,
+        t.response AS response_message_id,
+        EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)
+            OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment AND s.parent_depth = t.depth) AS has_children,
+        t.calls AS tool_call_count,
+        (SELECT text FROM content_text WHERE n = t.source_event) AS source_event_id,
+        (SELECT text FROM content_text WHERE n = t.workspace) AS workspace_path,
+        (SELECT text FROM content_text WHERE n = t.thinking_config) AS thinking_config_json,
+        (SELECT text FROM content_text WHERE n = t.effective_config) AS effective_config_json,
+        (SELECT text FROM content_text WHERE n = t.error) AS error,
+        t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id, lower(hex(t.last_event)) AS digest,
+        t.origin
+    FROM turn t;
+
+CREATE VIEW threads AS
+    SELECT t.id AS turn_id,
+        CASE WHEN t.depth <= 1000 THEN (
+            WITH RECURSIVE up(id, parent, depth) AS (
+                SELECT t.id, t.parent, t.depth
+                UNION ALL SELECT p.id, p.parent, p.depth FROM up JOIN turn p ON p.id = up.parent)
+            SELECT json_group_array(id) FROM (SELECT id FROM up ORDER BY depth)) END AS ancestry,
+        t.tokens_before + COALESCE(t.total_tokens, 0) AS total_tokens,
+        t.depth,
+        COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
+        (SELECT lower(hex(digest)) FROM content WHERE n = t.system) AS system_prompt_hash,
+        (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND (
+            NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n)
+            OR NOT EXISTS (SELECT 1 FROM turn o WHERE o.session = s.n AND o.depth = t.depth AND o.n > t.n))) AS thread_key
+    FROM turn t;
+
+CREATE VIEW sessions AS
+    SELECT s.label, s.head AS thread_id,
+        COALESCE((SELECT name FROM program WHERE id = s.persona), s.persona) AS persona_id,
+        s.parent_turn IS NOT NULL OR s.parent_session IS NOT NULL AS is_subagent,
+        (SELECT label FROM session p WHERE p.id = s.parent_session) AS parent_session_label,
+        s.parent_turn AS parent_turn_id,
+        (SELECT text FROM content_text WHERE n = s.spawn_call) AS spawn_tool_call_id,
+        (SELECT text FROM content_text WHERE n = s.task) AS task_description,
+        CASE WHEN s.parent_turn IS NULL AND s.parent_session IS NULL THEN NULL WHEN s.head IS NULL THEN 'pending'
+            ELSE (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
+                FROM turn WHERE id = s.head) END AS task_status,
+        (SELECT text FROM content_text WHERE n = s.routing) AS routing_key,
+        COALESCE(s.origin, 'weft') AS origin,
+        (SELECT text FROM content_text WHERE n = s.origin_session) AS origin_session_id,
+        s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
+        s.compaction AS chosen_compaction, s.head_events
+    FROM session s;
+
+CREATE VIEW messages AS
+    SELECT m.id, t.id AS turn_id, m.role,
+        CASE WHEN m.text IS NOT NULL THEN (SELECT text FROM content_text WHERE n = m.text)
+            ELSE (SELECT group_concat(text, char(10)) FROM (
+                SELECT c.text FROM json_each(m.parts) j JOIN content_text c ON c.n = json_extract(j.value, '$.text')
+                WHERE json_extract(j.value, '$.type') = 'text' ORDER BY j.key)) END AS content,
+        m.source, m.seq AS sequence, m.at AS created_at,
+        (SELECT text FROM content_text WHERE n = m.thinking) AS thinking,
+        (SELECT text FROM content_text WHERE n = m.context) AS context_json,
+        (SELECT text FROM content_text WHERE n = m.metadata) AS metadata_json,
+        m.parent AS parent_message_id,
+        CASE WHEN m.model LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.model, 2) AS INTEGER))
+            ELSE m.model END AS model,
+        (SELECT text FROM content_text WHERE n = m.thinking_config) AS thinking_config_json,
+        CASE WHEN m.text IS NOT NULL
+            THEN json_array(json_object('type', 'text', 'text', (SELECT text FROM content_text WHERE n = m.text)))
+            ELSE (SELECT json_group_array(json(part)) FROM (
+                SELECT CASE json_extract(j.value, '$.type')
+                    WHEN 'image_url' THEN json_object('type', 'image_url',
+                        'url', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.url')),
+                        'detail', json_extract(j.value, '$.detail'))
+                    WHEN 'tool_use' THEN json_object('type', 'tool_use',
+                        'id', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.id')),
+                        'name', json_extract(j.value, '$.name'),
+                        'input', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.input')))
+                    WHEN 'tool_result' THEN json_object('type', 'tool_result',
+                        'tool_call_id', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.tool_call_id')),
+                        'output', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.output')),
+                        'is_error', json_extract(j.value, '$.is_error'))
+                    ELSE json_object('type', json_extract(j.value, '$.type'),
+                        'text', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.text')))
+                    END AS part FROM json_each(m.parts) j ORDER BY j.key)) END AS parts_json
+    FROM message m JOIN turn t ON t.segment = m.segment AND t.depth = m.depth;
+
+CREATE VIEW tool_calls AS
+    SELECT t.id || ':' || (SELECT text FROM content_text WHERE n = c.call_id)
+            || CASE WHEN c.repeated > 0 THEN '~' || (c.repeated + 1) ELSE '' END AS id,
+        t.id AS turn_id, c.message AS message_id,
+        CASE WHEN c.tool LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.tool, 2) AS INTEGER))
+            ELSE c.tool END AS tool_name,
+        c.number AS tool_number,
+        (SELECT text FROM content_text WHERE n = c.params) AS params_json,
+        (SELECT text FROM content_text WHERE n = c.result) AS result_json,
+        (SELECT text FROM content_text WHERE n = c.error) AS error,
+        c.status, (SELECT label FROM session WHERE n = c.spawned) AS spawned_session_label,
+        c.started_at, c.completed_at, c.seq AS sequence,
+        (SELECT text FROM content_text WHERE n = c.call_id) AS call_id, c.outcome, c.server, c.error_code,
+        c.correlation AS correlation_id
+    FROM tool_call c JOIN turn t ON t.segment = c.segment AND t.depth = c.depth;
+
+CREATE VIEW compactions AS
+    SELECT k.turn AS turn_id, (SELECT text FROM content_text WHERE n = k.summary) AS summary,
+        k.through AS summarized_through_turn_id, k.first_kept AS first_kept_turn_id, k.turns_summarized,
+        k.type AS compaction_type,
+        CASE WHEN k.model LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(k.model, 2) AS INTEGER))
+            ELSE k.model END AS model,
+        CASE WHEN k.provider LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(k.provider, 2) AS INTEGER))
+            ELSE k.provider END AS provider,
+        k.tokens_before, k.tokens_after, k.summary_tokens, k.summarization_input_tokens,
+        k.summarization_output_tokens, k.duration_ms, k."trigger",
+        (SELECT text FROM content_text WHERE n = k.metadata) AS metadata_json
+    FROM compaction k;
+
+CREATE VIEW session_history AS
+    SELECT h.n AS id, s.label AS session_label, h.turn AS thread_id, h.changed_at, h.why,
+        (SELECT text FROM content_text WHERE n = h.reason) AS reason, s.id AS session_id, h.k
+    FROM history h JOIN session s ON s.n = h.session;
+
+CREATE VIEW session_aliases AS
+    SELECT a.alias, s.label AS session_label, a.created_at, a.reason FROM alias a JOIN session s ON s.n = a.session;
+
+CREATE VIEW message_files AS
+    SELECT f.id, f.message AS message_id, f.kind, (SELECT text FROM content_text WHERE n = f.path) AS file_path,
+        f.line_start, f.line_end
+    FROM message_file f;
+
+CREATE VIEW message_lints AS
+    SELECT l.id, l.message AS message_id, (SELECT text FROM content_text WHERE n = l.path) AS file_path,
+        (SELECT text FROM content_text WHERE n = l.text) AS message,
+        CASE WHEN l.source LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(l.source, 2) AS INTEGER))
+            ELSE l.source END AS lint_source,
+        l.start_line, l.start_col, l.end_line, l.end_col, l.severity
+    FROM message_lint l;
+
+CREATE VIEW message_codeblocks AS
+    SELECT b.id, b.message AS message_id, b.idx,
+        CASE WHEN b.language LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(b.language, 2) AS INTEGER))
+            ELSE b.language END AS language,
+        (SELECT CASE WHEN b.start IS NULL THEN text ELSE substr(text, b.start + 1, b.length) END
+            FROM content_text WHERE n = b.content) AS content,
+        (SELECT text FROM content_text WHERE n = b.path) AS file_path, b.line_start, b.line_end
+    FROM codeblock b;

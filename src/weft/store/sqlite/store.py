@@ -1,0 +1,401 @@
+"""The SQLite backend: one writer at a time, readers on snapshots of their own, every acknowledgement after its sync.
+
+A write takes the lock file, begins, runs the waiting callers' work one by one (each undone alone if it raises),
+commits, and only then writes the head file and answers. A process that dies before the commit leaves nothing; after
+it, everything, with a head file that lags by one, which the next start accepts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.errors import IdCollision, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, Unsupported
+from weft.kernel.ulid import UlidSource
+from weft.store.facts import FactReader, FactWriter, LookupView, Stored, Tail, Tip, local_value
+from weft.store.group_commit import GroupCommit, Job
+from weft.store.port import Progress, ReadTxn, WriteTxn
+from weft.store.sqlite.connection import (
+    READ_ONLY,
+    READ_WRITE,
+    SqliteSql,
+    connect,
+    make_durable,
+    store_error,
+    translated,
+)
+from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
+from weft.store.sqlite.migrations import Schema, check_version, migrate, shipped_schema
+
+T = TypeVar("T")
+Work = Callable[[WriteTxn], Any]
+POLL_SECONDS = 0.02
+CLOSE_LAG = 256
+
+
+class _SqliteBase:
+    """What the file and the memory store share: the transaction, group commit and the lookup views."""
+
+    path: str
+    replica: str
+    read_only = False
+
+    def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes, schema: Schema | None) -> None:
+        self.path, self._clock, self._random_bytes = path, clock, random_bytes
+        self._schema = schema or shipped_schema()
+        self._tail = Tail()
+        self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
+        self._pid = os.getpid()
+        self._closed = False
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def write(self, work: Callable[[WriteTxn], T], weight: int = 0) -> T:
+        self._refuse_closed()
+        if self.read_only:
+            raise ReadOnlyLedger(self.path)
+        result: T = self._jobs.submit(work, weight)
+        if self._tail.is_long:
+            self.catch_up()
+        return result
+
+    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+        return self.write(lambda txn: txn.facts.put_stream(chunks, scope))
+
+    def catch_up(self) -> None:
+        """Fill the lookup views in transactions of their own, so that writers get their turn in between."""
+        while not self.read_only and self.write(self._advance_lookups):
+            pass
+
+    def _advance_lookups(self, txn: WriteTxn) -> bool:
+        more = LookupView(txn.sql).advance()
+        self._tail.forget()
+        self._tail.refresh(txn.facts)
+        return more
+
+    def changes(self, after: int, timeout: float) -> bool:
+        until = self._clock.monotonic() + timeout
+        while True:
+            with self.read() as txn:
+                if txn.facts.tip().n > after:
+                    return True
+            if self._clock.monotonic() >= until:
+                return False
+            self._clock.sleep(POLL_SECONDS)
+
+    def check_integrity(self) -> list[str]:
+        with translated(self.path), self.read() as txn:
+            found = txn.sql.all("PRAGMA integrity_check")
+        return [text for (text,) in found if text != "ok"]
+
+    @contextmanager
+    def scratch(self) -> Iterator[SqliteSql]:
+        connection = apsw.Connection("", statementcachesize=256)
+        try:
+            connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")
+            migrate(connection, ":memory:", self._schema)
+            connection.execute("BEGIN")
+            yield SqliteSql(connection)
+        finally:
+            connection.close()
+
+    def read(self) -> Any:
+        raise NotImplementedError
+
+    def _writer(self) -> SqliteSql:
+        raise NotImplementedError
+
+    def _discard_writer(self) -> None:
+        raise NotImplementedError
+
+    def _exclusive(self) -> Any:
+        raise NotImplementedError
+
+    def _committed(self, tip: Tip) -> None:
+        """The transaction is durable."""
+
+    def _commit(self, jobs: Sequence[Job[Work]]) -> None:
+        """One transaction for all of them. Every job is settled when this returns, none before the commit."""
+        results: list[tuple[Job[Work], Any]] = []
+        try:
+            with self._exclusive():
+                sql = self._writer()
+                sql.run("BEGIN IMMEDIATE")
+                tip = self._run_all(sql, jobs, results)
+                sql.run("COMMIT")
+                self._committed(tip)
+        except BaseException as error:  # whatever it was, every waiting caller must hear of it
+            self._discard_writer()
+            failure = store_error(error, self.path) if isinstance(error, apsw.Error) else error
+            for job in jobs:
+                if job.error is None:
+                    job.fail(failure)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for job, result in results:
+            job.succeed(result)
+
+    def _run_all(self, sql: SqliteSql, jobs: Sequence[Job[Work]], results: list[tuple[Job[Work], Any]]) -> Tip:
+        reader = FactReader(sql)
+        tip = reader.tip()
+        self._tail.refresh(reader)
+        alone = len(jobs) == 1
+        for job in jobs:
+            facts = FactWriter(sql, self._tail, tip, self._random_bytes, self._clock.now_ms())
+            if not alone:
+                sql.run("SAVEPOINT job")
+            try:
+                result = job.work(WriteTxn(sql, facts))
+                tip = facts.settle()
+                results.append((job, result))
+            except Exception as error:  # any failure of one caller's work is that caller's alone
+                job.fail(self._work_error(error))
+                sql.run("ROLLBACK" if alone else "ROLLBACK TO job")
+                if alone:
+                    sql.run("BEGIN")
+            if not alone:
+                sql.run("RELEASE job")
+        return tip
+
+    def _work_error(self, error: Exception) -> Exception:
+        if isinstance(error, apsw.ConstraintError):
+            return IdCollision(str(error))
+        return store_error(error, self.path) if isinstance(error, apsw.Error) else error
+
+    def _introduce(self, connection: apsw.Connection) -> None:
+        """A new ledger gets its replica id and its import secret."""
+        mint = UlidSource(self._clock.now_ms, self._random_bytes).mint
+        for key, value in (("replica", mint()), ("import_secret", self._random_bytes(32).hex())):
+            connection.execute("INSERT OR IGNORE INTO local(key, value) VALUES (?, ?)", (key, value))
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed", "open it again")
+        if os.getpid() != self._pid:
+            raise Unsupported("this ledger was opened in another process", "open it again after the fork")
+
+
+class SqliteStore(_SqliteBase):
+    """A ledger file. Opening migrates it, asserts its durability and holds it against the head file."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        random_bytes: RandomBytes = system_random,
+        create: bool = True,
+        read_only: bool = False,
+        accept_rollback: bool = False,
+        schema: Schema | None = None,
+        vfs: str | None = None,
+    ) -> None:
+        super().__init__(str(path), clock or SystemClock(), random_bytes, schema)
+        self.read_only, self._vfs = read_only, vfs
+        self._pool: list[SqliteSql] = []
+        self._write_sql: SqliteSql | None = None
+        self._file_lock: FileLock | None = None
+        self._head_file: HeadFile | None = None
+        file = Path(path)
+        if not file.exists() and (read_only or not create):
+            raise LedgerMissing(self.path)
+        if not file.parent.is_dir():
+            raise StoreError(f"there is no folder {file.parent}", "make it first")
+        refuse_unsafe_place(file.parent)
+        with translated(self.path):
+            self._open_read_only(file) if read_only else self._open(file, accept_rollback)
+
+    def _open_read_only(self, file: Path) -> None:
+        sql = self._reader()
+        if check_version(sql.connection, self.path, self._schema) == 0:
+            raise LedgerMissing(self.path)
+        self.replica = local_value(sql, "replica")
+        self._pool.append(sql)
+        beside = Path(f"{file}-head")
+        if beside.exists():
+            head_file = HeadFile(beside, self.replica)
+            self._check_heads(head_file)
+            head_file.close()
+
+    def _open(self, file: Path, accept_rollback: bool) -> None:
+        self._file_lock = lock = FileLock(Path(f"{file}-lock"))
+        with lock:
+            connection = connect(self.path, READ_WRITE, self._vfs)
+            check_version(connection, self.path, self._schema)
+            make_durable(connection)
+            migrate(connection, self.path, self._schema)
+            self._introduce(connection)
+            self._write_sql = SqliteSql(connection)
+            self.replica = local_value(self._write_sql, "replica")
+            head_file = HeadFile(Path(f"{file}-head"), self.replica)
+            if accept_rollback:
+                head_file = self._accept_rollback(self._write_sql, head_file)
+            self._head_file = head_file
+            self._check_heads(head_file)
+
+    def _check_heads(self, head_file: HeadFile) -> None:
+        with self.read() as txn:
+            end = txn.facts.tip().n
+            for head in head_file.heads():
+                if head.n > end:
+                    raise LogCut(head.n, end, "is shorter than that")
+                if txn.facts.chain_at(head.n) != head.chain:
+                    raise LogCut(head.n, end, "says something else there")
+
+    def _accept_rollback(self, sql: SqliteSql, head_file: HeadFile) -> HeadFile:
+        """Go on from what is there, under a new replica id: the old one has promised more than this file holds."""
+        lost = max((head.n for head in head_file.heads()), default=0)
+        end = FactReader(sql).tip().n
+        was, self.replica = self.replica, UlidSource(self._clock.now_ms, self._random_bytes).mint()
+        sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (self.replica,))
+        sql.run(
+            "INSERT INTO local(key, value) VALUES (?, ?)",
+            (f"rollback:{self.replica}", f"{was} acknowledged {lost}, accepted at {end} on {self._clock.now_ms()}"),
+        )
+        head_file.clear()
+        head_file.close()
+        return HeadFile(head_file.path, self.replica)
+
+    def _writer(self) -> SqliteSql:
+        if self._write_sql is None:
+            connection = connect(self.path, READ_WRITE, self._vfs)
+            make_durable(connection)
+            self._write_sql = SqliteSql(connection)
+        return self._write_sql
+
+    def _discard_writer(self) -> None:
+        """After a failed commit nothing in memory is trusted: the next write reads the file afresh."""
+        self._tail.forget()
+        if self._write_sql is not None:
+            self._write_sql.connection.close(True)
+            self._write_sql = None
+
+    def _exclusive(self) -> Any:
+        return self._file_lock
+
+    def _committed(self, tip: Tip) -> None:
+        if self._head_file is not None and tip.n:
+            self._head_file.write(Head(tip.n, tip.chain))
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTxn]:
+        with self._snapshot() as sql:
+            yield ReadTxn(sql, FactReader(sql))
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[SqliteSql]:
+        self._refuse_closed()
+        try:
+            sql = self._pool.pop()
+        except IndexError:
+            sql = self._reader()
+        with translated(self.path):
+            sql.run("BEGIN")
+            try:
+                yield sql
+            finally:
+                if sql.connection.in_transaction:
+                    sql.run("COMMIT")
+                self._pool.append(sql)
+
+    def _reader(self) -> SqliteSql:
+        with translated(self.path):
+            connection = connect(self.path, READ_ONLY, self._vfs)
+            connection.execute("PRAGMA query_only = ON")
+            return SqliteSql(connection)
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        target = Path(target)
+        if target.exists():
+            raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
+        if not target.parent.is_dir():
+            raise StoreError(f"there is no folder {target.parent}", "make it first")
+        aside = target.with_name(target.name + ".partial")
+        aside.unlink(missing_ok=True)
+        with self._snapshot() as sql:
+            sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
+            _copy(sql.connection, aside, progress)
+        with aside.open("rb") as copied:
+            os.fsync(copied.fileno())
+        aside.rename(target)
+
+    def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        if not self.read_only and len(self._tail.by_digest) > CLOSE_LAG:
+            self.catch_up()
+        self._closed = True
+        for sql in [*self._pool, *([self._write_sql] if self._write_sql else [])]:
+            sql.connection.close()
+        self._pool.clear()
+        for beside in (self._file_lock, self._head_file):
+            if beside is not None:
+                beside.close()
+
+
+def _copy(source: apsw.Connection, aside: Path, progress: Progress | None) -> None:
+    connection = apsw.Connection(str(aside))
+    try:
+        with connection.backup("main", source, "main") as copying:
+            while not copying.done:
+                copying.step(2048)
+                if progress is not None:
+                    progress(copying.page_count - copying.remaining, copying.page_count)
+    finally:
+        connection.close()
+
+
+class MemoryStore(_SqliteBase):
+    """A ledger that lives as long as this object: one connection, one user at a time."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        random_bytes: RandomBytes = system_random,
+        schema: Schema | None = None,
+    ) -> None:
+        super().__init__(":memory:", clock or SystemClock(), random_bytes, schema)
+        self._turn = threading.RLock()
+        connection = connect(":memory:", READ_WRITE)
+        migrate(connection, ":memory:", self._schema)
+        self._introduce(connection)
+        self._sql = SqliteSql(connection)
+        self.replica = local_value(self._sql, "replica")
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTxn]:
+        self._refuse_closed()
+        with translated(self.path), self._turn:
+            yield ReadTxn(self._sql, FactReader(self._sql))
+
+    def _writer(self) -> SqliteSql:
+        return self._sql
+
+    def _discard_writer(self) -> None:
+        self._tail.forget()
+        if self._sql.connection.in_transaction:
+            self._sql.run("ROLLBACK")
+
+    def _exclusive(self) -> Any:
+        return self._turn
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        if Path(target).exists():
+            raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
+        with self.read():
+            _copy(self._sql.connection, Path(target), progress)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._sql.connection.close()

@@ -1,0 +1,311 @@
+"""The architecture as rules over the syntax of src/weft, each shown to fail on code that breaks it."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "surfaces")
+FACADE = "the facade"  # weft/__init__.py and its siblings: they show what the layers offer
+
+AMBIENT_MODULE = "weft/kernel/ambient.py"  # the one that asks the machine for time and chance
+AMBIENT = frozenset(
+    "time.time time.time_ns datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
+    "datetime.date.today uuid.uuid1 uuid.uuid4 os.urandom random secrets".split()
+)
+ENVIRONMENT = frozenset(
+    "os.environ os.environb os.getenv os.getenvb os.path.expanduser os.path.expandvars "
+    "pathlib.Path.home sys.argv".split()
+)
+INPUT_OUTPUT = frozenset(
+    "aiosqlite apsw asyncio ctypes fcntl ftplib glob http httpx httpx2 io logging mmap multiprocessing os "
+    "pathlib psycopg requests select selectors shutil signal socket sqlite3 ssl subprocess tempfile urllib "
+    "zipfile tarfile".split()
+)
+INPUT_OUTPUT_CALLS = frozenset({"open", "print", "input"})
+VAGUE_NAMES = frozenset("util utils helper helpers manager managers service services".split())
+LONGEST_FUNCTION = 60
+LONGEST_FILE = 600
+
+
+@dataclass(frozen=True)
+class Module:
+    path: str  # from src/, as in weft/kernel/ids.py
+    source: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @cached_property
+    def layer(self) -> str:
+        parts = self.path.split("/")
+        return parts[1] if len(parts) > 2 else FACADE
+
+    @cached_property
+    def imports(self) -> list[tuple[int, str]]:
+        """Line and full dotted name of all that is imported, wherever in the module."""
+        found = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [(node.lineno, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+        return found
+
+    @cached_property
+    def meanings(self) -> dict[str, str]:
+        """What each imported name stands for: `from time import time as now` makes `now` time.time."""
+        found = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    found[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        return found
+
+    def dotted(self, node: ast.AST) -> str | None:
+        if isinstance(node, ast.Name):
+            return self.meanings.get(node.id)
+        if isinstance(node, ast.Attribute) and (owner := self.dotted(node.value)):
+            return f"{owner}.{node.attr}"
+        return None
+
+    def mentions(self, names: frozenset[str]) -> Iterator[tuple[int, str]]:
+        """Every place that imports or uses one of these dotted names."""
+        for line, name in self.imports:
+            if name in names or name.partition(".")[0] in names:
+                yield line, name
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute) and (name_used := self.dotted(node)) in names:
+                yield node.lineno, str(name_used)
+
+    @cached_property
+    def reasons(self) -> dict[int, bool]:
+        """Lines with a comment that a reader learns from, and whether the comment has the line to itself."""
+        found = {}
+        for token in tokenize.generate_tokens(io.StringIO(self.source).readline):
+            if token.type == tokenize.COMMENT and not re.match(
+                r"#\s*(noqa|ruff:|type:|pragma)", token.string
+            ):
+                found[token.start[0]] = not token.line[: token.start[1]].strip()
+        return found
+
+
+Violations = Iterator[tuple[int, str]]  # line, and what is wrong there
+Rule = Callable[[Module], Violations]
+
+
+def imports_against_the_layers(module: Module) -> Violations:
+    if module.layer == FACADE:
+        return
+    if module.layer not in LAYERS:
+        yield 1, f"{module.layer!r} is not one of the layers {', '.join(LAYERS)}"
+        return
+    allowed = LAYERS[: LAYERS.index(module.layer) + 1]
+    for line, name in module.imports:
+        package, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        if package != "weft" or target in allowed:
+            continue
+        if target in LAYERS:
+            yield line, f"{module.layer} imports {name} of the later layer {target}"
+        elif module.layer != "surfaces":
+            yield line, f"{module.layer} imports {name} of the facade"
+
+
+def relative_imports(module: Module) -> Violations:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, f"relative import of {'.' * node.level}{node.module or ''}"
+
+
+def input_and_output_in_the_kernel(module: Module) -> Violations:
+    if module.layer != "kernel":
+        return
+    for line, name in module.imports:
+        has_leave = name == "os" and module.path == AMBIENT_MODULE  # for os.urandom alone: see below
+        if name.partition(".")[0] in INPUT_OUTPUT and not has_leave:
+            yield line, f"the kernel imports {name}"
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Name(id=called)) if called in INPUT_OUTPUT_CALLS:
+                yield node.lineno, f"the kernel calls {called}()"
+            case ast.Attribute(value=ast.Name()) if (module.dotted(node) or "").startswith("os."):
+                if module.dotted(node) not in AMBIENT:
+                    yield node.lineno, f"the kernel uses {module.dotted(node)}"
+
+
+def environment_read_below_the_surfaces(module: Module) -> Violations:
+    if module.layer == "surfaces":
+        return
+    yield from module.mentions(ENVIRONMENT)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "expanduser":  # a method of any path
+            yield node.lineno, "expanduser()"
+
+
+def ambient_time_or_chance(module: Module) -> Violations:
+    if module.path != AMBIENT_MODULE:
+        yield from module.mentions(AMBIENT)
+
+
+def long_functions(module: Module) -> Violations:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > LONGEST_FUNCTION:
+                yield node.lineno, f"{node.name} has {length} lines"
+
+
+def long_files(module: Module) -> Violations:
+    length = len(module.source.splitlines())
+    if length > LONGEST_FILE:
+        yield length, f"{length} lines"
+
+
+def broad_excepts_without_a_reason(module: Module) -> Violations:
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        names = {kind.id if isinstance(kind, ast.Name) else kind for kind in caught}
+        has_reason = node.lineno in module.reasons or module.reasons.get(node.lineno - 1, False)
+        if names & {None, "Exception", "BaseException"} and not has_reason:
+            yield node.lineno, "catches everything and does not say why"
+
+
+def vague_module_names(module: Module) -> Violations:
+    words = set(re.split(r"[/_.]", module.path))
+    for word in sorted(words & VAGUE_NAMES):
+        yield 1, f"named {word!r}: name it for what it owns"
+
+
+def shipped() -> list[Module]:
+    return [
+        Module(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
+        for path in sorted((SOURCE / "weft").rglob("*.py"))
+    ]
+
+
+def violations(rule: Rule) -> list[str]:
+    return [f"src/{module.path}:{line}: {what}" for module in shipped() for line, what in rule(module)]
+
+
+def test_the_rules_read_every_layer_written_so_far() -> None:
+    assert {"kernel", "store", "ledger", "surfaces"} <= {module.layer for module in shipped()}
+
+
+def test_a_module_imports_only_from_its_own_layer_and_the_layers_before_it() -> None:
+    assert violations(imports_against_the_layers) == []
+
+
+def test_every_import_of_weft_is_absolute() -> None:
+    assert violations(relative_imports) == []
+
+
+def test_the_kernel_does_no_input_or_output() -> None:
+    assert violations(input_and_output_in_the_kernel) == []
+
+
+def test_only_surfaces_read_the_environment_the_arguments_and_the_home_folder() -> None:
+    assert violations(environment_read_below_the_surfaces) == []
+
+
+def test_time_and_chance_come_from_one_module() -> None:
+    assert violations(ambient_time_or_chance) == []
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    assert violations(long_functions) == []
+
+
+def test_no_file_is_longer_than_six_hundred_lines() -> None:
+    assert violations(long_files) == []
+
+
+def test_a_broad_except_says_why() -> None:
+    assert violations(broad_excepts_without_a_reason) == []
+
+
+def test_no_module_has_a_name_that_could_hold_anything() -> None:
+    assert violations(vague_module_names) == []
+
+
+IDS, PORT = "weft/kernel/ids.py", "weft/store/port.py"
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (imports_against_the_layers, IDS, "import weft.store.port"),
+        (imports_against_the_layers, PORT, "from weft import ledger"),
+        (imports_against_the_layers, PORT, "def f():\n    from weft.surfaces.cli import main"),
+        (imports_against_the_layers, "weft/ledger/turns.py", "from weft import __version__"),
+        (imports_against_the_layers, "weft/misc/ids.py", ""),
+        (relative_imports, IDS, "from . import errors"),
+        (relative_imports, IDS, "from ..store import port"),
+        (input_and_output_in_the_kernel, IDS, "import os.path"),
+        (input_and_output_in_the_kernel, IDS, "from pathlib import Path"),
+        (input_and_output_in_the_kernel, IDS, "open('ids')"),
+        (input_and_output_in_the_kernel, AMBIENT_MODULE, "import os\nos.remove('ids')"),
+        (environment_read_below_the_surfaces, PORT, "import os\nos.environ.get('HOME')"),
+        (environment_read_below_the_surfaces, PORT, "from os import getenv"),
+        (environment_read_below_the_surfaces, PORT, "import sys as s\ns.argv[0]"),
+        (environment_read_below_the_surfaces, PORT, "from pathlib import Path\nPath.home()"),
+        (environment_read_below_the_surfaces, PORT, "def f(p):\n    return p.expanduser()"),
+        (ambient_time_or_chance, PORT, "import time\ntime.time_ns()"),
+        (ambient_time_or_chance, PORT, "from time import time as now"),
+        (ambient_time_or_chance, "weft/surfaces/demo.py", "from datetime import datetime as dt\ndt.now()"),
+        (ambient_time_or_chance, PORT, "import datetime\ndatetime.datetime.now()"),
+        (ambient_time_or_chance, PORT, "from uuid import uuid4"),
+        (ambient_time_or_chance, PORT, "import random"),
+        (ambient_time_or_chance, PORT, "from secrets import token_bytes"),
+        (ambient_time_or_chance, PORT, "import os\nos.urandom(16)"),
+        (long_functions, PORT, "def f():\n" + "    x = 1\n" * 60),
+        (long_functions, PORT, "class C:\n    async def f():\n" + "        x = 1\n" * 60),
+        (long_files, PORT, "x = 1\n" * 601),
+        (broad_excepts_without_a_reason, PORT, "try: ...\nexcept: ..."),
+        (broad_excepts_without_a_reason, PORT, "try: ...\nexcept Exception: ...  # noqa: BLE001"),
+        (broad_excepts_without_a_reason, PORT, "try: ...\nexcept (KeyError, BaseException): ..."),
+        (broad_excepts_without_a_reason, PORT, "try:\n    f()  # calls f\nexcept Exception: ..."),
+        (vague_module_names, "weft/store/utils.py", ""),
+        (vague_module_names, "weft/ledger/session_manager.py", ""),
+        (vague_module_names, "weft/helpers/ids.py", ""),
+    ],
+)
+def test_a_rule_fails_on_code_that_breaks_it(rule: Rule, path: str, source: str) -> None:
+    assert list(rule(Module(path, source)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (imports_against_the_layers, PORT, "from weft import kernel\nimport weft.store.facts"),
+        (imports_against_the_layers, "weft/__init__.py", "from weft.ledger.turns import Ledger"),
+        (imports_against_the_layers, "weft/surfaces/cli/main.py", "from weft import __version__"),
+        (input_and_output_in_the_kernel, AMBIENT_MODULE, "import os\nos.urandom(16)"),
+        (input_and_output_in_the_kernel, PORT, "import os\nopen('port')"),
+        (environment_read_below_the_surfaces, "weft/surfaces/demo.py", "import os\nos.environ"),
+        (ambient_time_or_chance, AMBIENT_MODULE, "import secrets, time\ntime.time_ns()"),
+        (ambient_time_or_chance, PORT, "import time\ntime.monotonic()"),
+        (ambient_time_or_chance, PORT, "def f(random): return random.time"),
+        (long_functions, PORT, "def f():\n" + "    x = 1\n" * 59),
+        (long_files, PORT, "x = 1\n" * 600),
+        (broad_excepts_without_a_reason, PORT, "try: ...\nexcept KeyError: ..."),
+        (broad_excepts_without_a_reason, PORT, "try: ...\nexcept Exception: ...  # a plug-in's"),
+        (broad_excepts_without_a_reason, PORT, "try: ...\n# it is a plug-in's\nexcept Exception: ..."),
+        (vague_module_names, PORT, ""),
+    ],
+)
+def test_a_rule_lets_good_code_pass(rule: Rule, path: str, source: str) -> None:
+    assert list(rule(Module(path, source))) == []

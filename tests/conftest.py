@@ -1,0 +1,27 @@
+"""Two sizes of every property: repeatable and quick by default, random and long under WEFT_PROVE=1."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
+
+settings.register_profile(
+    "test",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],  # a loaded machine is not a failing test
+)
+settings.register_profile("prove", parent=settings.get_profile("test"), derandomize=False, max_examples=5_000)
+settings.load_profile("prove" if PROVING else "test")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A fault test grows under WEFT_PROVE, so `-m prove` takes them all, marked or not."""
+    if PROVING:
+        for item in items:
+            if "faults" in item.path.parts:
+                item.add_marker("prove")
