@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ from benchmarks.stages import build, curve, extend
 from benchmarks.subject import Spec
 
 ROOT = Path(__file__).resolve().parent.parent
+BUSY = 0.5
 
 
 def main() -> int:
@@ -43,9 +45,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
         results = run(sections, sizes, specs, Path(directory))
     print(json.dumps(results.as_json(), indent=1) if options.json else shown(results))
-    write_files(
-        results, options, whole=sections == set(SECTIONS) and not options.no_peers and not options.quick
-    )
+    write_files(results, options, whole=sections == set(SECTIONS) and not options.no_peers and not options.quick)
     return verdict(results, options.quick)
 
 
@@ -55,9 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
     parser.add_argument("--no-peers", action="store_true", help="Weft and the bare insert alone")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of tables")
-    parser.add_argument(
-        "--dir", type=Path, default=ROOT / "build", help="where the stores are built and removed"
-    )
+    parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where the stores are built and removed")
     whole = "written after a whole run, or where this is given"
     parser.add_argument("--results", type=Path, metavar="FILE", help=f"benchmarks/results.json: {whole}")
     parser.add_argument("--page", type=Path, metavar="FILE", help=f"docs/performance.md: {whole}")
@@ -71,6 +69,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
     results = Results(sizes, describe_machine(directory), versions(specs))
     if file_system(directory) in IN_MEMORY:
         say("warning: this directory is in memory, so nothing is durable; choose another with --dir")
+    if (load := os.getloadavg()[0]) > BUSY:
+        say(f"warning: the machine is busy (load {load:.1f}); ratios will hold better than milliseconds")
     stages = build_stages(sections, specs, directory, results)
     if "load" in sections:
         measure_load(stages, results)
@@ -131,9 +131,7 @@ def measure_fsyncs(specs: tuple[Spec, ...], results: Results, directory: Path) -
 
 def draw_curves(stages: Stages, results: Results) -> None:
     for name in dict.fromkeys(name for name, _ in stages):
-        stage = max(
-            (each for (other, _), each in stages.items() if other == name), key=lambda each: each.depth
-        )
+        stage = max((each for (other, _), each in stages.items() if other == name), key=lambda each: each.depth)
         if stage.spec in PEERS and stage.spec.max_depth is None:
             say(f"{name}, further for the plot")
             extend(stage, results.sizes.plot_seconds)

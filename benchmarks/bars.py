@@ -7,7 +7,7 @@ from benchmarks.fsyncs import Fsyncs
 from benchmarks.measure import Figure
 from benchmarks.peers import BARE
 from benchmarks.registry import WEFT
-from benchmarks.results import Rate, Results, ratio, wall
+from benchmarks.results import START, Rate, Results, ratio, wall
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _fork_and_read_bars(results: Results) -> list[Bar]:
     reads = [
         Bar(
             f"read {depth:,} turns, against a bare scan",
-            ratio(wall(results.read, depth), wall(results.scan, depth)),
+            ratio(wall(results.read.get("thread"), depth), wall(results.read.get("thread scan"), depth)),
             2,
             "x",
         )
@@ -79,12 +79,12 @@ def _fork_and_read_bars(results: Results) -> list[Bar]:
 
 
 def _other_bars(results: Results) -> list[Bar]:
-    start = results.command_line.get("weft log")
+    start = results.command_line.get(START)
     seconds = start.wall_ms / 1e3 if isinstance(start, Figure) else None
     return [
         Bar("verify facts: events", _per_second(results.verify.get("facts")), 100_000, "/s", "at least"),
         Bar("verify views: events", _per_second(results.verify.get("views")), 20_000, "/s", "at least"),
-        Bar("command line: `weft log`", seconds, 0.25, "s"),
+        Bar(f"command line: `{START}`", seconds, 0.25, "s"),
     ]
 
 

@@ -21,7 +21,7 @@ def describe_machine(directory: Path) -> dict[str, str]:
         "CPU": f"{_cpu()}, {os.cpu_count()} cores, {platform.machine()}",
         "memory": f"{memory:.0f} GiB",
         "file system": file_system(directory) or "unknown",
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "SQLite": f"{apsw.sqlite_lib_version()} under Weft and the bare insert (apsw), "
         f"{sqlite3.sqlite_version} under the peers (standard library)",

@@ -60,9 +60,7 @@ def timed(actions: Iterable[Action]) -> Run:
     return Run(tuple(walls), cpu)
 
 
-def interleave(
-    cases: Mapping[Key, Callable[[], Run]], rounds: int = ROUNDS
-) -> dict[Key, Figure | NotMeasured]:
+def interleave(cases: Mapping[Key, Callable[[], Run]], rounds: int = ROUNDS) -> dict[Key, Figure | NotMeasured]:
     """Runs every case once a round. A case that fails drops out and takes no other with it."""
     runs: dict[Key, list[Run]] = {key: [] for key in cases}
     failed: dict[Key, NotMeasured] = {}

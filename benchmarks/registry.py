@@ -6,10 +6,12 @@ from pathlib import Path
 from benchmarks.peers import BARE, PEERS
 from benchmarks.subject import Spec, Subject
 
+WEFT_MODULE = "benchmarks.weft_subject"
+
 
 def open_weft(directory: Path) -> Subject:
     """Weft is imported only here, so that the peers can be measured where it cannot be."""
-    subject: Subject = import_module("benchmarks.weft_subject").WeftLedger(directory)
+    subject: Subject = import_module(WEFT_MODULE).WeftLedger(directory)
     return subject
 
 

@@ -1,6 +1,6 @@
 """The tables: built once, printed as plain text or as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.bars import bars
@@ -82,30 +82,33 @@ def store_table(results: Results) -> Table:
 def weft_table(results: Results) -> Table:
     rows = [(f"group commit, {name}: turns/s", *_rate_cells(rate)) for name, rate in results.group.items()]
     rows += [(f"verify {name}: events/s", *_rate_cells(rate)) for name, rate in results.verify.items()]
-    for depth in results.read:
-        rows.append((f"read {depth:,} turns as typed messages, ms", *_costs(results.read[depth])[:2]))
-        rows.append(("the same texts by a bare scan, ms", *_costs(results.scan[depth])[:2]))
     rows += [
-        (f"fork at {depth:,} turns, ms", *_costs(found)[:2])
-        for depth, found in results.fork.get(WEFT.name, {}).items()
+        (f"read {depth:,} turns: {name}, ms", *_costs(found)[:2])
+        for name, figures in results.read.items()
+        for depth, found in figures.items()
     ]
     rows += [
-        (f"command line: `{name}`, ms", *_costs(found)[:2]) for name, found in results.command_line.items()
+        (f"fork at {depth:,} turns, ms", *_costs(found)[:2]) for depth, found in results.fork.get(WEFT.name, {}).items()
     ]
+    rows += [(f"command line: `{name}`, ms", _costs(found)[0], ABSENT) for name, found in results.command_line.items()]
     return Table("Weft alone", ("what", "figure", "CPU ms each"), rows)
 
 
 def notes(results: Results) -> list[str]:
     """How each store was driven, and what stood in the way of those without figures."""
-    lines = [
-        f"{spec.name}: {spec.note}" for spec in ALL if spec.note and spec.name in _measured_names(results)
-    ]
+    lines = [f"{spec.name}: {spec.note}" for spec in ALL if spec.note and spec.name in _measured_names(results)]
     lines += [f"{name}: {why}" for name, why in results.not_built.items()]
-    for figures in (results.append, results.fork, results.load):
-        for name, by_depth in figures.items():
+    for by_name in (results.append, results.fork, results.load, results.read):
+        for name, by_depth in by_name.items():
             lines += [f"{name}: {found}" for found in by_depth.values() if isinstance(found, NotMeasured)]
-    singles = {**results.fsyncs, **results.verify, **results.group, **results.command_line}
-    lines += [f"{name}: {found}" for name, found in singles.items() if isinstance(found, NotMeasured)]
+    others: dict[str, Mapping[str, object]] = {
+        "fsyncs of ": results.fsyncs,
+        "verify ": results.verify,
+        "group commit, ": results.group,
+        "": results.command_line,
+    }
+    for kind, figures in others.items():
+        lines += [f"{kind}{name}: {found}" for name, found in figures.items() if isinstance(found, NotMeasured)]
     return list(dict.fromkeys(lines))
 
 

@@ -7,6 +7,9 @@ from benchmarks.fsyncs import Fsyncs
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
 
+START = "weft log -n 20"
+"""The command whose time is the command line's start; without a limit it prints every turn."""
+
 ByDepth = dict[int, Figure | NotMeasured]
 
 
@@ -29,8 +32,8 @@ class Results:
     append: dict[str, ByDepth] = field(default_factory=dict)
     fork: dict[str, ByDepth] = field(default_factory=dict)
     load: dict[str, ByDepth] = field(default_factory=dict)
-    read: ByDepth = field(default_factory=dict)
-    scan: ByDepth = field(default_factory=dict)
+    read: dict[str, ByDepth] = field(default_factory=dict)
+    """By what was read: `thread` or `context`, and `thread scan` or `context scan`."""
     verify: dict[str, Rate | NotMeasured] = field(default_factory=dict)
     group: dict[str, Rate | NotMeasured] = field(default_factory=dict)
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)

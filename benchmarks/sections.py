@@ -5,14 +5,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarks.measure import Figure, NotMeasured, Run, attempt, interleave, say, timed
 from benchmarks.peers.bare import BareScan
-from benchmarks.registry import WEFT, open_weft
-from benchmarks.results import ByDepth, Rate, Results
+from benchmarks.registry import WEFT, WEFT_MODULE, open_weft
+from benchmarks.results import START, ByDepth, Rate, Results
 from benchmarks.stages import Stage
 from benchmarks.workload import Turn, turns
 
@@ -52,12 +53,12 @@ def measure_read(stages: Stages, results: Results, directory: Path) -> None:
         subject = _weft(stages, depth)
         if subject is None:
             continue
-        scan = BareScan(directory / f"scan-{depth}.db", subject.texts())
-        scans.append(scan)
-        cases["read", depth] = _repeated(subject.read)
-        cases["scan", depth] = _repeated(scan.scan)
-    figures = _by_name(interleave(cases, results.sizes.rounds))
-    results.read, results.scan = figures.get("read", {}), figures.get("scan", {})
+        for name, read in (("thread", subject.thread), ("context", subject.context)):
+            scan = BareScan(directory / f"{name}-{depth}.db", import_module(WEFT_MODULE).texts(read()))
+            scans.append(scan)
+            cases[name, depth] = _repeated(read)
+            cases[f"{name} scan", depth] = _repeated(scan.scan)
+    results.read = _by_name(interleave(cases, results.sizes.rounds))
     for scan in scans:
         scan.close()
 
@@ -114,12 +115,16 @@ def measure_command_line(stages: Stages, results: Results) -> None:
     script = Path(sys.executable).with_name("weft")
     program = str(script) if script.exists() else shutil.which("weft")
     if program is None:
-        results.command_line = {"weft log": NotMeasured("the command `weft` is not installed")}
+        results.command_line = {START: NotMeasured("the command `weft` is not installed")}
         return
-    log = _process([program, "log"], subject.path)
-    python = _process([sys.executable, "-c", "pass"], subject.path)
-    attempt(log)  # the first start warms the caches
-    cases = {"weft log": _repeated(log), "python": _repeated(python)}
+    commands = {
+        START: [program, *START.split()[1:]],
+        "weft log": [program, "log"],
+        "python -c pass": [sys.executable, "-c", "pass"],
+    }
+    processes = {name: _process(command, subject.path) for name, command in commands.items()}
+    attempt(processes[START])  # the first start warms the caches
+    cases = {name: _repeated(process) for name, process in processes.items()}
     results.command_line = dict(interleave(cases, results.sizes.rounds))
 
 
@@ -159,6 +164,4 @@ def _rate(found: Figure | NotMeasured, amount: int) -> Rate | NotMeasured:
 
 def _by_name(figures: dict[tuple[str, int], Figure | NotMeasured]) -> dict[str, ByDepth]:
     names: Iterable[str] = dict.fromkeys(name for name, _ in figures)
-    return {
-        name: {depth: found for (other, depth), found in figures.items() if other == name} for name in names
-    }
+    return {name: {depth: found for (other, depth), found in figures.items() if other == name} for name in names}

@@ -27,16 +27,23 @@ class Stage:
     seconds: float
 
     def append_run(self, operations: int) -> Run:
+        """The first append is not counted: it finds the caches full of another store's work."""
         amount = _affordable(self.walls[-50:], operations)
+        self.subject.appender(next(self.supply))()
         return timed(self.subject.appender(turn) for turn in islice(self.supply, amount))
 
     def fork_run(self, operations: int) -> Run:
         first = timed(self._forks(1))
-        rest = timed(self._forks(_affordable(first.walls, operations) - 1))
-        return Run(first.walls + rest.walls, first.cpu + rest.cpu)
+        return timed(self._forks(_affordable(first.walls, operations)))
 
     def load_run(self) -> Run:
-        return timed([self.subject.load])
+        """To be taken before the appends, while the thread is as long as the stage says."""
+        return timed([self._load_all])
+
+    def _load_all(self) -> None:
+        found, expected = self.subject.load(), self.depth * self.spec.loaded_per_turn
+        if found != expected:
+            raise AssertionError(f"{found} messages were loaded, not {expected}")
 
     def _forks(self, amount: int) -> Iterator[Action]:
         for _ in range(amount):
@@ -75,7 +82,7 @@ def extend(stage: Stage, seconds: float) -> None:
         stage.seconds += time.perf_counter() - before
 
 
-def curve(walls: list[float], per_decade: int = 8) -> list[tuple[int, float]]:
+def curve(walls: list[float], per_decade: int = 6) -> list[tuple[int, float]]:
     """Median milliseconds of an append, in steps of depth that grow with the depth."""
     points = []
     start, edge = 0, 10.0

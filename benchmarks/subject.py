@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.measure import Action
-from benchmarks.workload import Turn
+from benchmarks.workload import MESSAGES_PER_TURN, Turn
 
 
 class Subject(Protocol):
@@ -39,6 +39,8 @@ class Spec:
     packages: tuple[str, ...] = ()
     max_depth: int | None = None
     note: str = ""
+    loaded_per_turn: int = MESSAGES_PER_TURN
+    """What `load` has to count, for its figure to mean anything."""
 
 
 def durability(journal_mode: object, synchronous: object) -> str:

@@ -1,5 +1,6 @@
 """Weft behind the protocol, and the operations that only Weft has: many writers, typed reading, verifying."""
 
+import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import weft
 from benchmarks.measure import Action
+from benchmarks.subject import durability
 from benchmarks.workload import Turn
+from weft import Message, TextPart, ToolResultPart, ToolUsePart
 
 SESSION = "main"
 LEDGER = "ledger.db"
@@ -31,25 +34,29 @@ class WeftLedger:
     def rejoin(self) -> None: ...
 
     def load(self) -> int:
-        return len(list(self.ledger.thread(self.tip).messages))
+        """Queries, calls, results and responses, as the next turn would be given them."""
+        return len(self.ledger.context(session=SESSION).messages)
 
     def settings(self) -> str:
-        return "wal, synchronous=full"
+        """Opening reads both back and refuses a file that would not keep them."""
+        return durability("wal", 2)
 
     def close(self) -> None:
         self.ledger.close()
 
     @property
-    def tip(self) -> Any:
-        return self.ledger.session(SESSION).head
+    def tip(self) -> str:
+        head = self.ledger.session(SESSION).head
+        assert head is not None, "it is asked for after the first turn"
+        return head
 
-    def texts(self) -> list[tuple[str, str]]:
-        """The main thread as (role, text), to be read again without Weft."""
-        return [(str(message.role), message.text) for message in self.ledger.thread(self.tip).messages]
+    def thread(self) -> list[Message]:
+        """The messages that the main thread keeps, typed: queries and responses."""
+        return list(self.ledger.thread(SESSION).messages)
 
-    def read(self) -> int:
-        """Every message of the main thread, typed, with its text in hand."""
-        return len([(message.role, message.text) for message in self.ledger.thread(self.tip).messages])
+    def context(self) -> list[Message]:
+        """The same with the tool calls and their results in place."""
+        return list(self.ledger.context(session=SESSION).messages)
 
     def fork_sessions(self, labels: Sequence[str]) -> None:
         tip = self.tip
@@ -91,6 +98,19 @@ class WeftLedger:
                 raise failures[0]
 
         return together
+
+
+def texts(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """Each as (role, everything written in it), to be read again without Weft."""
+    return [(str(each.role), "".join(_text(part) for part in each.content)) for each in messages]
+
+
+def _text(part: object) -> str:
+    if isinstance(part, TextPart):
+        return str(part.text)
+    if isinstance(part, ToolUsePart):
+        return json.dumps(part.input)
+    return str(part.output) if isinstance(part, ToolResultPart) else ""
 
 
 def as_fields(turn: Turn) -> dict[str, Any]:

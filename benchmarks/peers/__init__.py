@@ -15,7 +15,13 @@ def open_bare(directory: Path) -> Subject:
     return BareInsert(directory)
 
 
-BARE = Spec("bare insert", open_bare, ("apsw",), note="one row a turn, encoded before the clock starts")
+BARE = Spec(
+    "bare insert",
+    open_bare,
+    ("apsw",),
+    note="one row a turn, encoded before the clock starts",
+    loaded_per_turn=1,
+)
 
 PEERS = (
     Spec(

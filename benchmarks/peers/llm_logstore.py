@@ -60,9 +60,7 @@ class LogStoreLog(LogStoreAppend):
         self._turn = some_turns(1)[0]
         self._tool = llm.Tool(name=self._turn.tool, implementation=lambda path, mode: self._turn.result)
         self._call_type = llm.ToolCall
-        model = type(
-            "Canned", (llm.Model,), {"model_id": "canned", "supports_tools": True, "execute": self._answer}
-        )
+        model = type("Canned", (llm.Model,), {"model_id": "canned", "supports_tools": True, "execute": self._answer})
         self._conversation = llm.Conversation(model=model(), id="main", name="main")
         self._conversation.loaded_messages = self._store.thread_messages("main")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from secrets import token_bytes
+from os import urandom
 from typing import Protocol
 
 RandomBytes = Callable[[int], bytes]
 
-system_random: RandomBytes = token_bytes
+system_random: RandomBytes = urandom
 
 
 class Clock(Protocol):

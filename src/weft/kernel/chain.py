@@ -17,7 +17,7 @@ def extend(chain: bytes, event_ids: Iterable[bytes]) -> bytes:
     return chain
 
 
-class Receipt(Struct, frozen=True):
+class Receipt(Struct, frozen=True, gc=False):
     """What a caller may keep: a ledger that was cut, rolled back or edited cannot answer for it."""
 
     replica: str

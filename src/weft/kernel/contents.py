@@ -6,6 +6,8 @@ guessed from its reference once both are gone.
 
 from __future__ import annotations
 
+import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from json import dumps as exact_dumps
@@ -21,6 +23,8 @@ SALT_BYTES = 16
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
 ROW_BYTES = 1024 * 1024
 _DOMAIN = b"weft.content.1\n"
+_UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
+_long_integer = re.compile(rb"[0-9]{19}").search
 
 
 def content_ref(salt: bytes, data: bytes) -> bytes:
@@ -49,6 +53,20 @@ class ContentHasher:
         return self._plain.digest()
 
 
+class TextCheck:
+    """Tells, while bytes stream past, whether a database can hold them as text."""
+
+    def __init__(self) -> None:
+        self._decode = getincrementaldecoder("utf-8")().decode
+        self.holds = True
+
+    def feed(self, chunk: bytes, last: bool = False) -> None:
+        try:
+            self.holds = self.holds and "\0" not in self._decode(chunk, last)
+        except UnicodeDecodeError:
+            self.holds = False
+
+
 def rows_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in rows of exactly 1 MiB, the last one shorter."""
     held = bytearray()
@@ -70,10 +88,20 @@ def text_bytes(text: str) -> bytes:
 
 
 def bytes_text(data: bytes) -> str:
+    """The text of these bytes; of bytes that are no text, one letter for each, so that they can still be shown."""
     try:
         return data.decode()
     except UnicodeDecodeError:
+        pass
+    try:
         return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogateescape")
+
+
+def showable(text: str) -> str:
+    """The same number of letters, with replacement characters for those that no database holds as text."""
+    return _UNSHOWABLE.sub("\ufffd", text)
 
 
 def readable(data: bytes) -> str | None:
@@ -81,9 +109,8 @@ def readable(data: bytes) -> str | None:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        text = data.decode("utf-8", "replace")
-        return text.replace("\0", "\ufffd")
-    return text.replace("\0", "\ufffd") if "\0" in text else None
+        return showable(bytes_text(data))
+    return showable(text) if "\0" in text else None
 
 
 def json_bytes(value: Any, what: str) -> bytes:
@@ -135,10 +162,17 @@ def check_json(value: Any, path: str) -> None:
 
 
 def json_value(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return exact_loads(data)
+    """The value that these bytes spell; an integer of any size stays one, where the fast way would round it."""
+    if _long_integer(data) is None:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            pass
+    return exact_loads(data, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def decode_utf8(data: bytes, what: str) -> str:

@@ -42,7 +42,7 @@ from weft.kernel.fields import (
 )
 
 
-class ModelRequest(Event, frozen=True, kw_only=True, tag="model_request"):
+class ModelRequest(Event, frozen=True, gc=False, kw_only=True, tag="model_request"):
     about: ClassVar[str] = "A model is asked. Without `input`, what it was sent was not observed."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -55,7 +55,7 @@ class ModelRequest(Event, frozen=True, kw_only=True, tag="model_request"):
     attempt: int | UnsetType = UNSET
 
 
-class ModelResponse(Event, frozen=True, kw_only=True, tag="model_response"):
+class ModelResponse(Event, frozen=True, gc=False, kw_only=True, tag="model_response"):
     about: ClassVar[str] = "A model answered."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -70,7 +70,7 @@ class ModelResponse(Event, frozen=True, kw_only=True, tag="model_response"):
     latency_ms: int | UnsetType = UNSET
 
 
-class HistoryAppend(Event, frozen=True, kw_only=True, tag="history_append"):
+class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_append"):
     about: ClassVar[str] = "A message entered a history."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -78,7 +78,7 @@ class HistoryAppend(Event, frozen=True, kw_only=True, tag="history_append"):
     message: MessageFact
 
 
-class ToolCall(Event, frozen=True, kw_only=True, tag="tool_call"):
+class ToolCall(Event, frozen=True, gc=False, kw_only=True, tag="tool_call"):
     about: ClassVar[str] = "A tool is to be run."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -92,7 +92,7 @@ class ToolCall(Event, frozen=True, kw_only=True, tag="tool_call"):
     message: Ulid | UnsetType = UNSET
 
 
-class ToolResult(Event, frozen=True, kw_only=True, tag="tool_result"):
+class ToolResult(Event, frozen=True, gc=False, kw_only=True, tag="tool_result"):
     about: ClassVar[str] = "A tool ended; `call` is the event that asked for it."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -106,7 +106,7 @@ class ToolResult(Event, frozen=True, kw_only=True, tag="tool_result"):
     duration_ms: int | UnsetType = UNSET
 
 
-class McpResourceUpdated(Event, frozen=True, kw_only=True, tag="mcp.resource_updated"):
+class McpResourceUpdated(Event, frozen=True, gc=False, kw_only=True, tag="mcp.resource_updated"):
     about: ClassVar[str] = "An MCP server said that a resource changed."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -117,14 +117,14 @@ class McpResourceUpdated(Event, frozen=True, kw_only=True, tag="mcp.resource_upd
     summary: Content | UnsetType = UNSET
 
 
-class McpResourceListChanged(Event, frozen=True, kw_only=True, tag="mcp.resource_list_changed"):
+class McpResourceListChanged(Event, frozen=True, gc=False, kw_only=True, tag="mcp.resource_list_changed"):
     about: ClassVar[str] = "An MCP server said that its list of resources changed."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
     server: Named
 
 
-class PolicyActivated(Event, frozen=True, kw_only=True, tag="policy_activated"):
+class PolicyActivated(Event, frozen=True, gc=False, kw_only=True, tag="policy_activated"):
     about: ClassVar[str] = "An approval policy became the active one."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -132,7 +132,7 @@ class PolicyActivated(Event, frozen=True, kw_only=True, tag="policy_activated"):
     notes: Content | UnsetType = UNSET
 
 
-class Interruption(Event, frozen=True, kw_only=True, tag="interruption"):
+class Interruption(Event, frozen=True, gc=False, kw_only=True, tag="interruption"):
     about: ClassVar[str] = "Something under way was cut short; `affects` names the open calls."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -140,7 +140,7 @@ class Interruption(Event, frozen=True, kw_only=True, tag="interruption"):
     affects: tuple[EventRef, ...]
 
 
-class Substitution(Event, frozen=True, kw_only=True, tag="substitution"):
+class Substitution(Event, frozen=True, gc=False, kw_only=True, tag="substitution"):
     about: ClassVar[str] = "Later readers should take one event in place of another."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -149,7 +149,7 @@ class Substitution(Event, frozen=True, kw_only=True, tag="substitution"):
     reason: Content | UnsetType = UNSET
 
 
-class AgentForked(Event, frozen=True, kw_only=True, tag="agent_forked"):
+class AgentForked(Event, frozen=True, gc=False, kw_only=True, tag="agent_forked"):
     about: ClassVar[str] = "A new session began at an event of a turn; its head stands there."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -160,7 +160,7 @@ class AgentForked(Event, frozen=True, kw_only=True, tag="agent_forked"):
     volume_plan: tuple[VolumePlan, ...] | UnsetType = UNSET
 
 
-class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+class RunStarted(Event, frozen=True, gc=False, kw_only=True, tag="run_started"):
     about: ClassVar[str] = "A turn begins; `fork` is the event of its parent that it grows from, absent for a root."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -182,7 +182,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     source: Digest | UnsetType = UNSET
 
 
-class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
+class RunFinished(Event, frozen=True, gc=False, kw_only=True, tag="run_finished"):
     about: ClassVar[str] = "A turn ended; its id is the thread digest."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -194,7 +194,7 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
     summary_ref: ExtRef | UnsetType = UNSET
 
 
-class SnapshotMaterialized(Event, frozen=True, kw_only=True, tag="snapshot_materialized"):
+class SnapshotMaterialized(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_materialized"):
     about: ClassVar[str] = "A summary or transcript was made for showing (a Materialization, a cache only)."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -203,7 +203,7 @@ class SnapshotMaterialized(Event, frozen=True, kw_only=True, tag="snapshot_mater
     run: Ulid | UnsetType = UNSET
 
 
-class SnapshotCreated(Event, frozen=True, kw_only=True, tag="snapshot_created"):
+class SnapshotCreated(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_created"):
     about: ClassVar[str] = "A snapshot of a resource was taken, or failed."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -213,7 +213,7 @@ class SnapshotCreated(Event, frozen=True, kw_only=True, tag="snapshot_created"):
     error: ErrorFact | UnsetType = UNSET
 
 
-class ResourceAttached(Event, frozen=True, kw_only=True, tag="resource_attached"):
+class ResourceAttached(Event, frozen=True, gc=False, kw_only=True, tag="resource_attached"):
     about: ClassVar[str] = "A resource was attached to an agent or a run."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -222,7 +222,7 @@ class ResourceAttached(Event, frozen=True, kw_only=True, tag="resource_attached"
     run: Ulid | UnsetType = UNSET
 
 
-class ResourceDetached(Event, frozen=True, kw_only=True, tag="resource_detached"):
+class ResourceDetached(Event, frozen=True, gc=False, kw_only=True, tag="resource_detached"):
     about: ClassVar[str] = "A resource was detached."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -230,7 +230,7 @@ class ResourceDetached(Event, frozen=True, kw_only=True, tag="resource_detached"
     run: Ulid | UnsetType = UNSET
 
 
-class ResourceLivenessProbe(Event, frozen=True, kw_only=True, tag="resource_liveness_probe"):
+class ResourceLivenessProbe(Event, frozen=True, gc=False, kw_only=True, tag="resource_liveness_probe"):
     about: ClassVar[str] = "A resource was looked at; advisory."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -238,7 +238,7 @@ class ResourceLivenessProbe(Event, frozen=True, kw_only=True, tag="resource_live
     status: ResourceLiveness
 
 
-class RestoreAttempted(Event, frozen=True, kw_only=True, tag="restore_attempted"):
+class RestoreAttempted(Event, frozen=True, gc=False, kw_only=True, tag="restore_attempted"):
     about: ClassVar[str] = "A snapshot was to be restored; `unsupported` where that cannot be done."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 

@@ -19,7 +19,7 @@ from weft.kernel.fields import Digest, Name, Time, Ulid
 EVENT_FORM = 1
 
 
-class Event(Struct, frozen=True, kw_only=True, tag_field="kind"):
+class Event(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind"):
     """The envelope. A run's events carry its turn id in `stream`, its agent in `actor`.
 
     `ts` says when it happened; null when the origin gave no usable time, absent in imported chains, as is `replica`.
@@ -36,7 +36,7 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="kind"):
     replica: Ulid | UnsetType = UNSET
 
 
-class UnknownEvent(Struct, frozen=True):
+class UnknownEvent(Struct, frozen=True, gc=False):
     """An event of a kind this program does not know: kept, chained, shown raw."""
 
     kind: str

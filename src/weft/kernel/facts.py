@@ -18,15 +18,20 @@ from weft.kernel.fields import is_name
 from weft.kernel.times import is_iso
 from weft.kernel.ulid import is_ulid
 
-_is_digest = re.compile(r"[0-9a-f]{64}").fullmatch
+_matches_digest = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+def is_digest(text: str) -> bool:
+    return _matches_digest(text) is not None
+
 
 CHECKS: dict[str, Callable[[str], object]] = {
     "ulid": is_ulid,
-    "digest": _is_digest,
-    "content": _is_digest,
+    "digest": is_digest,
+    "content": is_digest,
     "name": is_name,
     "time": is_iso,
-    "node": lambda text: is_ulid(text) or _is_digest(text) is not None,
+    "node": lambda text: is_ulid(text) or is_digest(text),
 }
 
 

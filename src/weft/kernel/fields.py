@@ -32,7 +32,7 @@ Time = Annotated[str, Meta(extra={"is": "time"})]
 NodeId = Annotated[str, Meta(extra={"is": "node"})]
 
 
-class Words(Struct, frozen=True, kw_only=True):
+class Words(Struct, frozen=True, gc=False, kw_only=True):
     """A name that does not look like one (spaces, other letters) and is therefore kept as a content."""
 
     content: Content
@@ -45,37 +45,37 @@ def is_name(text: str) -> bool:
     return _is_name(text) is not None
 
 
-class EventRef(Struct, frozen=True):
+class EventRef(Struct, frozen=True, gc=False):
     event_id: Digest
 
 
-class UriRef(Struct, frozen=True):
+class UriRef(Struct, frozen=True, gc=False):
     uri: Content
 
 
-class PathRef(Struct, frozen=True):
+class PathRef(Struct, frozen=True, gc=False):
     path: Content
 
 
-class ExtRef(Struct, frozen=True):
+class ExtRef(Struct, frozen=True, gc=False):
     kind: Named
     id: Content
 
 
-class ForkPoint(Struct, frozen=True):
+class ForkPoint(Struct, frozen=True, gc=False):
     """The event of the parent turn that a run grows from: normally the last one."""
 
     turn: Ulid
     event: Digest
 
 
-class ErrorFact(Struct, frozen=True, kw_only=True):
+class ErrorFact(Struct, frozen=True, gc=False, kw_only=True):
     code: Named
     message: Content
     details: Content | UnsetType = UNSET
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class Usage(Struct, frozen=True, gc=False, kw_only=True):
     """Tokens in disjoint parts: input excludes cache reads and writes, reasoning lies inside output."""
 
     input_tokens: int | UnsetType = UNSET
@@ -86,42 +86,42 @@ class Usage(Struct, frozen=True, kw_only=True):
     total_tokens: int | UnsetType = UNSET
 
 
-class TextFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+class TextFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="text"):
     text: Content
 
 
-class ImageFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="image_url"):
+class ImageFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="image_url"):
     url: Content
     detail: ImageDetail | Words | UnsetType = UNSET
 
 
-class ToolUseFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
+class ToolUseFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="tool_use"):
     id: Content
     name: Named
     input: Content
 
 
-class ToolResultFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
+class ToolResultFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="tool_result"):
     tool_call_id: Content
     output: Content
     is_error: bool | UnsetType = UNSET
 
 
-class ReasoningFact(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+class ReasoningFact(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", tag="reasoning"):
     text: Content
 
 
 PartFact = TextFact | ImageFact | ToolUseFact | ToolResultFact | ReasoningFact
 
 
-class FileFact(Struct, frozen=True, kw_only=True):
+class FileFact(Struct, frozen=True, gc=False, kw_only=True):
     kind: FileKind
     path: Content
     line_start: int | UnsetType = UNSET
     line_end: int | UnsetType = UNSET
 
 
-class LintFact(Struct, frozen=True, kw_only=True):
+class LintFact(Struct, frozen=True, gc=False, kw_only=True):
     path: Content | UnsetType = UNSET
     message: Content | UnsetType = UNSET
     source: Named | UnsetType = UNSET
@@ -132,7 +132,7 @@ class LintFact(Struct, frozen=True, kw_only=True):
     severity: LintSeverity | UnsetType = UNSET
 
 
-class CodeblockFact(Struct, frozen=True, kw_only=True):
+class CodeblockFact(Struct, frozen=True, gc=False, kw_only=True):
     language: Named | UnsetType = UNSET
     content: Content
     path: Content | UnsetType = UNSET
@@ -140,7 +140,7 @@ class CodeblockFact(Struct, frozen=True, kw_only=True):
     line_end: int | UnsetType = UNSET
 
 
-class MessageFact(Struct, frozen=True, kw_only=True):
+class MessageFact(Struct, frozen=True, gc=False, kw_only=True):
     """One message: an ordered list of parts, with everything that was recorded beside it."""
 
     id: Ulid
@@ -157,7 +157,7 @@ class MessageFact(Struct, frozen=True, kw_only=True):
     codeblocks: tuple[CodeblockFact, ...] | UnsetType = UNSET
 
 
-class RequestInput(Struct, frozen=True, kw_only=True):
+class RequestInput(Struct, frozen=True, gc=False, kw_only=True):
     """What a model was sent: the first `keep` entries of an earlier request, then these.
 
     A whole list per request would store every ancestor again with every turn.
@@ -168,7 +168,7 @@ class RequestInput(Struct, frozen=True, kw_only=True):
     then: tuple[Ulid | EventRef, ...]
 
 
-class VolumePlan(Struct, frozen=True, kw_only=True):
+class VolumePlan(Struct, frozen=True, gc=False, kw_only=True):
     resource: NodeId
     mode: VolumeMode
     kept_by: Ulid | UnsetType = UNSET

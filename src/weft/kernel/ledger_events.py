@@ -33,14 +33,14 @@ from weft.kernel.fields import (
 )
 
 
-class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
+class AgentCreated(Event, frozen=True, gc=False, kw_only=True, tag="agent_created"):
     about: ClassVar[str] = "An agent (a persona) got its id."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     name: Content
 
 
-class SessionCreated(Event, frozen=True, kw_only=True, tag="session_created"):
+class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_created"):
     about: ClassVar[str] = "A session exists, without a head yet."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -55,7 +55,7 @@ class SessionCreated(Event, frozen=True, kw_only=True, tag="session_created"):
     task_description: Content | UnsetType = UNSET
 
 
-class SessionMoved(Event, frozen=True, kw_only=True, tag="session_moved"):
+class SessionMoved(Event, frozen=True, gc=False, kw_only=True, tag="session_moved"):
     about: ClassVar[str] = "A session's head moved; `to` is null after a reset, `at` names an event inside the turn."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -67,7 +67,7 @@ class SessionMoved(Event, frozen=True, kw_only=True, tag="session_moved"):
     tips: tuple[EventRef, ...] | UnsetType = UNSET
 
 
-class SessionArchived(Event, frozen=True, kw_only=True, tag="session_archived"):
+class SessionArchived(Event, frozen=True, gc=False, kw_only=True, tag="session_archived"):
     about: ClassVar[str] = "A session was archived, deleted (the pointer, never a turn) or made active again."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -75,14 +75,14 @@ class SessionArchived(Event, frozen=True, kw_only=True, tag="session_archived"):
     reason: Content | UnsetType = UNSET
 
 
-class SessionRenamed(Event, frozen=True, kw_only=True, tag="session_renamed"):
+class SessionRenamed(Event, frozen=True, gc=False, kw_only=True, tag="session_renamed"):
     about: ClassVar[str] = "A session got another label."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     label: Content
 
 
-class AliasAdded(Event, frozen=True, kw_only=True, tag="alias_added"):
+class AliasAdded(Event, frozen=True, gc=False, kw_only=True, tag="alias_added"):
     about: ClassVar[str] = "Another name leads to this session; never to another alias."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -90,7 +90,7 @@ class AliasAdded(Event, frozen=True, kw_only=True, tag="alias_added"):
     reason: AliasReason
 
 
-class CompactionRecorded(Event, frozen=True, kw_only=True, tag="compaction_recorded"):
+class CompactionRecorded(Event, frozen=True, gc=False, kw_only=True, tag="compaction_recorded"):
     about: ClassVar[str] = "A compaction turn's summary, its range and what it cost."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -111,14 +111,14 @@ class CompactionRecorded(Event, frozen=True, kw_only=True, tag="compaction_recor
     metadata: Content | UnsetType = UNSET
 
 
-class CompactionChosen(Event, frozen=True, kw_only=True, tag="compaction_chosen"):
+class CompactionChosen(Event, frozen=True, gc=False, kw_only=True, tag="compaction_chosen"):
     about: ClassVar[str] = "A session uses this compaction from now on; null: none, the whole history."
     category: ClassVar[EventClass] = EventClass.INTENT
 
     compaction: Ulid | None
 
 
-class MessageAdmitted(Event, frozen=True, kw_only=True, tag="message_admitted"):
+class MessageAdmitted(Event, frozen=True, gc=False, kw_only=True, tag="message_admitted"):
     about: ClassVar[str] = "A message entered a session's inbox."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -128,7 +128,7 @@ class MessageAdmitted(Event, frozen=True, kw_only=True, tag="message_admitted"):
     key: Content | UnsetType = UNSET
 
 
-class MessageCancelled(Event, frozen=True, kw_only=True, tag="message_cancelled"):
+class MessageCancelled(Event, frozen=True, gc=False, kw_only=True, tag="message_cancelled"):
     about: ClassVar[str] = "A message left the inbox without a turn, by command."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -136,7 +136,7 @@ class MessageCancelled(Event, frozen=True, kw_only=True, tag="message_cancelled"
     reason: Content | UnsetType = UNSET
 
 
-class MessageDead(Event, frozen=True, kw_only=True, tag="message_dead"):
+class MessageDead(Event, frozen=True, gc=False, kw_only=True, tag="message_dead"):
     about: ClassVar[str] = "A message failed for good and waits for a person."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -145,7 +145,7 @@ class MessageDead(Event, frozen=True, kw_only=True, tag="message_dead"):
     error: ErrorFact | UnsetType = UNSET
 
 
-class TurnLinked(Event, frozen=True, kw_only=True, tag="turn_linked"):
+class TurnLinked(Event, frozen=True, gc=False, kw_only=True, tag="turn_linked"):
     about: ClassVar[str] = "Two turns of different chains belong together."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -155,7 +155,7 @@ class TurnLinked(Event, frozen=True, kw_only=True, tag="turn_linked"):
     call: EventRef | UnsetType = UNSET
 
 
-class TurnSuperseded(Event, frozen=True, kw_only=True, tag="turn_superseded"):
+class TurnSuperseded(Event, frozen=True, gc=False, kw_only=True, tag="turn_superseded"):
     about: ClassVar[str] = "An imported turn was read again and has a newer form."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -164,7 +164,7 @@ class TurnSuperseded(Event, frozen=True, kw_only=True, tag="turn_superseded"):
     why: SupersedeReason
 
 
-class Sighting(Event, frozen=True, kw_only=True, tag="sighting"):
+class Sighting(Event, frozen=True, gc=False, kw_only=True, tag="sighting"):
     about: ClassVar[str] = "Where and when an imported turn or message was seen: all that is not its identity."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -184,7 +184,7 @@ class Sighting(Event, frozen=True, kw_only=True, tag="sighting"):
     offset: int | UnsetType = UNSET
 
 
-class TurnRetried(Event, frozen=True, kw_only=True, tag="turn_retried"):
+class TurnRetried(Event, frozen=True, gc=False, kw_only=True, tag="turn_retried"):
     about: ClassVar[str] = "A failed turn is tried again, as its child or afresh beside it."
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
@@ -193,7 +193,7 @@ class TurnRetried(Event, frozen=True, kw_only=True, tag="turn_retried"):
     afresh: bool
 
 
-class ContentErased(Event, frozen=True, kw_only=True, tag="content_erased"):
+class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_erased"):
     about: ClassVar[str] = "The tombstone of a content: its bytes and salt are gone."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -201,7 +201,7 @@ class ContentErased(Event, frozen=True, kw_only=True, tag="content_erased"):
     reason: Content
 
 
-class ApprovalRequested(Event, frozen=True, kw_only=True, tag="approval_requested"):
+class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):
     about: ClassVar[str] = "A person is asked; `bound` is the hash of exactly what would run."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -210,7 +210,7 @@ class ApprovalRequested(Event, frozen=True, kw_only=True, tag="approval_requeste
     rationale: Content | UnsetType = UNSET
 
 
-class ApprovalGranted(Event, frozen=True, kw_only=True, tag="approval_granted"):
+class ApprovalGranted(Event, frozen=True, gc=False, kw_only=True, tag="approval_granted"):
     about: ClassVar[str] = "A person allowed it, once."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -219,7 +219,7 @@ class ApprovalGranted(Event, frozen=True, kw_only=True, tag="approval_granted"):
     reason: Content | UnsetType = UNSET
 
 
-class ApprovalDenied(Event, frozen=True, kw_only=True, tag="approval_denied"):
+class ApprovalDenied(Event, frozen=True, gc=False, kw_only=True, tag="approval_denied"):
     about: ClassVar[str] = "A person refused it."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -228,7 +228,7 @@ class ApprovalDenied(Event, frozen=True, kw_only=True, tag="approval_denied"):
     reason: Content | UnsetType = UNSET
 
 
-class PolicyProposed(Event, frozen=True, kw_only=True, tag="policy_proposed"):
+class PolicyProposed(Event, frozen=True, gc=False, kw_only=True, tag="policy_proposed"):
     about: ClassVar[str] = "An approval policy was proposed."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -237,7 +237,7 @@ class PolicyProposed(Event, frozen=True, kw_only=True, tag="policy_proposed"):
     notes: Content | UnsetType = UNSET
 
 
-class PolicyRejected(Event, frozen=True, kw_only=True, tag="policy_rejected"):
+class PolicyRejected(Event, frozen=True, gc=False, kw_only=True, tag="policy_rejected"):
     about: ClassVar[str] = "A proposed policy was refused."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -245,7 +245,7 @@ class PolicyRejected(Event, frozen=True, kw_only=True, tag="policy_rejected"):
     reason: Content | UnsetType = UNSET
 
 
-class PolicyRolledBack(Event, frozen=True, kw_only=True, tag="policy_rolled_back"):
+class PolicyRolledBack(Event, frozen=True, gc=False, kw_only=True, tag="policy_rolled_back"):
     about: ClassVar[str] = "An earlier policy is active again."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -254,7 +254,7 @@ class PolicyRolledBack(Event, frozen=True, kw_only=True, tag="policy_rolled_back
     reason: Content | UnsetType = UNSET
 
 
-class SnapshotRequested(Event, frozen=True, kw_only=True, tag="snapshot_requested"):
+class SnapshotRequested(Event, frozen=True, gc=False, kw_only=True, tag="snapshot_requested"):
     about: ClassVar[str] = "A snapshot of a resource is wanted."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -262,14 +262,14 @@ class SnapshotRequested(Event, frozen=True, kw_only=True, tag="snapshot_requeste
     snapshot_ref: NodeId
 
 
-class RestoreRequested(Event, frozen=True, kw_only=True, tag="restore_requested"):
+class RestoreRequested(Event, frozen=True, gc=False, kw_only=True, tag="restore_requested"):
     about: ClassVar[str] = "A snapshot is to be restored."
     category: ClassVar[EventClass] = EventClass.INTENT
 
     snapshot_ref: NodeId
 
 
-class CompensationRecorded(Event, frozen=True, kw_only=True, tag="compensation_recorded"):
+class CompensationRecorded(Event, frozen=True, gc=False, kw_only=True, tag="compensation_recorded"):
     about: ClassVar[str] = "An effect was undone after a failure."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 
@@ -278,7 +278,7 @@ class CompensationRecorded(Event, frozen=True, kw_only=True, tag="compensation_r
     details: Content | UnsetType = UNSET
 
 
-class NodeTagged(Event, frozen=True, kw_only=True, tag="node_tagged"):
+class NodeTagged(Event, frozen=True, gc=False, kw_only=True, tag="node_tagged"):
     about: ClassVar[str] = "A node got tags."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -286,7 +286,7 @@ class NodeTagged(Event, frozen=True, kw_only=True, tag="node_tagged"):
     tags: tuple[Content, ...]
 
 
-class NodeUntagged(Event, frozen=True, kw_only=True, tag="node_untagged"):
+class NodeUntagged(Event, frozen=True, gc=False, kw_only=True, tag="node_untagged"):
     about: ClassVar[str] = "A node lost tags."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -294,7 +294,7 @@ class NodeUntagged(Event, frozen=True, kw_only=True, tag="node_untagged"):
     tags: tuple[Content, ...]
 
 
-class NodeEmbedded(Event, frozen=True, kw_only=True, tag="node_embedded"):
+class NodeEmbedded(Event, frozen=True, gc=False, kw_only=True, tag="node_embedded"):
     about: ClassVar[str] = "A node's text was embedded; the vector itself is local."
     category: ClassVar[EventClass] = EventClass.OBSERVATION
 

@@ -17,6 +17,7 @@ ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
 _RANDOM_BYTES = 10
 _END = 1 << 128
+LAST_ULID = _END - 1
 _PAIRS = tuple(high + low for high in ALPHABET for low in ALPHABET)
 _TO_BASE_32 = str.maketrans(ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _matches = re.compile(f"[0-7][{ALPHABET}]{{25}}").fullmatch

@@ -12,9 +12,10 @@ from weft.kernel.dag_events import HistoryAppend, ModelResponse
 from weft.kernel.errors import ContentMissing
 from weft.kernel.fields import MessageFact, TextFact, Words, is_name
 from weft.kernel.kinds import KINDS
+from weft.ledger.model import Codeblock
 from weft.ledger.views.runs import ROWS_PER_EVENT
 from weft.store.facts import FactReader
-from weft.store.port import Sql, Store, WriteTxn
+from weft.store.port import ReadTxn, Sql, Store, WriteTxn
 
 VIEW = "codeblock"
 BATCH = 512
@@ -49,6 +50,40 @@ def fill(sql: Sql, facts: FactReader, after: int, until: int) -> None:
     sql.run_many(_INSERT, made)
     sql.run(
         "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
+    )
+
+
+def load(txn: ReadTxn, message: str) -> list[Codeblock]:
+    """A message's blocks, exact: from the view, or from the newest events where the view lags behind."""
+    facts = txn.facts
+    rows = txn.sql.all(
+        "SELECT language, content, start, length, path, line_start, line_end FROM codeblock"
+        " WHERE message = ? ORDER BY idx",
+        (message,),
+    )
+    for n, line in facts.lines(facts.watermark(VIEW)):
+        if message.encode() in line:
+            rows += [row[3:] for row in _blocks(facts, n, line) if row[1] == message]
+    return [_to_block(facts, *row) for row in rows]
+
+
+def _to_block(
+    facts: FactReader,
+    language: str | None,
+    content: int,
+    start: int | None,
+    length: int | None,
+    path: int | None,
+    line_start: int | None,
+    line_end: int | None,
+) -> Codeblock:
+    text = _text(facts, content)
+    return Codeblock(
+        content=text if start is None or length is None else text[start : start + length],
+        language=_text(facts, int(language[1:])) if language and language[0] == "#" else language,
+        path=None if path is None else _text(facts, path),
+        line_start=line_start,
+        line_end=line_end,
     )
 
 

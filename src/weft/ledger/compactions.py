@@ -16,7 +16,7 @@ from weft.ledger.places import Place, find_place, load_parent
 from weft.ledger.reading import json_of, name_of
 from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import TurnRow
-from weft.ledger.scribe import Scribe, Setting, checked_id, member
+from weft.ledger.scribe import Scribe, Setting, checked_id, member, whole
 from weft.ledger.sessions import require_session, stream_of, text_of
 from weft.ledger.threads import ranges_to
 from weft.store.port import ReadTxn, Sql
@@ -55,7 +55,7 @@ class NewCompaction:
         unknown = set(measures) - set(MEASURES)
         if unknown:
             raise InvalidInput(f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(MEASURES)}")
-        self.measures = {name: value for name, value in measures.items() if value is not None}
+        self.measures = {name: whole(value, name) for name, value in measures.items()}
 
     def write(self, scribe: Scribe, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
         draft = scribe.draft

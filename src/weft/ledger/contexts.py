@@ -17,9 +17,9 @@ from weft.kernel.errors import NotFound
 from weft.kernel.fields import EventRef, RequestInput
 from weft.kernel.ulid import decode
 from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.reading import calls_of, message_rows, to_message
+from weft.ledger.reading import calls_of, messages_between, placed_messages
 from weft.ledger.rows import TurnRow, load_turn
-from weft.ledger.runs import recorded, run_events
+from weft.ledger.runs import place_of_event, recorded, run_events
 from weft.ledger.threads import Range, ranges_to, turns_in
 from weft.store.port import ReadTxn
 
@@ -101,22 +101,20 @@ def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
     """A turn's messages until the agent first acted."""
     calls = calls_of(txn, turn)
     acted = min((row.position for row, _ in calls), default=None)
-    for row in message_rows(txn, turn.segment, turn.depth, turn.depth):
-        if row[1] in ("assistant", "tool") or (acted is not None and row[12] > acted):
+    for placed in placed_messages(txn, turn):
+        if placed.message.role in ("assistant", "tool") or (acted is not None and placed.position > acted):
             return
-        yield to_message(txn, row)
+        yield placed.message
 
 
 def _transcript(txn: ReadTxn, turn: TurnRow, events: int | None) -> Iterator[Message]:
     """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
-    rows = [
-        row for row in message_rows(txn, turn.segment, turn.depth, turn.depth) if events is None or row[12] < events
-    ]
-    messages = [(row[12], to_message(txn, row)) for row in rows]
+    messages = placed_messages(txn, turn, events)
     calls = calls_of(txn, turn, events)
-    used, answered = _mentioned(message for _, message in messages)
+    used, answered = _mentioned(placed.message for placed in messages)
     waiting: list[ToolCall] = []
-    items: list[tuple[int, Message | ToolCall]] = [*messages, *((row.position, call) for row, call in calls)]
+    items: list[tuple[int, Message | ToolCall]] = [(placed.position, placed.message) for placed in messages]
+    items += [(row.position, call) for row, call in calls]
     for _, item in sorted(items, key=lambda pair: pair[0]):
         if isinstance(item, ToolCall):
             waiting.append(item)
@@ -179,7 +177,7 @@ def _resolve(txn: ReadTxn, sent: RequestInput) -> list[str | EventRef]:
 def _message_named(txn: ReadTxn, ref: str | EventRef) -> Message:
     """A message by its id, or the summary of a compaction by its turn's."""
     if isinstance(ref, EventRef):
-        raise NotFound("message", ref.event_id, "an event stands where a message was expected")
+        return _message_of_event(txn, ref.event_id)
     compaction = txn.sql.one("SELECT summary FROM compaction WHERE turn = ?", (ref,))
     if compaction is not None:
         return _summary_message(txn, ref, compaction[0])
@@ -189,11 +187,25 @@ def _message_named(txn: ReadTxn, ref: str | EventRef) -> Message:
     return found
 
 
+def _message_of_event(txn: ReadTxn, event: str) -> Message:
+    """The message that an event brought, or that stands for its tool call or result."""
+    turn, position = place_of_event(txn.sql, txn.facts, event)
+    for placed in placed_messages(txn, turn):
+        if placed.position == position:
+            return placed.message
+    for place, call in calls_of(txn, turn):
+        if place.position == position:
+            return next(_call_messages([call], set(), {call.call_id}))
+        if place.result_position == position:
+            return next(_call_messages([call], {call.call_id}, set()))
+    raise NotFound("message of event", event)
+
+
 def find_message(txn: ReadTxn, message: str) -> Message | None:
     """A message's id lies just behind its turn's, so the turn before it in id order is the one to ask."""
     row = txn.sql.one("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
     if row is None:
         return None
     seq = decode(message) - decode(row[0]) - 1
-    found = [item for item in message_rows(txn, row[1], row[2], row[2]) if item[4] == seq]
-    return to_message(txn, found[0]) if found else None
+    found = [item for item in messages_between(txn, row[1], row[2], row[2]) if item.sequence == seq]
+    return found[0] if found else None

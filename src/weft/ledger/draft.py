@@ -8,14 +8,16 @@ from typing import Any, TypeVar
 
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
-from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, text_bytes
+from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, showable, text_bytes
 from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput
 from weft.kernel.events import Event, encode, program_stream
+from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.ledger_events import AgentCreated
 from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
 from weft.ledger.model import StoredContent
+from weft.ledger.rows import RowMemory
 from weft.ledger.views import Projector
 from weft.store.facts import LEDGER_SCOPE
 from weft.store.port import Store, WriteTxn
@@ -32,15 +34,30 @@ class Desk:
 
     def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
         self.store, self.clock, self.ulids = store, clock, ulids
+        self.memory = RowMemory()
 
     def write(self, work: Callable[[Draft], T]) -> T:
         """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew."""
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: work(Draft(self, txn)))
+                return self.store.write(lambda txn: self._run(work, txn))
             except IdCollision:
                 self.ulids.skip()
-        return self.store.write(lambda txn: work(Draft(self, txn)))
+        return self.store.write(lambda txn: self._run(work, txn))
+
+    def _run(self, work: Callable[[Draft], T], txn: WriteTxn) -> T:
+        """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
+        if not txn.undisturbed:
+            self.memory.clear()
+        try:
+            return work(Draft(self, txn))
+        except BaseException:  # what the work did to rows in memory is undone by forgetting them
+            self.memory.clear()
+            raise
+
+    def forget(self) -> None:
+        """Somebody changed views behind this desk's back."""
+        self.store.write(lambda _: self.memory.clear())
 
 
 class Draft:
@@ -54,10 +71,10 @@ class Draft:
         self.scope = LEDGER_SCOPE
         self._put = txn.facts.put
         self._numbers: dict[str, int] = {}
-        self._first = txn.facts.tip().n + 1
-        self._lines: list[bytes] = []
-        self._ids: list[bytes] = []
-        self.view = Projector(txn.sql, txn.facts, self)
+        self.first = txn.facts.tip().n + 1
+        self.lines: list[bytes] = []
+        self.ids: list[bytes] = []
+        self.view = Projector(txn.sql, txn.facts, self, desk.memory)
 
     def put_bytes(self, data: bytes) -> str:
         stored = self._put(data, self.scope)
@@ -92,7 +109,7 @@ class Draft:
 
     def _known(self, ref: str) -> str:
         if ref not in self._numbers:
-            number = self.txn.facts.find_content(bytes.fromhex(ref))
+            number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_digest(ref) else None
             if number is None:
                 raise ContentMissing(ref)
             self._numbers[ref] = number
@@ -102,8 +119,8 @@ class Draft:
         """The id of the agent of this name; the two default agents are their own ids, others are made on first use."""
         if name in (DEFAULT_AGENT, IMPORTED_AGENT):
             return name
-        if not isinstance(name, str) or not name:
-            raise InvalidInput(f"an agent's name is {name!r}")
+        if not isinstance(name, str) or not name or showable(name) != name:
+            raise InvalidInput(f"an agent's name is {name!r:.80}", "it is text without NUL and lone surrogates")
         found = self.sql.one("SELECT id FROM program WHERE name = ? OR id = ?", (name, name))
         if found is not None:
             return str(found[0])
@@ -116,18 +133,10 @@ class Draft:
     def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT) -> Stream:
         return Stream(self, name, prev, actor)
 
-    def append(self, event: Event) -> str:
-        line = encode(event)
-        digest = sha256(line).digest()
-        self.view.apply(self._first + len(self._lines), self.now_ms, digest, event)
-        self._lines.append(line)
-        self._ids.append(digest)
-        return digest.hex()
-
     def seal(self) -> None:
         """Contents, then the one row, then the views: everything this append will ever write."""
         self.txn.facts.flush()
-        self.txn.facts.append(self._lines, self._ids)
+        self.txn.facts.append(self.lines, self.ids)
         self.view.flush()
 
     def receipt(self, digest: str) -> Receipt:
@@ -153,5 +162,10 @@ class Stream:
     def add(self, kind: type[Event], **fields: Any) -> str:
         draft = self.draft
         event = kind(ts=draft.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=draft.replica, **fields)
-        self.prev = draft.append(event)
-        return self.prev
+        line = encode(event)
+        digest = sha256(line).digest()
+        draft.view.apply(draft.first + len(draft.lines), draft.now_ms, digest, event)
+        draft.lines.append(line)
+        draft.ids.append(digest)
+        self.prev = made = digest.hex()
+        return made

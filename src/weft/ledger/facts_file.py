@@ -14,17 +14,19 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from weft.kernel import canonical
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes_text, content_ref
+from weft.kernel.dag_events import AgentForked, RunStarted
 from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput
 from weft.kernel.events import Event, UnknownEvent
-from weft.kernel.facts import check_event, content_refs
+from weft.kernel.facts import check_event, content_refs, is_digest
 from weft.kernel.kinds import KINDS
-from weft.ledger.rows import load_session, load_turn
+from weft.kernel.ledger_events import SessionArchived, SessionCreated, SessionMoved, SessionRenamed
 from weft.ledger.views import Projector
+from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, LEDGER_SCOPE, FactReader
 from weft.store.port import Store, WriteTxn
 
@@ -167,6 +169,8 @@ def _event(value: dict[str, Any], where: str) -> NewEvent:
         event = KINDS.decode(line)
         if isinstance(event, Event):
             check_event(event)
+        elif event.prev is not None and not is_digest(event.prev):
+            raise InvalidFact("$.prev", f"{event.prev!r:.80} is no digest")
     except (ValueError, InvalidFact) as error:
         raise InvalidFact(where, str(error)) from error
     return NewEvent(line, digest, event)
@@ -234,7 +238,9 @@ class _Batch:
             return
         try:
             self._check_place(fact.event)
-            self._view.apply(self._first + len(self._lines), self._at, fact.id, fact.event)
+            if self._looks_back(fact.event):
+                self._seal()
+            self._view.apply(self._first + len(self._lines), when_of(fact.event, self._at), fact.id, fact.event)
         except InvalidFact as error:
             raise InvalidFact(where, str(error)) from error
         self._lines.append(fact.line)
@@ -263,12 +269,21 @@ class _Batch:
         elif bytes.fromhex(event.prev) not in self._recent and not self._is_indexed(bytes.fromhex(event.prev)):
             raise InvalidFact(event.stream, f"grows from {event.prev}, which is not here")
 
+    def _looks_back(self, event: Event | UnknownEvent) -> bool:
+        """Will its view read earlier events in their rows, or compare its label with those of other sessions?"""
+        if isinstance(event, RunStarted) and event.fork is not UNSET:
+            parent = self._view.find_turn(event.fork.turn)
+            return parent is not None and not (parent.closed and parent.digest == event.fork.event)
+        if isinstance(event, SessionMoved):
+            return event.at is not UNSET
+        return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived)
+
     def _starts(self, kind: str, name: str) -> bool:
         """Is this the first event of its stream?"""
         if kind == "run":
-            return name not in self._view.turns and load_turn(self.txn.sql, name) is None
+            return self._view.find_turn(name) is None
         if kind == "session":
-            return name not in self._view.sessions and load_session(self.txn.sql, name) is None
+            return self._view.session_number(name) is None
         row = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (f"{kind}:{name}",))
         return row is None
 
@@ -277,16 +292,15 @@ class _Batch:
         if isinstance(event, UnknownEvent) or not event.stream.startswith("run:"):
             return
         turn = self._view.turn(event.stream[4:])
-        (root,) = self.txn.sql.one("SELECT root FROM segment WHERE n = ?", (turn.segment,)) or (0,)
         self.facts.flush()
         for ref in content_refs(event):
             n = self.number(ref)
             row = self.txn.sql.one("SELECT digest FROM content WHERE n = ? AND scope = ?", (n, LEDGER_SCOPE))
             if row is not None:
-                self.txn.sql.run("UPDATE content SET scope = ? WHERE n = ?", (root, n))
+                self.txn.sql.run("UPDATE content SET scope = ? WHERE n = ?", (turn.root, n))
                 self.txn.sql.run(
                     "UPDATE lookup_bytes SET scope = ? WHERE scope = ? AND key = ? AND n = ?",
-                    (root, LEDGER_SCOPE, bytes(row[0])[:KEY_BYTES], n),
+                    (turn.root, LEDGER_SCOPE, bytes(row[0])[:KEY_BYTES], n),
                 )
 
     def _seal(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -36,7 +36,7 @@ class Patience:
 
     def __init__(self, desk: Desk, wait: float, ttl: float) -> None:
         self._clock, self._ttl = desk.clock, ttl
-        self._until = desk.clock.monotonic() + wait
+        self._until = desk.clock.monotonic() + wait if wait else 0.0
         self._seen: tuple[int, int] | None = None
         self._since = 0.0
 
@@ -60,17 +60,23 @@ class Patience:
 
 def ensure_free(draft: Draft, session: SessionRow, patience: Patience) -> int:
     """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
-    row = draft.sql.one("SELECT owner, epoch, beat, turn FROM lease WHERE session = ?", (session.n,))
-    if row is None:
-        return 0
-    owner, epoch, beat, turn = row
-    if turn is not None:
-        if not patience.judge_stale(owner, epoch, beat):
-            raise SessionBusy(session.label, turn, owner)
-        fail_abandoned(draft, draft.view.turn(turn))
-        draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
-        return int(epoch) + 1
-    return int(epoch)
+    free = draft.view.memory.free_epochs
+    known = free.get(session.n)
+    if known is None:
+        row = draft.sql.one("SELECT owner, epoch, beat, turn FROM lease WHERE session = ?", (session.n,))
+        known = free[session.n] = 0 if row is None else _freed(draft, session, patience, *row)
+    return known
+
+
+def _freed(draft: Draft, session: SessionRow, patience: Patience, *lease: Any) -> int:
+    owner, epoch, beat, turn = lease
+    if turn is None:
+        return int(epoch)
+    if not patience.judge_stale(owner, epoch, beat):
+        raise SessionBusy(session.label, turn, owner)
+    fail_abandoned(draft, draft.view.turn(turn))
+    draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
+    return int(epoch) + 1
 
 
 def take(draft: Draft, session: SessionRow, epoch: int, owner: str, turn: str) -> Lease:
@@ -79,6 +85,7 @@ def take(draft: Draft, session: SessionRow, epoch: int, owner: str, turn: str) -
         " DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, beat = 0, turn = excluded.turn",
         (session.n, owner, epoch + 1, turn),
     )
+    draft.view.memory.free_epochs.pop(session.n, None)
     return Lease(session.n, owner, epoch + 1)
 
 
@@ -97,9 +104,7 @@ def fail_abandoned(draft: Draft, turn: TurnRow) -> None:
     """Close a turn whose writer is gone."""
     if turn.closed:
         return
-    scribe = Scribe(
-        draft, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=scope_of(draft, turn)
-    )
+    scribe = Scribe(draft, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root)
     scribe.interruption(InterruptionReason.CRASH, open_calls(draft, turn))
     scribe.finish(RunExit.ERROR, error=NewError(code="lease_lost", message="its writer went silent"))
 
@@ -110,11 +115,6 @@ def open_calls(draft: Draft, turn: TurnRow) -> tuple[str, ...]:
         (turn.segment, turn.depth),
     )
     return tuple(bytes(event).hex() for (event,) in rows)
-
-
-def scope_of(draft: Draft, turn: TurnRow) -> int:
-    (root,) = draft.sql.one("SELECT root FROM segment WHERE n = ?", (turn.segment,)) or (0,)
-    return int(root)
 
 
 def sweep_dead(desk: Desk) -> int:

@@ -14,6 +14,7 @@ from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import NotFound, StoreError
+from weft.kernel.facts import is_digest
 from weft.kernel.ulid import UlidSource
 from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, verifying
 from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
@@ -36,7 +37,7 @@ from weft.ledger.places import compaction_for
 from weft.ledger.reading import calls_of, messages_between, to_turn
 from weft.ledger.recording import WholeTurn, record_turn
 from weft.ledger.rows import SESSION, SessionRow, load_turn
-from weft.ledger.runs import Recorded, event_at, place_of_event, recorded, run_events
+from weft.ledger.runs import Recorded, event_at, recorded, run_events
 from weft.ledger.scribe import Setting
 from weft.ledger.steps import TurnWriter, begin_turn
 from weft.ledger.threads import (
@@ -198,7 +199,7 @@ class Ledger:
     def read_content(self, ref: str) -> Iterator[bytes]:
         """A content's bytes in pieces of at most 1 MiB, checked against its reference."""
         with self._store.read() as txn:
-            n = txn.facts.find_content(bytes.fromhex(ref))
+            n = txn.facts.find_content(bytes.fromhex(ref)) if is_digest(ref) else None
             if n is None:
                 raise NotFound("content", ref)
             yield from txn.facts.stream_content(n)
@@ -231,9 +232,6 @@ class Ledger:
 
     def _fork_point(self, at: str) -> tuple[str, str | None, str | None]:
         with self._store.read() as txn:
-            if len(at) == 64:
-                turn, position = place_of_event(txn.sql, txn.facts, at)
-                return turn.id, event_at(txn.facts, turn, position), None
             spot = self._resolve(txn, at)
             event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
             return spot.turn.id, event, spot.session
@@ -248,19 +246,31 @@ class Ledger:
         """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
         return self._move(session, None, UNSET, MoveReason.RESET, reason)
 
-    def restore_session(self, session: str, number: int = 1, *, reason: str | None = None) -> Session:
-        """Move the head back to where it stood `number` moves ago; makes a deleted or archived session active."""
+    def restore_session(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
+        """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
+        archived 0. Such a session becomes active again."""
         with self._store.read() as txn:
             row = require(txn, session)
-            moves = sessions.reflog(txn, row, 1, number)
+            number = int(row.status == SessionStatus.ACTIVE) if number is None else number
+            if number == 0 and row.moves == 0:
+                return self._set_status(row.id, SessionStatus.ACTIVE, reason)
+            moves = sessions.reflog(txn, row, 1, number) if number >= 0 else []
             if not moves:
                 raise NotFound("move of session", f"{row.label}@{{{number}}}", f"it has moved {row.moves} times")
+            turn = moves[0].turn_id and load_turn(txn.sql, moves[0].turn_id)
+            event = sessions.head_event(txn.facts, turn, moves[0].at_event)
         if row.status != SessionStatus.ACTIVE:
             self._set_status(row.id, SessionStatus.ACTIVE, reason)
-        return self._move(row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason)
+        return self._move(row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason, event)
 
     def _move(
-        self, session: str, new: str | None, expected: str | UnsetType | None, why: MoveReason, reason: str | None
+        self,
+        session: str,
+        new: str | None,
+        expected: str | UnsetType | None,
+        why: MoveReason,
+        reason: str | None,
+        at_event: str | None = None,
     ) -> Session:
         sessions.move_head(
             self._desk,
@@ -270,6 +280,7 @@ class Ledger:
             why=why,
             reason=reason,
             patience=Patience(self._desk, 0, self._ttl),
+            at_event=at_event,
         )
         return self.session(session)
 
@@ -306,7 +317,7 @@ class Ledger:
         moment = self._parse_time(when) if isinstance(when, str) else when
         with self._store.read() as txn:
             found = sessions.head_at(txn.sql, require(txn, session), moment)
-        return None if found is UNSET else found
+        return found[0] if found else None
 
     def sessions_containing(self, turn: str) -> list[Session]:
         """Every session whose thread has ever contained this turn."""
@@ -341,8 +352,9 @@ class Ledger:
     def messages(self, turn: str) -> list[Message]:
         """The messages of one turn."""
         with self._store.read() as txn:
-            row = self._resolve(txn, turn).turn
-            return list(messages_between(txn, row.segment, row.depth, row.depth))
+            spot = self._resolve(txn, turn)
+            row = spot.turn
+            return messages_between(txn, row.segment, row.depth, row.depth, spot.events)
 
     def message(self, message: str) -> Message:
         with self._store.read() as txn:
@@ -364,14 +376,7 @@ class Ledger:
         """The code blocks of an assistant's message."""
         codeblocks.catch_up(self._store)
         with self._store.read() as txn:
-            rows = txn.sql.all(
-                "SELECT content, language, file_path, line_start, line_end FROM message_codeblocks"
-                " WHERE message_id = ? ORDER BY idx",
-                (message,),
-            )
-        return [
-            Codeblock(content=row[0], language=row[1], path=row[2], line_start=row[3], line_end=row[4]) for row in rows
-        ]
+            return codeblocks.load(txn, message)
 
     def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
         """What an agent saw at a turn; or, of a session, what its next turn would see."""
@@ -453,6 +458,7 @@ class Ledger:
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
         changed = verifying.rebuild(self._store, progress or verifying._silent)
+        self._desk.forget()
         return changed
 
     def catch_up(self) -> None:
@@ -475,10 +481,13 @@ class Ledger:
 
     def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
         """Bring facts in from a file of JSON lines; known ones are passed over."""
-        if hasattr(source, "readline"):
+        if not hasattr(source, "readline"):
+            with Path(source).open("rb") as file:
+                return self.import_facts(file, progress=progress)
+        try:
             return facts_file.import_lines(self._store, _limited_lines(source), progress)
-        with Path(source).open("rb") as file:
-            return facts_file.import_lines(self._store, _limited_lines(file), progress)
+        finally:
+            self._desk.forget()
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from weft.kernel.chain import Receipt
 from weft.kernel.enums import (
@@ -25,7 +26,7 @@ from weft.kernel.ulid import offset
 T = TypeVar("T")
 
 
-class StoredContent(Struct, frozen=True):
+class StoredContent(Struct, frozen=True, gc=False):
     """A content that was streamed into the ledger beforehand; stands wherever a text is taken."""
 
     ref: str
@@ -35,11 +36,11 @@ class StoredContent(Struct, frozen=True):
 Text = str | StoredContent
 
 
-class TextPart(Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+class TextPart(Struct, frozen=True, gc=False, tag_field="type", tag="text", forbid_unknown_fields=True):
     text: Text
 
 
-class ImagePart(Struct, frozen=True, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+class ImagePart(Struct, frozen=True, gc=False, tag_field="type", tag="image_url", forbid_unknown_fields=True):
     url: Text
     detail: str | UnsetType = UNSET
 
@@ -56,14 +57,14 @@ class ToolResultPart(Struct, frozen=True, tag_field="type", tag="tool_result", f
     is_error: bool | UnsetType = UNSET
 
 
-class ReasoningPart(Struct, frozen=True, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
+class ReasoningPart(Struct, frozen=True, gc=False, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
     text: Text
 
 
 Part = TextPart | ImagePart | ToolUsePart | ToolResultPart | ReasoningPart
 
 
-class FileNote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FileNote(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """A file that a message read, wrote, referred to or carried."""
 
     kind: FileKind
@@ -72,7 +73,7 @@ class FileNote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     line_end: int | None = None
 
 
-class LintNote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LintNote(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     path: str | None = None
     message: str | None = None
     source: str | None = None
@@ -83,7 +84,7 @@ class LintNote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     severity: LintSeverity | None = None
 
 
-class Codeblock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Codeblock(Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     content: str
     language: str | None = None
     path: str | None = None
@@ -128,7 +129,7 @@ class NewToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     duration_ms: int | None = None
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, gc=False):
     """One message, exactly as it was recorded."""
 
     id: str
@@ -218,7 +219,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     origin: str | None = None
 
 
-class RecordedTurn(Struct, frozen=True, kw_only=True):
+class RecordedTurn(Struct, frozen=True, gc=False, kw_only=True):
     """What recording answers, once it is durable."""
 
     id: str
@@ -230,7 +231,7 @@ class RecordedTurn(Struct, frozen=True, kw_only=True):
     response_message_id: str | None = None
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class Session(Struct, frozen=True, gc=False, kw_only=True):
     """A stable label on a moving head."""
 
     id: str
@@ -253,7 +254,7 @@ class Session(Struct, frozen=True, kw_only=True):
     origin_session_id: str | None = None
 
 
-class HeadMove(Struct, frozen=True, kw_only=True):
+class HeadMove(Struct, frozen=True, gc=False, kw_only=True):
     """One line of a session's reflog; number 0 is where it stands now."""
 
     number: int
@@ -306,27 +307,34 @@ def as_messages(value: Any, role: MessageRole, what: str) -> list[NewMessage]:
     return [as_record(value, NewMessage, what)]
 
 
+_TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
+_DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens")
+
+
 def as_usage(value: Any) -> Usage | UnsetType:
     """Seed 4's token fields. A total that is not the sum of its disjoint parts is refused."""
     if value is None:
         return UNSET
-    usage = as_record(value, Usage, "usage")
-    if isinstance(value, dict) and (unknown := set(value) - set(Usage.__struct_fields__)):
-        raise InvalidInput(
-            f"usage: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(Usage.__struct_fields__)}"
-        )
-    given = {name: getattr(usage, name) for name in Usage.__struct_fields__ if getattr(usage, name) is not UNSET}
+    given = _given_tokens(value) if isinstance(value, Usage) else value
+    if not isinstance(given, dict):
+        raise InvalidInput(f"usage is {type(value).__name__}, not a dict", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
     for name, count in given.items():
-        if not 0 <= count < 2**53:
-            raise InvalidInput(f"usage: {name} is {count}", "token counts are whole numbers from 0")
-    _check_total(given)
-    return usage
+        if name not in _TOKEN_FIELDS:
+            raise InvalidInput(f"usage: unknown field {name!r}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
+        if type(count) is not int or not 0 <= count < 2**53:
+            raise InvalidInput(f"usage: {name} is {count!r}", "token counts are whole numbers from 0")
+    if "total_tokens" in given:
+        _check_total(given)
+    return Usage(**given)
+
+
+def _given_tokens(usage: Usage) -> dict[str, int]:
+    return {name: count for name, count in asdict(usage).items() if count is not UNSET}
 
 
 def _check_total(given: dict[str, int]) -> None:
-    parts = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens")
-    known = [given[part] for part in parts if part in given]
-    if "total_tokens" in given and known and given["total_tokens"] != sum(known):
+    known = [given[part] for part in _DISJOINT if part in given]
+    if known and given["total_tokens"] != sum(known):
         raise InvalidInput(
             f"usage: total_tokens is {given['total_tokens']}, its parts add up to {sum(known)}",
             "input_tokens excludes cache reads and writes; reasoning_tokens lie inside output_tokens",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ulid import ALPHABET, is_ulid
@@ -25,7 +25,7 @@ from weft.ledger.threads import ranges_to
 from weft.store.port import ReadTxn
 
 _STEP = re.compile(r"~(\d*)|\^")
-_AT = re.compile(r"@\{([^}]*)\}")
+_AT = re.compile(r"@\{([^}]*)\}$")
 _DEPTH = re.compile(r"#(\d+)$")
 _HEX = re.compile(r"[0-9a-f]{7,64}")
 _SUFFIX = re.compile(f"[{ALPHABET}]{{6,25}}", re.IGNORECASE)
@@ -104,10 +104,10 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
             raise NotFound("move of session", f"{session.label}@{{{when}}}", f"it has moved {session.moves} times")
         found, events = moves[0].turn_id, moves[0].at_event
     else:
-        turn = head_at(txn.sql, session, parse_time(when))
-        if turn is UNSET:
-            raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session did not exist then")
-        found, events = turn, None
+        then = head_at(txn.sql, session, parse_time(when))
+        if then is None:
+            raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had no head then")
+        found, events = then
     if found is None:
         raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had been reset")
     return Spot(_load(txn, found), events, session.label)

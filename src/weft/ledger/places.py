@@ -11,7 +11,7 @@ from weft.kernel.events import session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.draft import DEFAULT_AGENT, Draft
-from weft.ledger.rows import SessionRow, TurnRow, load_turn
+from weft.ledger.rows import SessionRow, TurnRow
 from weft.ledger.runs import event_at
 from weft.store.facts import LEDGER_SCOPE
 
@@ -33,13 +33,17 @@ class Place(Struct, frozen=True):
 def find_place(
     draft: Draft, session: SessionRow | None, parent: str | UnsetType | None, expected: str | UnsetType | None
 ) -> Place:
-    """The head at this very moment, unless `parent` or `expected` pin it; a session elsewhere raises HeadMoved."""
+    """The head at this very moment, unless `parent` or `expected` pin it; a session elsewhere raises HeadMoved.
+
+    A session that never had a head begins wherever `parent` says.
+    """
     if session is not None and session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     pinned = parent if parent is not UNSET else expected
-    if session is not None and pinned is not UNSET and session.head != pinned:
+    free = session is None or (session.moves == 0 and parent is not UNSET)
+    if session is not None and not free and pinned is not UNSET and session.head != pinned:
         raise HeadMoved(session.label, pinned, session.head)
-    at = session.head if session is not None else (None if pinned is UNSET else pinned)
+    at = session.head if session is not None and not free else (None if pinned is UNSET else pinned)
     row = None if at is None else load_parent(draft, at)
     return Place(
         session,
@@ -52,10 +56,10 @@ def find_place(
 
 
 def load_parent(draft: Draft, turn: str) -> TurnRow:
-    row = load_turn(draft.sql, turn)
+    row = draft.view.find_turn(turn)
     if row is None:
         raise NotFound("turn", turn)
-    return draft.view.remember(row)
+    return row
 
 
 def fork_point(draft: Draft, turn: TurnRow, events: int | None) -> ForkPoint:
@@ -81,8 +85,7 @@ def _scope(draft: Draft, parent: TurnRow | None) -> int:
     if parent is None:
         (highest,) = draft.sql.one("SELECT max(n) FROM segment") or (0,)
         return (highest or 0) + 1
-    (root,) = draft.sql.one("SELECT root FROM segment WHERE n = ?", (parent.segment,)) or (0,)
-    return int(root)
+    return parent.root
 
 
 def ensure_session(draft: Draft, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from hashlib import sha256
 from typing import Any
 
 import orjson
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from weft.kernel.contents import bytes_text, json_value
+from weft.kernel.contents import bytes_text, content_ref, json_value
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import Usage
 from weft.ledger.model import (
@@ -23,51 +21,69 @@ from weft.ledger.model import (
     ToolUsePart,
     Turn,
 )
-from weft.ledger.rows import CALL, CallRow, TurnRow, load_session_number
+from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
 from weft.ledger.sessions import agent_name, text_of
 from weft.ledger.views.runs import TOKENS
-from weft.store.port import ReadTxn
+from weft.store.port import ReadTxn, Row
 
-_DOMAIN = b"weft.content.1\n"
-_MESSAGE_COLUMNS = (
-    "m.id, m.role, m.text, m.parts, m.seq, m.at, m.source, m.parent, m.model, m.thinking_config, m.context,"
-    " m.metadata, m.position, m.depth, c.ref, c.salt, c.bytes"
-)
+_RARE = "coalesce(m.parent, m.model, m.thinking_config, m.context, m.metadata) IS NOT NULL"
 _MESSAGES = (
-    f"SELECT {_MESSAGE_COLUMNS} FROM message m LEFT JOIN content c ON c.n = m.text"
+    f"SELECT m.id, m.role, m.seq, m.at, m.source, {_RARE}, m.text, c.ref, c.salt, c.bytes, m.position, m.depth"
+    " FROM message m LEFT JOIN content c ON c.n = m.text"
     " WHERE m.segment = ? AND m.depth BETWEEN ? AND ? ORDER BY m.depth, m.seq"
 )
-Row = tuple[Any, ...]
+_POSITION, _DEPTH = 10, 11
 
 
-def message_rows(txn: ReadTxn, segment: int, low: int, high: int) -> list[Row]:
-    return txn.sql.all(_MESSAGES, (segment, low, high))
+class Placed(Struct, frozen=True):
+    """A message and which event of its run brought it."""
+
+    position: int
+    message: Message
 
 
-def messages_between(txn: ReadTxn, segment: int, low: int, high: int, events: int | None = None) -> Iterator[Message]:
+def messages_between(txn: ReadTxn, segment: int, low: int, high: int, events: int | None = None) -> list[Message]:
     """The messages of a range of one segment; of its last turn only what its first `events` events brought."""
-    rows = message_rows(txn, segment, low, high)
+    rows = txn.sql.all(_MESSAGES, (segment, low, high))
     if events is not None:
-        rows = [row for row in rows if row[13] < high or row[12] < events]
-    return (to_message(txn, row) for row in rows)
+        rows = [row for row in rows if row[_DEPTH] < high or row[_POSITION] < events]
+    return _to_messages(txn, segment, rows)
 
 
-def to_message(txn: ReadTxn, row: Row) -> Message:
-    id, role, text, parts, seq, at, source, parent, model, thinking_config, context, metadata = row[:12]
-    data = row[16]
-    if data is not None:
-        if sha256(_DOMAIN + row[15] + data).digest() != row[14]:
-            raise FactDamaged("content", row[14].hex(), "its bytes do not hash to its reference")
-        content: tuple[Part, ...] = (TextPart(bytes_text(data)),)
-    elif text is not None:
+def placed_messages(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[Placed]:
+    """One turn's messages with their positions among its events."""
+    rows = txn.sql.all(_MESSAGES, (turn.segment, turn.depth, turn.depth))
+    rows = [row for row in rows if events is None or row[_POSITION] < events]
+    messages = _to_messages(txn, turn.segment, rows)
+    return [Placed(row[_POSITION], message) for row, message in zip(rows, messages, strict=True)]
+
+
+def _to_messages(txn: ReadTxn, segment: int, rows: list[Row]) -> list[Message]:
+    """Most messages are one text and nothing more; those are made here, in one loop."""
+    made = []
+    for id, role, seq, at, source, rare, text, ref, salt, data, _, depth in rows:
+        if data is None or rare:
+            made.append(_to_message(txn, (segment, depth, seq), text))
+            continue
+        if content_ref(salt, data) != ref:
+            raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
+        made.append(Message(id, role, (TextPart(bytes_text(data)),), seq, at, source))
+    return made
+
+
+def _to_message(txn: ReadTxn, place: tuple[int, int, int], text: int | None) -> Message:
+    """A message with several parts, with a large text, or with more beside it."""
+    row = txn.sql.one(f"{MESSAGE.select} WHERE segment = ? AND depth = ? AND seq = ?", place)
+    assert row is not None, "it was read in this very snapshot"
+    m = MessageRow(*row)
+    content: tuple[Part, ...]
+    if text is not None:
         content = (TextPart(bytes_text(txn.facts.content(text))),)
     else:
-        content = tuple(_to_part(txn, part) for part in orjson.loads(parts))
-    if model is None and thinking_config is None and context is None and metadata is None:
-        return Message(id, role, content, seq, at, source, parent)
+        content = tuple(_to_part(txn, part) for part in orjson.loads(m.parts or "[]"))
     return Message(
-        id, role, content, seq, at, source, parent,
-        name_of(txn, model), json_of(txn, thinking_config), json_of(txn, context), json_of(txn, metadata),
+        m.id, m.role, content, m.seq, m.at, m.source, m.parent,
+        name_of(txn, m.model), json_of(txn, m.thinking_config), json_of(txn, m.context), json_of(txn, m.metadata),
     )  # fmt: skip
 
 
@@ -96,7 +112,14 @@ def name_of(txn: ReadTxn, column: str | None) -> str | None:
 
 
 def json_of(txn: ReadTxn, n: int | None) -> Any:
-    return None if n is None else json_value(txn.facts.content(n))
+    """A JSON value as it was given; a content that was streamed in and is no JSON is its text."""
+    if n is None:
+        return None
+    data = txn.facts.content(n)
+    try:
+        return json_value(data)
+    except (ValueError, RecursionError):
+        return bytes_text(data)
 
 
 def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:

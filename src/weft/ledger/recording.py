@@ -12,6 +12,7 @@ from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import (
+    NewError,
     NewToolCall,
     RecordedTurn,
     as_messages,
@@ -49,7 +50,8 @@ class WholeTurn:
         self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(tool_calls or ())]
         self.usage = as_usage(usage)
         self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
-        self.finish_reason, self.error, self.permissions_used = finish_reason, error, permissions_used
+        self.finish_reason, self.permissions_used = finish_reason, permissions_used
+        self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         self.persona, self.setting = persona, Setting(**setting)
         self.asks_model = model is not None or bool(self.response)
 
@@ -57,7 +59,7 @@ class WholeTurn:
         """All its events after the first. Returns the response message's id and the digest."""
         for message in self.messages:
             scribe.message(message)
-        correlation, request = scribe.draft.ulids.mint(), None
+        correlation, request = scribe.turn, None
         if self.asks_model:
             request = self._write_request(scribe, correlation)
         for call in self.calls:
@@ -127,15 +129,8 @@ def _place(
 ) -> Place:
     if session is None:
         return find_place(draft, None, parent, expected)
-    row = draft.view.find_session(session)
-    if row is None:
-        pinned = parent if parent is not UNSET else expected
-        row = ensure_session(draft, session, turn.persona)
-        if isinstance(pinned, str):
-            return find_place(draft, None, pinned, UNSET).with_session(row)
-    else:
-        row = ensure_session(draft, session)
-        ensure_free(draft, row, patience)
+    row = ensure_session(draft, session, turn.persona)
+    ensure_free(draft, row, patience)
     return find_place(draft, row, parent, expected)
 
 

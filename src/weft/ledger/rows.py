@@ -6,7 +6,7 @@ A projector loads or makes them, events change them, and each is written once pe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -14,11 +14,12 @@ from msgspec.structs import astuple
 from weft.store.port import Sql
 
 
-class TurnRow(Struct):
+class TurnRow(Struct, gc=False):
     segment: int
     depth: int
     id: str
     n: int
+    root: int
     parent: str | None
     session: int | None
     persona: str
@@ -66,7 +67,7 @@ class TurnRow(Struct):
         return bytes(self.last_event).hex()
 
 
-class MessageRow(Struct):
+class MessageRow(Struct, gc=False):
     segment: int
     depth: int
     seq: int
@@ -86,7 +87,7 @@ class MessageRow(Struct):
     metadata: int | None
 
 
-class CallRow(Struct):
+class CallRow(Struct, gc=False):
     segment: int
     depth: int
     seq: int
@@ -111,7 +112,7 @@ class CallRow(Struct):
     correlation: str
 
 
-class SessionRow(Struct):
+class SessionRow(Struct, gc=False):
     n: int
     id: str
     label: str
@@ -121,6 +122,7 @@ class SessionRow(Struct):
     head_depth: int | None
     head_events: int | None
     moves: int
+    since: int
     last_event: bytes
     status: str
     lifecycle: str
@@ -137,7 +139,7 @@ class SessionRow(Struct):
     replica: str | None
 
 
-class HistoryRow(Struct):
+class HistoryRow(Struct, gc=False):
     session: int
     k: int
     n: int
@@ -151,20 +153,16 @@ class HistoryRow(Struct):
     reason: int | None
 
 
-class _Row(Protocol):
-    __struct_fields__: tuple[str, ...]
-
-
 class Table:
     """One view table: the SQL that reads, adds and changes its rows, made once from the record's fields."""
 
-    def __init__(self, name: str, record: type[Struct], key: Sequence[str]) -> None:
+    def __init__(self, name: str, record: type[Struct], key: Sequence[str], fixed: Sequence[str] = ()) -> None:
         columns = record.__struct_fields__
         named = ", ".join(columns)
         self.name, self.record, self.columns = name, record, named
         self.select = f"SELECT {named} FROM {name}"
         self.insert = f"INSERT INTO {name}({named}) VALUES ({', '.join('?' * len(columns))})"
-        rest = [column for column in columns if column not in key]
+        rest = [column for column in columns if column not in key and column not in fixed]
         self.update = (
             f"UPDATE {name} SET {', '.join(f'{c} = ?' for c in rest)} WHERE {' AND '.join(f'{c} = ?' for c in key)}"
         )
@@ -182,10 +180,11 @@ class Table:
         sql.run(self.update, [values[i] for i in self._order])
 
 
-TURN = Table("turn", TurnRow, ("segment", "depth"))
+TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent", "session", "started_at"))
 MESSAGE = Table("message", MessageRow, ("segment", "depth", "seq"))
 CALL = Table("tool_call", CallRow, ("segment", "depth", "seq"))
-SESSION = Table("session", SessionRow, ("n",))
+_BORN_WITH = ("id", "persona", "parent_session", "parent_turn", "spawn_call", "task", "routing", "origin", "created_at")
+SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
 HISTORY = Table("history", HistoryRow, ("session", "k"))
 
 
@@ -211,6 +210,28 @@ def find_session(sql: Sql, name: str) -> SessionRow | None:
         target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
         row = sql.one(f"{SESSION.select} WHERE n = ? AND status <> 'deleted'", target) if target else None
     return SessionRow(*row) if row else None
+
+
+class RowMemory:
+    """Rows this ledger wrote or read a moment ago. Good until somebody else writes or something is undone."""
+
+    LIMIT = 512
+
+    def __init__(self) -> None:
+        self.turns: dict[str, TurnRow] = {}
+        self.sessions: dict[str, SessionRow] = {}
+        self.labels: dict[str, SessionRow] = {}
+        self.ends: dict[int, int] = {}
+        self.free_epochs: dict[int, int] = {}
+
+    def clear(self) -> None:
+        for held in (self.turns, self.sessions, self.labels, self.ends, self.free_epochs):
+            held.clear()
+
+    def shrink(self) -> None:
+        """Keep the memory small; what is forgotten is read again."""
+        if len(self.turns) > self.LIMIT or len(self.sessions) > self.LIMIT or len(self.ends) > self.LIMIT:
+            self.clear()
 
 
 def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:

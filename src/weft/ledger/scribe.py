@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.contents import json_value
 from weft.kernel.dag_events import (
     HistoryAppend,
@@ -28,6 +29,7 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import run_stream
+from weft.kernel.facts import is_digest
 from weft.kernel.fields import (
     CodeblockFact,
     ErrorFact,
@@ -45,7 +47,7 @@ from weft.kernel.fields import (
     ToolUseFact,
     Usage,
 )
-from weft.kernel.ulid import is_ulid, offset
+from weft.kernel.ulid import LAST_ULID, decode, encode, is_ulid
 from weft.ledger.draft import MESSAGE_ROOM, Draft
 from weft.ledger.model import (
     ImagePart,
@@ -71,6 +73,7 @@ class Scribe:
         self, draft: Draft, turn: str, *, actor: str, prev: str | None = None, messages: int = 0, scope: int = 0
     ) -> None:
         self.draft, self.turn, self.messages = draft, turn, messages
+        self._number = decode(turn)
         draft.scope = scope
         self.run = draft.stream(run_stream(turn), prev, actor)
 
@@ -117,7 +120,7 @@ class Scribe:
             provider=UNSET if provider is None else draft.named(provider, "provider"),
             params=UNSET if params is None else draft.put_json(params, "params"),
             tools_spec=UNSET if tools_spec is None else draft.put_json(tools_spec, "tools_spec"),
-            attempt=UNSET if attempt is None else attempt,
+            attempt=whole(attempt, "attempt"),
             input=input,
         )
 
@@ -143,7 +146,7 @@ class Scribe:
             usage=usage,
             model=UNSET if model is None else draft.named(model, "model"),
             finish_reason=UNSET if finish_reason is None else draft.named(finish_reason, "finish_reason"),
-            latency_ms=UNSET if latency_ms is None else latency_ms,
+            latency_ms=whole(latency_ms, "latency_ms"),
         )
         return fact.id if fact else None
 
@@ -161,7 +164,7 @@ class Scribe:
             else draft.put_json(call.arguments, "arguments"),
             correlation_id=correlation,
             server=UNSET if call.server is None else draft.named(call.server, "server"),
-            number=UNSET if call.number is None else call.number,
+            number=whole(call.number, "tool number"),
             requested_by=UNSET if requested_by is None else EventRef(requested_by),
             message=UNSET if message is None else message,
         )  # fmt: skip
@@ -179,7 +182,7 @@ class Scribe:
             result=UNSET if call.result is UNSET else draft.put_json(call.result, "result"),
             error=UNSET if call.error is None else self.error(call.error),
             spawned=UNSET if spawned is None else spawned,
-            duration_ms=UNSET if call.duration_ms is None else call.duration_ms,
+            duration_ms=whole(call.duration_ms, "duration_ms"),
         )
 
     def interruption(self, reason: InterruptionReason, open_calls: tuple[str, ...]) -> None:
@@ -230,7 +233,7 @@ class Scribe:
         if message.files or message.lints or message.codeblocks:
             extra |= self._annotations(message)
         return MessageFact(
-            id=offset(self.turn, self.messages),
+            id=encode(self._number + self.messages & LAST_ULID),
             role=message.role,
             parts=self._parts(message.content),
             source=message.source or UNSET,
@@ -258,6 +261,8 @@ class Scribe:
                 name, arguments = draft.named(part.name, "tool name"), draft.put_json(part.input, "input")
                 return ToolUseFact(id=draft.put_text(part.id), name=name, input=arguments)
             case ToolResultPart():
+                if part.is_error is not UNSET and not isinstance(part.is_error, bool):
+                    raise InvalidInput(f"is_error is {part.is_error!r:.80}", "it is true, false or left out")
                 output = draft.put_json(part.output, "output")
                 call = draft.put_text(part.tool_call_id)
                 return ToolResultFact(tool_call_id=call, output=output, is_error=part.is_error)
@@ -266,7 +271,7 @@ class Scribe:
         """Files, lints and code blocks of a message, where it has any."""
         text, named = self.draft.put_text, self.draft.named
         files = tuple(
-            FileFact(kind=file.kind, path=text(file.path, "file path"), **_given(file, "line_start", "line_end"))
+            FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))
             for file in message.files
         )
         lints = tuple(
@@ -274,7 +279,8 @@ class Scribe:
                 path=UNSET if lint.path is None else text(lint.path),
                 message=UNSET if lint.message is None else text(lint.message),
                 source=UNSET if lint.source is None else named(lint.source, "lint source"),
-                **_given(lint, "start_line", "start_col", "end_line", "end_col", "severity"),
+                severity=lint.severity or UNSET,
+                **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
             )
             for lint in message.lints
         )
@@ -283,7 +289,7 @@ class Scribe:
                 content=text(block.content),
                 language=UNSET if block.language is None else named(block.language, "language"),
                 path=UNSET if block.path is None else text(block.path),
-                **_given(block, "line_start", "line_end"),
+                **_lines(block, "line_start", "line_end"),
             )
             for block in message.codeblocks
         )
@@ -291,8 +297,17 @@ class Scribe:
         return {name: facts for name, facts in made.items() if facts}
 
 
-def _given(note: Any, *fields: str) -> dict[str, Any]:
-    return {field: value for field in fields if (value := getattr(note, field)) is not None}
+def _lines(note: Any, *fields: str) -> dict[str, Any]:
+    return {field: whole(getattr(note, field), field) for field in fields}
+
+
+def whole(value: Any, what: str) -> int | UnsetType:
+    """A number as an event may hold it: whole, and exact in every reader."""
+    if value is None:
+        return UNSET
+    if type(value) is not int or abs(value) > MAX_INTEGER:
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
+    return value
 
 
 def _is_raw_json(arguments: Any) -> bool:
@@ -308,6 +323,12 @@ def _is_raw_json(arguments: Any) -> bool:
 def checked_id(value: str, what: str) -> str:
     if not isinstance(value, str) or not is_ulid(value):
         raise InvalidInput(f"{what}: {value!r} is not an id of this ledger", "pass the full 26-letter id")
+    return value
+
+
+def checked_event(value: str, what: str) -> str:
+    if not isinstance(value, str) or not is_digest(value):
+        raise InvalidInput(f"{what}: {value!r:.80} is not the id of an event", "pass all 64 digits")
     return value
 
 

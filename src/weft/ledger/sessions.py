@@ -24,6 +24,9 @@ from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Sql
 
 LABEL_LIMIT = 512
+DETAILS = frozenset(
+    "routing_key origin origin_session_id parent_session parent_turn_id spawn_tool_call_id task_description".split()
+)
 
 
 def checked_label(label: Any, what: str = "label") -> str:
@@ -65,13 +68,15 @@ def create(desk: Desk, label: str, persona: str, details: dict[str, Any]) -> str
 def _details(draft: Draft, details: dict[str, Any]) -> dict[str, Any]:
     """Seed 4's fields of a session as those of the event: texts become contents, sessions their ids."""
     made: dict[str, Any] = {}
+    if unknown := set(details) - DETAILS:
+        raise InvalidInput(f"session: unknown field {min(unknown)!r}", f"known: {', '.join(sorted(DETAILS))}")
     for field in ("routing_key", "origin_session_id", "task_description"):
         if details.get(field) is not None:
             made[field] = draft.put_text(details[field], field)
     if details.get("spawn_tool_call_id") is not None:
         made["spawn_tool_call"] = draft.put_text(details["spawn_tool_call_id"], "spawn_tool_call_id")
     if details.get("origin") is not None:
-        if not is_name(details["origin"]):
+        if not isinstance(details["origin"], str) or not is_name(details["origin"]):
             raise InvalidInput(f"origin {details['origin']!r} is not a name", "use letters, digits and _ . : / -")
         made["origin"] = details["origin"]
     if details.get("parent_session") is not None:
@@ -210,8 +215,11 @@ def text_of(txn: ReadTxn, n: int | None) -> str | None:
     return None if n is None else bytes_text(txn.facts.content(n))
 
 
-def head_at(sql: Sql, session: SessionRow, when: int) -> str | UnsetType | None:
-    """The head at a time; UNSET when the session had none yet. A clock that went back counts as standing still."""
+def head_at(sql: Sql, session: SessionRow, when: int) -> tuple[str | None, int | None] | None:
+    """The turn and how many of its events, at a time; None when the session had no head yet.
+
+    A clock that went back counts as standing still.
+    """
     low, high = 0, session.moves
     while low < high:
         middle = (low + high) // 2
@@ -220,10 +228,8 @@ def head_at(sql: Sql, session: SessionRow, when: int) -> str | UnsetType | None:
             low = middle + 1
         else:
             high = middle
-    if low == 0:
-        return UNSET
-    row = sql.one("SELECT turn FROM history WHERE session = ? AND k = ?", (session.n, low - 1))
-    return row[0] if row else UNSET
+    row = sql.one("SELECT turn, events FROM history WHERE session = ? AND k = ?", (session.n, low - 1))
+    return (row[0], row[1]) if row else None
 
 
 def to_session(txn: ReadTxn, row: SessionRow) -> Session:

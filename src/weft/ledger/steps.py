@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
-from weft.kernel.errors import Conflict, InvalidInput, NotApplicable, NotFound, TurnClosed
+from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed
 from weft.kernel.fields import EventRef, RequestInput
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
-from weft.ledger.leases import Lease, Patience, ensure_free, open_calls, release, renew, scope_of, take
+from weft.ledger.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
 from weft.ledger.model import NewError, NewToolCall, RecordedTurn, as_messages, as_record, as_usage
 from weft.ledger.places import ensure_session, find_place
 from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import SessionRow, TurnRow, load_session_number
-from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_id, member
+from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
 
 T = TypeVar("T")
 
@@ -48,12 +48,13 @@ class TurnWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._ended or isinstance(error, Conflict):
+        if self._ended:
             return
-        if error is None:
-            self.interrupt("canceled")
-        else:
-            self.fail(f"{type(error).__name__}: {error}")
+        try:
+            self.interrupt("canceled") if error is None else self.fail(f"{type(error).__name__}: {error}")
+        except (LeaseLost, TurnClosed):  # somebody else has ended it; what happened inside matters more
+            if error is None:
+                raise
 
     def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
         """A message enters the turn's history. Returns its id."""
@@ -219,12 +220,11 @@ class TurnWriter:
 
     def _scribe(self, draft: Draft) -> tuple[Scribe, TurnRow]:
         turn = draft.view.turn(self.id)
-        if self._lease is not None and not turn.closed:
-            renew(draft, self._lease, self.id)
         if turn.closed:
-            raise TurnClosed(self.id, turn.status)
-        scope = scope_of(draft, turn)
-        scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=scope)
+            raise TurnClosed(self.id, turn.status) if self._ended or self._lease is None else LeaseLost(self.id)
+        if self._lease is not None:
+            renew(draft, self._lease, self.id)
+        scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root)
         return scribe, turn
 
     def _step(self, step: Callable[[Scribe], T]) -> T:
@@ -272,9 +272,15 @@ def as_input(value: Any) -> RequestInput | UnsetType:
     if isinstance(value, list | tuple):
         value = {"base": None, "keep": 0, "then": value}
     made = as_record(value, RequestInput, "input")
+    events = [ref.event_id for ref in made.then if isinstance(ref, EventRef)]
+    for event in [*events, *([] if made.base is None else [made.base])]:
+        checked_event(event, "input")
     for ref in made.then:
         if not isinstance(ref, EventRef):
             checked_id(ref, "input")
+    whole(made.keep, "input.keep")
+    if made.keep < 0:
+        raise InvalidInput(f"input.keep is {made.keep}", "it counts entries of the base, from 0")
     return made
 
 

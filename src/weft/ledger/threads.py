@@ -102,7 +102,7 @@ class Thread:
                 high = min(low + CHUNK - 1, part.high)
                 with self._store.read() as txn:
                     events = part.events if high == part.high else None
-                    found = list(messages_between(txn, part.segment, low, high, events))
+                    found = messages_between(txn, part.segment, low, high, events)
                 yield from found
 
 

@@ -21,7 +21,8 @@ from weft.kernel.events import encode
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.views import Projector
-from weft.store.facts import FactReader, LogRow
+from weft.ledger.views.projector import when_of
+from weft.store.facts import KEY_BYTES, FactReader
 from weft.store.port import ReadTxn, Sql, Store, WriteTxn
 
 Progress = Callable[[str, int, int], None]
@@ -84,52 +85,38 @@ def _verify_log(store: Store, progress: Progress) -> Iterator[Problem]:
     tips: dict[str, str] = {}
     with store.read() as txn:
         end = txn.facts.tip().n
-        while rows := txn.facts.log(after):
-            for row in rows:
-                if row.first != after + 1:
-                    yield Problem("log", f"event {after + 1}", f"missing: the next row begins at {row.first}")
-                for event, problem in _verify_row(row, tips):
-                    chain = sha256(chain + event).digest()
-                    if problem:
-                        yield problem
-                if chain != row.chain:
-                    yield Problem("log", f"event {row.n}", "the chain of arrival does not lead here")
-                    chain = row.chain
-                after = row.n
+        for row in txn.facts.rows():
+            if row.first != after + 1:
+                yield Problem("log", f"event {after + 1}", f"missing: the next row begins at {row.first}")
+            lines = row.lines()
+            if len(lines) != row.count:
+                yield Problem("log", f"row {row.n}", f"holds {len(lines)} events, not {row.count}")
+            for n, line in enumerate(lines, row.first):
+                digest = sha256(line).digest()
+                chain = sha256(chain + digest).digest()
+                if problem := _verify_line(n, line, digest, tips):
+                    yield problem
+            if chain != row.chain:
+                yield Problem("log", f"event {row.n}", "the chain of arrival does not lead here")
+                chain = row.chain
+            after = row.n
             progress("events", after, end)
 
 
-def _verify_row(row: LogRow, tips: dict[str, str]) -> Iterator[tuple[bytes, Problem | None]]:
-    lines = row.lines()
-    if len(lines) != row.count:
-        yield b"", Problem("log", f"row {row.n}", f"holds {len(lines)} events, not {row.count}")
-    for n, line in enumerate(lines, row.first):
-        digest = sha256(line).digest()
-        yield digest, _verify_line(n, line, digest, tips)
-
-
 def _verify_line(n: int, line: bytes, digest: bytes, tips: dict[str, str]) -> Problem | None:
-    where = f"event {n}"
+    """Is it readable, does it follow the last event of its stream, is it in canonical form?"""
     try:
         event = KINDS.decode(line)
     except (ValueError, WeftError) as error:
-        return Problem("event", where, f"cannot be read: {error}")
-    stream, prev = event.stream, event.prev
+        return Problem("event", f"event {n}", f"cannot be read: {error}")
+    stream = event.stream
     before = tips.get(stream)
     tips[stream] = digest.hex()
-    if prev != before and not (stream.startswith(("session:", "ledger:")) and prev is not None):
-        return Problem("event", where, f"follows {prev} in {stream}, whose last event is {before}")
-    if not _is_canonical(line, event):
-        return Problem("event", where, "is not in canonical form")
+    if event.prev != before and not (stream[:4] != "run:" and event.prev is not None):
+        return Problem("event", f"event {n}", f"follows {event.prev} in {stream}, whose last event is {before}")
+    if encode(event) != line and not is_canonical(line):
+        return Problem("event", f"event {n}", "is not in canonical form")
     return None
-
-
-def _is_canonical(line: bytes, event: Any) -> bool:
-    """A known event encodes to its own bytes; one with fields from elsewhere takes the exact way."""
-    try:
-        return encode(event) == line or is_canonical(line)
-    except (TypeError, ValueError):
-        return is_canonical(line)
 
 
 def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
@@ -204,7 +191,7 @@ def project(facts: FactReader, into: Sql, until: int, progress: Progress = _sile
             if row.n > until:
                 break
             for n, line in enumerate(row.lines(), row.first):
-                projector.apply(n, row.at, sha256(line).digest(), KINDS.decode(line))
+                _project_line(projector, n, row.at, line)
             projector.flush()
         after = rows[-1].n
         progress("views", min(after, until), until)
@@ -212,10 +199,19 @@ def project(facts: FactReader, into: Sql, until: int, progress: Progress = _sile
     codeblocks.fill(into, facts, 0, mark)
 
 
+def _project_line(projector: Projector, n: int, at: int, line: bytes) -> None:
+    event = KINDS.decode(line)
+    projector.apply(n, when_of(event, at), sha256(line).digest(), event)
+
+
 def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
     """Every view against a fresh computation."""
     store.catch_up()
     with store.read() as txn, store.scratch() as scratch:
+        lookups = list(_verify_lookups(txn))
+        yield from lookups
+        if lookups:
+            return  # the views below are computed through them
         try:
             project(txn.facts, scratch, txn.facts.tip().n, progress)
         except (WeftError, ValueError, LookupError) as error:
@@ -223,24 +219,39 @@ def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem
             return
         for table, key in VIEW_TABLES.items():
             yield from (_view_problem(table, *difference) for difference in compare(txn.sql, scratch, table, key))
-        yield from _verify_lookups(txn)
 
 
 def _verify_lookups(txn: ReadTxn | WriteTxn) -> Iterator[Problem]:
     """Each fact up to the watermark is found by its hash, and nothing else is."""
-    marks = (
-        ("lookup_event", txn.facts.watermark("lookup_event")),
-        ("lookup_content", _count(txn, "content", txn.facts.watermark("lookup_content"))),
-        ("lookup_bytes", _count(txn, "content", txn.facts.watermark("lookup_content"))),
-    )
-    for table, expected in marks:
-        (found,) = txn.sql.one(f"SELECT count(*) FROM {table}") or (0,)
-        if found != expected:
-            yield Problem("view", table, f"has {found} rows, not {expected}")
+    facts = txn.facts
+    found = _fold((key, n) for _, (key, n) in _walk(txn.sql, "lookup_event", ("key", "n")))
+    lines = facts.lines(0, facts.watermark("lookup_event"))
+    if found != _fold((sha256(line).digest()[:KEY_BYTES], n) for n, line in lines):
+        yield Problem("view", "lookup_event", "does not find every event by its id")
+    mark = facts.watermark("lookup_content")
+    expected = _count(txn, "content WHERE n <= ?", mark)
+    for table, matches in _FINDS:
+        right = _count(txn, f"{table} l JOIN content c ON c.n = l.n WHERE c.n <= ? AND {matches}", mark)
+        if not right == expected == _count(txn, table):
+            yield Problem("view", table, f"finds {right} contents, not {expected}")
 
 
-def _count(txn: ReadTxn | WriteTxn, table: str, until: int) -> int:
-    (found,) = txn.sql.one(f"SELECT count(*) FROM {table} WHERE n <= ?", (until,)) or (0,)
+_FINDS = (
+    ("lookup_content", f"l.key = substr(c.ref, 1, {KEY_BYTES})"),
+    ("lookup_bytes", f"l.key = substr(c.digest, 1, {KEY_BYTES}) AND l.scope = c.scope"),
+)
+
+
+def _fold(pairs: Iterator[tuple[bytes, int]]) -> tuple[int, int]:
+    """A number for a set of pairs in any order: how many, and a sum that every pair has its share in."""
+    count = total = 0
+    for key, n in pairs:
+        count, total = count + 1, total + int.from_bytes(key, "big") * n
+    return count, total
+
+
+def _count(txn: ReadTxn | WriteTxn, what: str, *values: int) -> int:
+    (found,) = txn.sql.one(f"SELECT count(*) FROM {what}", values) or (0,)
     return int(found)
 
 
@@ -313,7 +324,7 @@ def _apply(sql: Sql, facts: FactReader, scratch: Sql, until: int) -> int:
     projector = Projector(scratch, facts, StoredContents(facts))
     for row in facts.rows(until):
         for n, line in enumerate(row.lines(), row.first):
-            projector.apply(n, row.at, sha256(line).digest(), KINDS.decode(line))
+            _project_line(projector, n, row.at, line)
         projector.flush()
     codeblocks.fill(scratch, facts, FactReader(scratch).watermark(codeblocks.VIEW), facts.watermark(codeblocks.VIEW))
     changed = 0

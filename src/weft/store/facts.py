@@ -20,6 +20,7 @@ from weft.kernel.contents import (
     ROW_BYTES,
     SALT_BYTES,
     ContentHasher,
+    TextCheck,
     content_ref,
     readable,
     rows_of,
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
     from weft.store.port import Sql
 
 KEY_BYTES = 8
+SHARED_BYTES = 48
 LEDGER_SCOPE = 0
 
 
-class Tip(Struct, frozen=True):
+class Tip(Struct, frozen=True, gc=False):
     n: int
     chain: bytes
 
 
-class LogRow(Struct, frozen=True):
+class LogRow(Struct, frozen=True, gc=False):
     n: int
     count: int
     at: int
@@ -53,14 +55,14 @@ class LogRow(Struct, frozen=True):
         return self.events.split(b"\n")
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, gc=False):
     """A content in its row."""
 
     n: int
     ref: bytes
 
 
-class ContentRow(Struct, frozen=True):
+class ContentRow(Struct, frozen=True, gc=False):
     n: int
     ref: bytes
     salt: bytes
@@ -169,9 +171,9 @@ class FactReader:
         if row is None:
             return None
         ref, salt, size, data = row
-        if data is None and size:
+        if data is None:
             parts = self.sql.all("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
-            data = b"".join(bytes(part) for (part,) in parts) if parts else None
+            data = b"".join(bytes(part) for (part,) in parts) if parts or size == 0 else None
         return ContentRow(n, bytes(ref), bytes(salt), size, data)
 
     def content_size(self, n: int) -> int:
@@ -239,36 +241,47 @@ class FactWriter(FactReader):
         self._rows: list[tuple[object, ...]] = []
         self._next = tail.seen + 1
         self._parts: list[tuple[int, int, bytes]] = []
+        self._salts: list[bytes] = []
 
     def tip(self) -> Tip:
         return self._tip
 
     def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
-        """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
+        """Keep these bytes. Equal bytes within a tree are one content (very short ones only while they are recent,
+        for finding them costs more than keeping them); `salt` names one that came from elsewhere."""
         if len(data) > MAX_CONTENT_BYTES:
             raise ContentTooLarge(MAX_CONTENT_BYTES)
-        key = (scope, sha256(data).digest())
+        digest = sha256(data).digest()
+        key = (scope, digest)
         if salt is None:
-            known = self._fresh.get(key) or self._tail.by_digest.get(key) or self._indexed(*key)
+            known = self._fresh.get(key) or self._tail.by_digest.get(key)
+            if known is None and len(data) >= SHARED_BYTES:
+                known = self._indexed(scope, digest)
             if known is not None:
                 return known
-        salt = salt or self._random_bytes(SALT_BYTES)
-        stored = Stored(self._next, content_ref(salt, data))
-        self._insert(stored, scope, salt, key[1], data)
-        self._fresh[key] = stored
+            salt = self._salt()
+        stored = self._fresh[key] = Stored(self._next, content_ref(salt, data))
+        self._insert(stored, scope, salt, digest, data)
         return stored
+
+    def _salt(self) -> bytes:
+        """Fresh random bytes, drawn for several contents at a time."""
+        if not self._salts:
+            drawn = self._random_bytes(SALT_BYTES * 8)
+            self._salts = [drawn[i : i + SALT_BYTES] for i in range(0, len(drawn), SALT_BYTES)]
+        return self._salts.pop()
 
     def content(self, n: int) -> bytes:
         held = [row[-1] for row in self._rows if row[0] == n and row[-1] is not None]
         return held[0] if held else super().content(n)  # type: ignore[return-value]
 
     def _indexed(self, scope: int, digest: bytes) -> Stored | None:
-        row = self.sql.one(
-            "SELECT c.n, c.ref FROM lookup_bytes l JOIN content c ON c.n = l.n"
-            " WHERE l.scope = ? AND l.key = ? AND c.digest = ?",
-            (scope, digest[:KEY_BYTES], digest),
-        )
-        return Stored(row[0], bytes(row[1])) if row else None
+        """Most contents are new, and one probe of the lookup view says so."""
+        for (n,) in self.sql.all("SELECT n FROM lookup_bytes WHERE scope = ? AND key = ?", (scope, digest[:KEY_BYTES])):
+            row = self.sql.one("SELECT ref FROM content WHERE n = ? AND digest = ?", (n, digest))
+            if row is not None:
+                return Stored(n, bytes(row[0]))
+        return None
 
     def _insert(self, stored: Stored, scope: int, salt: bytes, digest: bytes, data: bytes) -> None:
         inline: bytes | None = data
@@ -280,14 +293,15 @@ class FactWriter(FactReader):
 
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
         """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""
-        salt = self._random_bytes(SALT_BYTES)
-        hasher, n, odd = ContentHasher(salt), self._next, False
+        salt = self._salt()
+        hasher, text, n = ContentHasher(salt), TextCheck(), self._next
         for idx, part in enumerate(rows_of(chunks)):
             hasher.feed(part)
-            odd = odd or readable(part) is not None
+            text.feed(part)
             self.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (n, idx, part))
+        text.feed(b"", last=True)
         stored = Stored(n, hasher.ref())
-        shown = "(binary, or text that a database cannot hold)" if odd else None
+        shown = None if text.holds else "(binary, or text that a database cannot hold)"
         self._rows.append((n, scope, stored.ref, salt, hasher.plain_digest(), hasher.size, shown, None))
         self._next += 1
         return stored

@@ -49,6 +49,8 @@ class WriteTxn(Struct, frozen=True):
 
     sql: Sql
     facts: FactWriter
+    undisturbed: bool = False
+    """Nobody has written since the last piece of work of this very store, and nothing of it was undone."""
 
 
 class Store(Protocol):

@@ -26,6 +26,7 @@ from weft.ledger.rows import (
     CallRow,
     HistoryRow,
     MessageRow,
+    RowMemory,
     SessionRow,
     TurnRow,
     find_session,
@@ -50,50 +51,54 @@ class Contents(Protocol):
 class Projector:
     """Applies events to the views of one database."""
 
-    def __init__(self, sql: Sql, facts: FactReader, contents: Contents) -> None:
+    def __init__(self, sql: Sql, facts: FactReader, contents: Contents, memory: RowMemory | None = None) -> None:
         self.sql, self.facts, self.contents = sql, facts, contents
-        self.turns: dict[str, TurnRow] = {}
+        self.memory = memory or RowMemory()
         self.new_turns: list[TurnRow] = []
-        self.changed: set[str] = set()
-        self.sessions: dict[str, SessionRow] = {}
-        self.new_sessions: set[str] = set()
+        self.changed_turns: dict[str, TurnRow] = {}
+        self.new_sessions: list[SessionRow] = []
+        self.changed_sessions: dict[str, SessionRow] = {}
         self.calls: dict[bytes, CallRow] = {}
-        self.new_calls: set[bytes] = set()
+        self.new_calls: list[CallRow] = []
         self.messages: list[MessageRow] = []
         self.history: list[HistoryRow] = []
+        self._moment = Moment()
 
-    def apply(self, n: int, at: int, event_id: bytes, event: Event | UnknownEvent) -> None:
+    def apply(self, n: int, when: int, event_id: bytes, event: Event | UnknownEvent) -> None:
         """One fact. Events of unknown kinds still move their stream on."""
+        moment, kind = self._moment, type(event)
+        moment.n, moment.when, moment.event_id = n, when, event_id
+        handler = HANDLERS.get(kind)
         stream = event.stream
-        if stream.startswith("run:") and not isinstance(event, dag.RunStarted):
-            row = self.turn(stream[4:])
-            handler = HANDLERS.get(type(event))
+        if kind in BEGINNINGS:
+            assert handler is not None
+            handler(self, moment, event)
+        elif stream[:4] == "run:":
+            moment.row = row = self.turn(stream[4:])
             if handler is not None:
-                handler(self, Moment(n, at, event_id, row), event)
+                handler(self, moment, event)
             row.events += 1
             row.last_event = event_id
-            self.changed.add(row.id)
-        elif stream.startswith("session:") and not isinstance(event, own.SessionCreated):
-            self._apply_to_session(n, at, event_id, event)
+            self.changed_turns[row.id] = row
+        elif stream[:8] == "session:":
+            self._apply_to_session(moment, event, handler)
         else:
-            handler = HANDLERS.get(type(event))
+            moment.row = None
             if handler is not None:
-                handler(self, Moment(n, at, event_id, None), event)
-            if not stream.startswith(("run:", "session:")):
-                self._move_stream_tip(stream, event_id)
+                handler(self, moment, event)
+            self._move_stream_tip(stream, event_id)
 
-    def _apply_to_session(self, n: int, at: int, event_id: bytes, event: Event | UnknownEvent) -> None:
+    def _apply_to_session(self, moment: Moment, event: Event | UnknownEvent, handler: Handler | None) -> None:
         """A session's branch is the chain this ledger follows; another replica's branch is kept but moves nothing."""
-        session = self.session(event.stream[8:])
+        moment.row = session = self.session(event.stream[8:])
         if event.prev is None or bytes.fromhex(event.prev) != session.last_event:
             return
-        handler = HANDLERS.get(type(event))
         if handler is not None:
-            handler(self, Moment(n, at, event_id, session), event)
-        session.last_event = event_id
-        self.changed.add(session.id)
-        if (when := when_of(event, at)) > session.updated_at:
-            session.updated_at = when
+            handler(self, moment, event)
+        session.last_event = moment.event_id
+        self.changed_sessions[session.id] = session
+        if moment.when > session.updated_at:
+            session.updated_at = moment.when
 
     def _move_stream_tip(self, stream: str, event_id: bytes) -> None:
         self.sql.run(
@@ -103,45 +108,46 @@ class Projector:
         )
 
     def turn(self, turn: str) -> TurnRow:
-        row = self.turns.get(turn)
+        row = self.memory.turns.get(turn) or self.find_turn(turn)
         if row is None:
-            row = load_turn(self.sql, turn)
-            if row is None:
-                raise InvalidFact(f"turn {turn}", "an event belongs to a run that was never started")
-            self.turns[turn] = row
+            raise InvalidFact(f"turn {turn}", "an event belongs to a run that was never started")
         return row
 
-    def remember(self, row: TurnRow) -> TurnRow:
-        return self.turns.setdefault(row.id, row)
+    def find_turn(self, turn: str) -> TurnRow | None:
+        row = self.memory.turns.get(turn) or load_turn(self.sql, turn)
+        if row is not None:
+            self.memory.turns[turn] = row
+        return row
 
     def session(self, session: str) -> SessionRow:
-        row = self.sessions.get(session)
+        row = self.memory.sessions.get(session) or load_session(self.sql, session)
         if row is None:
-            row = load_session(self.sql, session)
-            if row is None:
-                raise InvalidFact(f"session {session}", "an event belongs to a session that was never created")
-            self.sessions[session] = row
+            raise InvalidFact(f"session {session}", "an event belongs to a session that was never created")
+        self.memory.sessions[session] = row
         return row
 
     def find_session(self, name: str) -> SessionRow | None:
         """By label or alias; also one that this very append has created."""
-        for row in self.sessions.values():
-            if row.label == name and row.status != "deleted":
-                return row
-        found = find_session(self.sql, name)
-        return self.sessions.setdefault(found.id, found) if found else None
+        row = self.memory.labels.get(name)
+        if row is None:
+            found = next((new for new in self.new_sessions if new.label == name), None) or find_session(self.sql, name)
+            if found is None:
+                return None
+            row = self.memory.labels[name] = self.memory.sessions.setdefault(found.id, found)
+        return row
 
     def add_turn(self, row: TurnRow) -> None:
-        self.turns[row.id] = row
+        self.memory.turns[row.id] = row
+        self.memory.ends[row.segment] = row.depth
         self.new_turns.append(row)
 
     def add_session(self, row: SessionRow) -> None:
-        self.sessions[row.id] = row
-        self.new_sessions.add(row.id)
+        self.memory.sessions[row.id] = row
+        self.new_sessions.append(row)
 
     def add_call(self, row: CallRow) -> None:
         self.calls[row.event] = row
-        self.new_calls.add(row.event)
+        self.new_calls.append(row)
 
     def call(self, turn: TurnRow, event_id: bytes) -> CallRow | None:
         row = self.calls.get(event_id)
@@ -154,36 +160,50 @@ class Projector:
         return row
 
     def session_number(self, session: str) -> int | None:
-        row = self.sessions.get(session) or load_session(self.sql, session)
+        row = self.memory.sessions.get(session) or load_session(self.sql, session)
         return row.n if row else None
 
-    def holds_turn_at(self, segment: int, depth: int) -> bool:
-        fresh = any(row.segment == segment and row.depth == depth for row in self.new_turns)
-        return fresh or has_turn_at(self.sql, segment, depth)
+    def ends_segment(self, turn: TurnRow) -> bool:
+        """Is this the last turn of its segment, so that a first child can follow it there?"""
+        end = self.memory.ends.get(turn.segment)
+        if end is None and not has_turn_at(self.sql, turn.segment, turn.depth + 1):
+            end = self.memory.ends[turn.segment] = turn.depth
+        return end == turn.depth
 
     def flush(self) -> None:
-        """Every changed row into its table, once; the next `apply` starts from what is there."""
+        """Every new and every changed row into its table, once."""
         sql = self.sql
-        TURN.add(sql, self.new_turns)
-        self.changed.difference_update(row.id for row in self.new_turns)
-        for turn in self.turns.values():
-            if turn.id in self.changed:
-                TURN.change(sql, turn)
+        if self.new_turns:
+            TURN.add(sql, self.new_turns)
+            for row in self.new_turns:
+                self.changed_turns.pop(row.id, None)
+        for row in self.changed_turns.values():
+            TURN.change(sql, row)
         MESSAGE.add(sql, self.messages)
-        CALL.add(sql, [row for event, row in self.calls.items() if event in self.new_calls])
-        for event, row in self.calls.items():
-            if event not in self.new_calls:
-                CALL.change(sql, row)
-        for session in self.sessions.values():
-            if session.id in self.new_sessions:
-                SESSION.add(sql, (session,))
-            elif session.id in self.changed:
-                SESSION.change(sql, session)
+        self._flush_calls()
+        if self.new_sessions:
+            SESSION.add(sql, self.new_sessions)
+            for new in self.new_sessions:
+                self.changed_sessions.pop(new.id, None)
+        for session in self.changed_sessions.values():
+            SESSION.change(sql, session)
         HISTORY.add(sql, self.history)
-        for held in (self.turns, self.sessions, self.calls, self.new_turns, self.messages, self.history):
-            held.clear()
-        for known in (self.changed, self.new_calls, self.new_sessions):
-            known.clear()
+        for written in (self.new_turns, self.new_sessions, self.messages, self.history):
+            written.clear()
+        self.changed_turns.clear()
+        self.changed_sessions.clear()
+        self.memory.shrink()
+
+    def _flush_calls(self) -> None:
+        if not self.calls:
+            return
+        CALL.add(self.sql, self.new_calls)
+        for row in self.new_calls:
+            del self.calls[row.event]
+        for row in self.calls.values():
+            CALL.change(self.sql, row)
+        self.calls.clear()
+        self.new_calls.clear()
 
     def number(self, ref: str | UnsetType) -> int | None:
         return None if ref is UNSET else self.contents.number(ref)
@@ -196,16 +216,19 @@ class Projector:
 
 
 class Moment:
-    """Where an event stands: its arrival, its id, and the row of the stream it belongs to."""
+    """Where an event stands: its arrival, its time, its id, and the row of the stream it belongs to."""
 
-    __slots__ = ("at", "event_id", "n", "row")
+    __slots__ = ("event_id", "n", "row", "when")
 
-    def __init__(self, n: int, at: int, event_id: bytes, row: Any) -> None:
-        self.n, self.at, self.event_id, self.row = n, at, event_id, row
+    n: int
+    when: int
+    event_id: bytes
+    row: Any
 
 
 Handler = Callable[[Projector, Moment, Any], None]
 HANDLERS: dict[type, Handler] = {}
+BEGINNINGS = frozenset((dag.RunStarted, own.SessionCreated))
 
 
 def handles(kind: type) -> Callable[[Handler], Handler]:

@@ -10,7 +10,6 @@ from msgspec import UNSET, UnsetType
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.enums import CallState, RunExit, TurnStatus
-from weft.kernel.events import Event
 from weft.kernel.fields import (
     ImageFact,
     MessageFact,
@@ -24,9 +23,11 @@ from weft.kernel.fields import (
 )
 from weft.ledger.rows import CALL, CallRow, MessageRow, TurnRow
 from weft.ledger.runs import position_in_run
-from weft.ledger.views.projector import Moment, Projector, handles, plain, when_of
+from weft.ledger.views.projector import Moment, Projector, handles, plain
 
 ROWS_PER_EVENT = 65536
+PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
+RUNNING, COMPLETED, FAILED = CallState.RUNNING.value, CallState.COMPLETED.value, CallState.FAILED.value
 TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
@@ -34,13 +35,13 @@ TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_t
 def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None:
     turn = event.stream[4:]
     parent = None if event.fork is UNSET else view.turn(event.fork.turn)
-    segment, depth = _place(view, parent, event)
+    root, segment, depth = _place(view, parent, event)
     view.add_turn(
         TurnRow(
-            segment, depth, turn, moment.n,
+            segment, depth, turn, moment.n, root,
             parent.id if parent else None,
             None if event.session is UNSET else view.session_number(event.session),
-            event.actor, event.turn_type, TurnStatus.PENDING.value, when_of(event, moment.at), None,
+            event.actor, event.turn_type, PENDING, moment.when, None,
             None, None, event.role, view.name(event.toolset), _tools(view, event.tools),
             view.number(event.permissions_granted), None,
             None, None, None, None, None, None,
@@ -57,24 +58,23 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
     )  # fmt: skip
 
 
-def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int]:
+def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int, int]:
     """The parent's segment goes on if this is its first child and grows from its very end; else a new one begins."""
     if parent is None or event.fork is UNSET:
         n = _next_segment(view)
         view.sql.run("INSERT INTO segment(n, root, base) VALUES (?, ?, 1)", (n, n))
-        return n, 1
+        return n, n, 1
     depth = parent.depth + 1
     whole = parent.closed and bytes.fromhex(event.fork.event) == parent.last_event
-    if whole and not view.holds_turn_at(parent.segment, depth):
-        return parent.segment, depth
+    if whole and view.ends_segment(parent):
+        return parent.root, parent.segment, depth
     shown = None if whole else position_in_run(view.facts, parent, event.fork.event) + 1
     n = _next_segment(view)
-    (root,) = view.sql.one("SELECT root FROM segment WHERE n = ?", (parent.segment,)) or (n,)
     view.sql.run(
         "INSERT INTO segment(n, root, base, parent, parent_depth, parent_events) VALUES (?, ?, ?, ?, ?, ?)",
-        (n, root, depth, parent.segment, parent.depth, shown),
+        (n, parent.root, depth, parent.segment, parent.depth, shown),
     )
-    return n, depth
+    return parent.root, n, depth
 
 
 def _next_segment(view: Projector) -> int:
@@ -91,15 +91,15 @@ def _model_request(view: Projector, moment: Moment, event: dag.ModelRequest) -> 
     row: TurnRow = moment.row
     row.model = view.name(event.model)
     row.provider = view.name(event.provider) or row.provider
-    if row.status == TurnStatus.PENDING:
-        row.status = TurnStatus.STREAMING.value
+    if row.status == PENDING:
+        row.status = STREAMING
 
 
 @handles(dag.ModelResponse)
 def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -> None:
     row: TurnRow = moment.row
     if event.output is not UNSET:
-        _add_message(view, moment, event, event.output, None)
+        _add_message(view, moment, event.output, None)
         row.response = event.output.id
     row.model = view.name(event.model) or row.model
     _count(row, event.usage)
@@ -108,20 +108,20 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
 @handles(dag.HistoryAppend)
 def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -> None:
     row: TurnRow = moment.row
-    first_text = next((part.text for part in event.message.parts if isinstance(part, TextFact)), None)
-    if event.message.role == "system" and row.messages == 0 and first_text is not None:
-        row.system = view.contents.number(first_text)
-    _add_message(view, moment, event, event.message, view.name(event.list))
-    if event.message.role == "assistant":
-        row.response = event.message.id
+    message = event.message
+    if message.role == "system" and row.messages == 0:
+        texts = (part.text for part in message.parts if isinstance(part, TextFact))
+        row.system = view.number(next(texts, UNSET))
+    _add_message(view, moment, message, view.name(event.list))
+    if message.role == "assistant":
+        row.response = message.id
 
 
 def _count(row: TurnRow, usage: Usage | UnsetType) -> None:
     if usage is UNSET:
         return
     for field in TOKENS:
-        value = getattr(usage, field)
-        if value is not UNSET:
+        if (value := getattr(usage, field)) is not UNSET:
             setattr(row, field, (getattr(row, field) or 0) + value)
     row.total_tokens = (row.total_tokens or 0) + usage_total(usage)
 
@@ -135,22 +135,25 @@ def usage_total(usage: Usage) -> int:
     return 0 if usage.total_tokens is UNSET else usage.total_tokens
 
 
-def _add_message(view: Projector, moment: Moment, event: Event, message: MessageFact, listed: str | None) -> None:
+def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: str | None) -> None:
     row: TurnRow = moment.row
     parts = message.parts
-    only_text = len(parts) == 1 and isinstance(parts[0], TextFact)
-    text = view.contents.number(parts[0].text) if only_text else None  # type: ignore[union-attr]
-    thinking = next((part.text for part in parts if isinstance(part, ReasoningFact)), None)
+    text: int | None = None
+    shaped: str | None = None
+    thinking: int | None = None
+    if len(parts) == 1 and isinstance(only := parts[0], TextFact):
+        text = view.contents.number(only.text)
+    else:
+        shaped = orjson.dumps([_part(view, part) for part in parts]).decode()
+        thinking = next((view.contents.number(part.text) for part in parts if isinstance(part, ReasoningFact)), None)
     view.messages.append(
         MessageRow(
             row.segment, row.depth, row.messages, message.id, message.role,
             None if message.source is UNSET else message.source,
-            when_of(event, moment.at), row.events, text,
-            None if only_text else orjson.dumps([_part(view, part) for part in parts]).decode(),
-            listed,
+            moment.when, row.events, text, shaped, listed,
             None if message.parent is UNSET else message.parent,
             view.name(message.model),
-            None if thinking is None else view.contents.number(thinking),
+            thinking,
             view.number(message.thinking_config), view.number(message.context), view.number(message.metadata),
         )
     )  # fmt: skip
@@ -213,7 +216,7 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCall) -> None:
             None if event.message is UNSET else event.message,
             view.name(event.tool) or "", None if event.number is UNSET else event.number, view.name(event.server),
             view.contents.number(event.args), None, None, None,
-            CallState.RUNNING.value, None, None, when_of(event, moment.at), None, None, event.correlation_id,
+            RUNNING, None, None, moment.when, None, None, event.correlation_id,
         )
     )  # fmt: skip
     row.calls += 1
@@ -225,9 +228,7 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
         return 0
     place = (turn.segment, turn.depth, call_id)
     stored = view.sql.one("SELECT count(*) FROM tool_call WHERE segment = ? AND depth = ? AND call_id = ?", place)
-    fresh = sum(
-        event in view.new_calls and (row.segment, row.depth, row.call_id) == place for event, row in view.calls.items()
-    )
+    fresh = sum((row.segment, row.depth, row.call_id) == place for row in view.new_calls)
     return (stored[0] if stored else 0) + fresh
 
 
@@ -238,12 +239,12 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
     if call is None or call.outcome is not None:
         return
     call.outcome = event.status
-    call.status = (CallState.COMPLETED if event.status == "ok" else CallState.FAILED).value
+    call.status = COMPLETED if event.status == "ok" else FAILED
     call.result = view.number(event.result)
     if event.error is not UNSET:
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     call.spawned = None if event.spawned is UNSET else view.session_number(event.spawned)
-    call.completed_at = when_of(event, moment.at)
+    call.completed_at = moment.when
     call.result_position = turn.events if turn else None
 
 
@@ -265,15 +266,15 @@ def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> N
     for affected in event.affects:
         call = view.call(row, bytes.fromhex(affected.event_id))
         if call is not None and call.outcome is None:
-            call.outcome, call.status = "interrupted", CallState.FAILED.value
-            call.completed_at = when_of(event, moment.at)
+            call.outcome, call.status = "interrupted", FAILED
+            call.completed_at = moment.when
 
 
 @handles(dag.RunFinished)
 def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> None:
     row: TurnRow = moment.row
-    row.status = (TurnStatus.COMPLETED if event.exit == RunExit.SUCCESS else TurnStatus.FAILED).value
-    row.completed_at = when_of(event, moment.at)
+    row.status = COMPLETED if event.exit == RunExit.SUCCESS else FAILED
+    row.completed_at = moment.when
     if event.response is not UNSET:
         row.response = event.response
     if event.error is not UNSET:

@@ -6,16 +6,23 @@ from msgspec import UNSET
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
+from weft.kernel.contents import showable
 from weft.kernel.enums import TurnType
 from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
 from weft.ledger.runs import position_in_run
-from weft.ledger.views.projector import Moment, Projector, handles, plain, when_of
+from weft.ledger.views.projector import Moment, Projector, handles, plain
+
+
+def _text(view: Projector, ref: str) -> str | None:
+    """A label or a name as a column holds it."""
+    text = view.contents.content_text(view.contents.number(ref))
+    return None if text is None else showable(text)
 
 
 @handles(own.AgentCreated)
 def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> None:
     program = event.stream.partition(":")[2]
-    name = view.contents.content_text(view.contents.number(event.name)) or program
+    name = _text(view, event.name) or program
     taken = view.sql.one("SELECT 1 FROM program WHERE name = ?", (name,))
     view.sql.run(
         "INSERT INTO program(id, kind, name) VALUES (?, 'agent', ?)",
@@ -27,12 +34,12 @@ def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> 
 def _session_created(view: Projector, moment: Moment, event: own.SessionCreated) -> None:
     session = event.stream[8:]
     (highest,) = view.sql.one("SELECT max(n) FROM session") or (0,)
-    when = when_of(event, moment.at)
+    when = moment.when
     view.add_session(
         SessionRow(
-            max([highest or 0, *(row.n for row in view.sessions.values())]) + 1, session,
+            max([highest or 0, *(row.n for row in view.new_sessions)]) + 1, session,
             _free_label(view, event, session), event.persona,
-            None, None, None, None, 0, moment.event_id, "active", "created", None,
+            None, None, None, None, 0, moment.when, moment.event_id, "active", "created", None,
             plain(event.parent_session), plain(event.parent_turn),
             view.number(event.spawn_tool_call), view.number(event.task_description),
             view.number(event.routing_key), plain(event.origin), view.number(event.origin_session_id),
@@ -43,14 +50,14 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
 
 def _free_label(view: Projector, event: own.SessionCreated | own.SessionRenamed, session: str) -> str:
     """The label, or `replica/label` where another replica's session brings one that is taken here."""
-    label = view.contents.content_text(view.contents.number(event.label)) or session
+    label = _text(view, event.label) or session
     while _label_taken(view, label, session):
         label = f"{str(plain(event.replica) or 'imported')[-6:].lower()}/{label}"
     return label
 
 
 def _label_taken(view: Projector, label: str, session: str) -> bool:
-    fresh = any(row.label == label and row.id != session for row in view.sessions.values())
+    fresh = any(row.label == label and row.id != session for row in view.new_sessions)
     stored = "SELECT 1 FROM session WHERE label = ? AND status <> 'deleted' AND id <> ?"
     return fresh or view.sql.one(stored, (label, session)) is not None
 
@@ -59,7 +66,7 @@ def _label_taken(view: Projector, label: str, session: str) -> bool:
 def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
     turn = None if event.to is None else view.turn(event.to)
     events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
-    _move(view, moment, turn, events, when_of(event, moment.at), event.why, view.number(event.reason))
+    _move(view, moment, turn, events, moment.when, event.why, view.number(event.reason))
 
 
 @handles(dag.AgentForked)
@@ -67,7 +74,7 @@ def _agent_forked(view: Projector, moment: Moment, event: dag.AgentForked) -> No
     turn = view.turn(event.at_turn)
     whole = turn.closed and bytes.fromhex(event.at_event.event_id) == turn.last_event
     events = None if whole else position_in_run(view.facts, turn, event.at_event.event_id) + 1
-    _move(view, moment, turn, events, when_of(event, moment.at), "fork", None)
+    _move(view, moment, turn, events, moment.when, "fork", None)
 
 
 def _move(
@@ -76,18 +83,18 @@ def _move(
     session: SessionRow = moment.row
     if session.head is not None and (turn is None or turn.parent != session.head):
         _depart(view, session)
+        session.compaction = None if session.compaction else session.compaction
     session.head = turn.id if turn else None
     session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
     session.head_events = events
     session.lifecycle = "active"
     if turn is not None and turn.type == TurnType.COMPACTION:
         session.compaction = None
-    earlier = view.sql.one("SELECT since FROM history WHERE session = ? AND k = ?", (session.n, session.moves - 1))
-    since = max([when, *(earlier or ()), *(row.since for row in view.history if row.session == session.n)])
+    session.since = max(session.since, when)
     view.history.append(
         HistoryRow(
             session.n, session.moves, moment.n, session.head, session.head_segment, session.head_depth, events,
-            when, since, why, reason,
+            when, session.since, why, reason,
         )
     )  # fmt: skip
     session.moves += 1
@@ -104,21 +111,23 @@ def _depart(view: Projector, session: SessionRow) -> None:
 @handles(own.SessionArchived)
 def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
     moment.row.status = event.status
+    view.memory.labels.clear()
 
 
 @handles(own.SessionRenamed)
 def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed) -> None:
     moment.row.label = _free_label(view, event, moment.row.id)
+    view.memory.labels.clear()
 
 
 @handles(own.AliasAdded)
 def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
-    alias = view.contents.content_text(view.contents.number(event.alias))
+    alias = _text(view, event.alias)
     if alias is not None:
         view.sql.run(
             "INSERT INTO alias(alias, session, created_at, reason) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (alias) DO UPDATE SET session = excluded.session, reason = excluded.reason",
-            (alias, moment.row.n, when_of(event, moment.at), event.reason),
+            (alias, moment.row.n, moment.when, event.reason),
         )
 
 

@@ -51,6 +51,8 @@ class _SqliteBase:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes
         self._schema = schema or shipped_schema()
         self._tail = Tail()
+        self._tip: Tip | None = None
+        self._version: int | None = None
         self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
         self._pid = os.getpid()
         self._closed = False
@@ -131,6 +133,7 @@ class _SqliteBase:
                 sql.run("BEGIN IMMEDIATE")
                 tip = self._run_all(sql, jobs, results)
                 sql.run("COMMIT")
+                self._version = sql.connection.data_version()
                 self._committed(tip)
         except BaseException as error:  # whatever it was, every waiting caller must hear of it
             self._discard_writer()
@@ -145,26 +148,34 @@ class _SqliteBase:
             job.succeed(result)
 
     def _run_all(self, sql: SqliteSql, jobs: Sequence[Job[Work]], results: list[tuple[Job[Work], Any]]) -> Tip:
-        reader = FactReader(sql)
-        tip = reader.tip()
-        self._tail.refresh(reader)
-        alone = len(jobs) == 1
+        tip, undisturbed, alone = self._start(sql), self._tip is not None, len(jobs) == 1
         for job in jobs:
             facts = FactWriter(sql, self._tail, tip, self._random_bytes, self._clock.now_ms())
             if not alone:
                 sql.run("SAVEPOINT job")
             try:
-                result = job.work(WriteTxn(sql, facts))
-                tip = facts.settle()
+                result = job.work(WriteTxn(sql, facts, undisturbed))
+                tip, undisturbed = facts.settle(), True
                 results.append((job, result))
             except Exception as error:  # any failure of one caller's work is that caller's alone
                 job.fail(self._work_error(error))
                 sql.run("ROLLBACK" if alone else "ROLLBACK TO job")
+                undisturbed = False
                 if alone:
                     sql.run("BEGIN")
             if not alone:
                 sql.run("RELEASE job")
+        self._tip = tip if undisturbed else None
         return tip
+
+    def _start(self, sql: SqliteSql) -> Tip:
+        """Where the log ends. The database tells whether another connection has written since our last commit."""
+        if self._tip is None or sql.connection.data_version() != self._version:
+            self._tip = None
+            reader = FactReader(sql)
+            self._tail.refresh(reader)
+            return reader.tip()
+        return self._tip
 
     def _work_error(self, error: Exception) -> Exception:
         if isinstance(error, apsw.ConstraintError):
@@ -275,6 +286,7 @@ class SqliteStore(_SqliteBase):
     def _discard_writer(self) -> None:
         """After a failed commit nothing in memory is trusted: the next write reads the file afresh."""
         self._tail.forget()
+        self._tip = None
         if self._write_sql is not None:
             self._write_sql.connection.close(True)
             self._write_sql = None
@@ -383,6 +395,7 @@ class MemoryStore(_SqliteBase):
 
     def _discard_writer(self) -> None:
         self._tail.forget()
+        self._tip = None
         if self._sql.connection.in_transaction:
             self._sql.run("ROLLBACK")
 

@@ -57,6 +57,7 @@ CREATE TABLE turn (
     depth INTEGER NOT NULL,
     id TEXT NOT NULL,
     n INTEGER NOT NULL,
+    root INTEGER NOT NULL,          -- first segment of its tree
     parent TEXT,
     session INTEGER,
     persona TEXT NOT NULL,
@@ -152,6 +153,7 @@ CREATE TABLE session (
     head_depth INTEGER,
     head_events INTEGER,            -- null: the whole turn
     moves INTEGER NOT NULL,
+    since INTEGER NOT NULL,         -- of its last move
     last_event BLOB NOT NULL,
     status TEXT NOT NULL,
     lifecycle TEXT NOT NULL,

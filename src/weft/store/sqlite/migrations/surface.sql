@@ -54,9 +54,11 @@ CREATE VIEW threads AS
         t.depth,
         COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
         (SELECT lower(hex(digest)) FROM content WHERE n = t.system) AS system_prompt_hash,
-        (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND (
-            NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n)
-            OR NOT EXISTS (SELECT 1 FROM turn o WHERE o.session = s.n AND o.depth = t.depth AND o.n > t.n))) AS thread_key
+        (SELECT s.label || '#' || t.depth FROM session s
+            WHERE s.n = t.session AND s.status <> 'deleted' AND t.status = 'completed' AND (
+                NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n)
+                OR NOT EXISTS (SELECT 1 FROM turn o WHERE o.session = s.n AND o.depth = t.depth AND o.n > t.n
+                    AND o.status = 'completed'))) AS thread_key
     FROM turn t;
 
 CREATE VIEW sessions AS
@@ -84,7 +86,9 @@ CREATE VIEW messages AS
                 SELECT c.text FROM json_each(m.parts) j JOIN content_text c ON c.n = json_extract(j.value, '$.text')
                 WHERE json_extract(j.value, '$.type') = 'text' ORDER BY j.key)) END AS content,
         m.source, m.seq AS sequence, m.at AS created_at,
-        (SELECT text FROM content_text WHERE n = m.thinking) AS thinking,
+        CASE WHEN m.thinking IS NOT NULL THEN (SELECT group_concat(text, char(10)) FROM (
+            SELECT c.text FROM json_each(m.parts) j JOIN content_text c ON c.n = json_extract(j.value, '$.text')
+            WHERE json_extract(j.value, '$.type') = 'reasoning' ORDER BY j.key)) END AS thinking,
         (SELECT text FROM content_text WHERE n = m.context) AS context_json,
         (SELECT text FROM content_text WHERE n = m.metadata) AS metadata_json,
         m.parent AS parent_message_id,
@@ -97,10 +101,16 @@ CREATE VIEW messages AS
                 SELECT CASE json_extract(j.value, '$.type')
                     WHEN 'image_url' THEN json_object('type', 'image_url',
                         'url', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.url')),
-                        'detail', json_extract(j.value, '$.detail'))
+                        'detail', CASE WHEN json_extract(j.value, '$.detail') LIKE '#%'
+                            THEN (SELECT text FROM content_text
+                                WHERE n = CAST(substr(json_extract(j.value, '$.detail'), 2) AS INTEGER))
+                            ELSE json_extract(j.value, '$.detail') END)
                     WHEN 'tool_use' THEN json_object('type', 'tool_use',
                         'id', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.id')),
-                        'name', json_extract(j.value, '$.name'),
+                        'name', CASE WHEN json_extract(j.value, '$.name') LIKE '#%'
+                            THEN (SELECT text FROM content_text
+                                WHERE n = CAST(substr(json_extract(j.value, '$.name'), 2) AS INTEGER))
+                            ELSE json_extract(j.value, '$.name') END,
                         'input', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.input')))
                     WHEN 'tool_result' THEN json_object('type', 'tool_result',
                         'tool_call_id', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.tool_call_id')),
@@ -123,7 +133,12 @@ CREATE VIEW tool_calls AS
         (SELECT text FROM content_text WHERE n = c.error) AS error,
         c.status, (SELECT label FROM session WHERE n = c.spawned) AS spawned_session_label,
         c.started_at, c.completed_at, c.seq AS sequence,
-        (SELECT text FROM content_text WHERE n = c.call_id) AS call_id, c.outcome, c.server, c.error_code,
+        (SELECT text FROM content_text WHERE n = c.call_id) AS call_id, c.outcome,
+        CASE WHEN c.server LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.server, 2) AS INTEGER))
+            ELSE c.server END AS server,
+        CASE WHEN c.error_code LIKE '#%'
+            THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.error_code, 2) AS INTEGER))
+            ELSE c.error_code END AS error_code,
         c.correlation AS correlation_id
     FROM tool_call c JOIN turn t ON t.segment = c.segment AND t.depth = c.depth;
 

@@ -1,0 +1,1 @@
+"""What people and programs meet: only here are the environment, the arguments and the home folder read."""

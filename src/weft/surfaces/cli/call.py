@@ -1,0 +1,88 @@
+"""One run of the program: what was asked for around the command itself, and how its answer goes out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.surfaces.cli.locating import find_ledger
+from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen
+from weft.surfaces.cli.zones import LocalZone
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+
+
+class Call:
+    """The options that every command takes, wherever they stand on the command line."""
+
+    def __init__(self) -> None:
+        self.ledger: str | None = None
+        self.json = self.quiet = self.no_color = self.no_pager = False
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Options after the command add to those before it."""
+        self.ledger = options["ledger"] or self.ledger
+        self.json |= options["json"]
+        self.quiet |= options["quiet"]
+        self.no_color |= options["no_color"]
+        self.no_pager |= options["no_pager"]
+
+    @cached_property
+    def screen(self) -> Screen:
+        return stdout_screen(no_color=self.no_color, no_pager=self.no_pager)
+
+    def reading(self) -> Ledger:
+        """The ledger, for a command that never writes."""
+        return self._open(find_ledger(self.ledger), create=False, read_only=True)
+
+    def writing(self) -> Ledger:
+        return self._open(find_ledger(self.ledger), create=False)
+
+    def making(self, path: str) -> Ledger:
+        return self._open(path, create=True)
+
+    def recovering(self, path: str) -> Ledger:
+        return self._open(path, create=False, accept=True)
+
+    def _open(self, path: str, *, create: bool, read_only: bool = False, accept: bool = False) -> Ledger:
+        from weft.opening import open as open_ledger
+
+        return open_ledger(path, create=create, read_only=read_only, accept_rollback=accept, zone=LocalZone())
+
+    def answer(self, value: Any, *lines: Line) -> None:
+        """The outcome: a JSON document, or lines for people."""
+        if self.json:
+            self.document(value)
+        else:
+            for line in lines:
+                self.screen.show(*line)
+
+    def document(self, value: Any) -> None:
+        from weft.surfaces.cli.shapes import document, to_json
+
+        click.echo(document(to_json(value), indent=self.screen.terminal), color=True)
+
+    def documents(self, items: Iterable[Any]) -> None:
+        """A list as one JSON document."""
+        from weft.surfaces.cli.shapes import list_document
+
+        for line in list_document(items):
+            click.echo(line, color=True)
+
+    def note(self, *line: Span | str) -> None:
+        """Something a person may want to know beside the answer: what to do next, how to undo it."""
+        if not (self.quiet or self.json):
+            aside = Screen(
+                color=sys.stderr.isatty() and not self.no_color and colours_wanted(),
+                unicode=False,
+                terminal=False,
+                columns=0,
+                rows=0,
+                paging=False,
+            )
+            click.echo(aside.render(line), err=True, color=aside.color)

@@ -1,0 +1,54 @@
+"""What every command has in common: the shared options, before or after its name, and help in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from weft.surfaces.cli.call import Call
+
+SHARED = ("ledger", "json", "quiet", "no_color", "no_pager")
+
+
+def shared_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--ledger"],
+            metavar="PATH_OR_URL",
+            help="The ledger to use; else WEFT_LEDGER, else .weft/ledger.db here or above, else the user's own.",
+        ),
+        click.Option(["--json"], is_flag=True, help="Answer with one JSON document."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="No notes, hints or progress."),
+        click.Option(["--no-color"], is_flag=True, help="No colours, as with NO_COLOR."),
+        click.Option(["--no-pager"], is_flag=True, help="Long output straight to the terminal."),
+    ]
+
+
+def take_shared(ctx: click.Context) -> Call:
+    """Move the shared options out of the command's own into the call."""
+    call = ctx.ensure_object(Call)
+    call.take({name: ctx.params.pop(name) for name in SHARED})
+    return call
+
+
+class SharedCommand(click.Command):
+    """A command with the shared options; its function gets the call first."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += shared_options()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        take_shared(ctx)
+        return super().invoke(ctx)
+
+
+def command(name: str) -> Callable[[Callable[..., int | None]], SharedCommand]:
+    """Make a function a command. It returns an exit code where that is not 0."""
+
+    def made(function: Callable[..., int | None]) -> SharedCommand:
+        return click.command(name, cls=SharedCommand)(click.pass_obj(function))
+
+    return made

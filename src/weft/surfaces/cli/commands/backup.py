@@ -1,0 +1,25 @@
+"""`weft backup`: a copy of one moment, while everybody goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Span
+
+
+@weft_command("backup")
+@click.argument("file")
+def command(call: Call, file: str) -> None:
+    """Copy the ledger while it is in use.
+
+    FILE must not exist yet; it is a ledger itself.
+    """
+    with call.reading() as ledger, progress(call, "backup") as bar:
+        ledger.backup(file, progress=bar.counted)
+    size = Path(file).stat().st_size
+    call.answer({"file": file, "bytes": size}, ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])

@@ -1,0 +1,31 @@
+"""`weft completion`: what a shell needs to complete commands, options and sessions."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_WEFT_COMPLETE"
+
+
+@weft_command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def command(ctx: click.Context, call: Call, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    For bash add `eval "$(weft completion bash)"` to ~/.bashrc; for zsh the same with zsh to ~/.zshrc; for fish write
+    the output to ~/.config/fish/completions/weft.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None, "click completes for every shell of the choice"
+    script = found(ctx.find_root().command, {}, "weft", VARIABLE).source()
+    if call.json:
+        call.document({"shell": shell, "script": script})
+    else:
+        click.echo(script)

@@ -1,0 +1,48 @@
+"""`weft context`: exactly what an agent saw, or would see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from weft.ledger.contexts import Context
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.transcript import Transcript
+from weft.surfaces.cli.turn_lines import counted
+
+
+@weft_command("context")
+@arguments.rev(required=False)
+@arguments.session_option("What the next turn of this session would see. Default: main.")
+def command(call: Call, rev: str | None, session: str | None) -> None:
+    """Show what an agent saw at a turn, or would see next.
+
+    With REV: what the agent was given before it answered that turn. Without: what the session's next turn would be
+    given before its own query.
+    """
+    if rev is not None and session is not None:
+        raise click.UsageError("REV and --session exclude each other")
+    with call.reading() as ledger:
+        found = ledger.context(rev, session=session)
+    if call.json:
+        call.document(found)
+    elif found.messages:
+        call.screen.page(_lines(found, call.screen.columns))
+    else:
+        call.note("the context is empty: nothing has been said there yet")
+
+
+def _lines(context: Context, columns: int) -> Iterator[Line]:
+    said = [counted(len(context.messages), "message")]
+    if context.compaction is not None:
+        said.append(f"after compaction {short(context.compaction)}")
+    if context.observed:
+        said.append("as the model request recorded it")
+    yield [Span(", ".join(said), "dim")]
+    yield []
+    yield from Transcript(full=True, columns=columns).lines(context.messages)

@@ -1,0 +1,67 @@
+"""`weft diff`: two threads from where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.ledger.model import Turn
+from weft.ledger.threads import ThreadDiff
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.history import Reader
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.transcript import Transcript, in_order
+from weft.surfaces.cli.turn_lines import counted, one_line
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+
+
+@weft_command("diff")
+@arguments.rev("left")
+@arguments.rev("right")
+@click.option("-p", "--patch", is_flag=True, help="What was said and done in the turns, not only their first lines.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if the threads differ.")
+def command(call: Call, left: str, right: str, patch: bool, exit_code: bool) -> int:
+    """Show where two threads part.
+
+    Turns that only LEFT has are marked with -, turns that only RIGHT has with +.
+    """
+    with call.reading() as ledger:
+        found = ledger.diff(left, right)
+        if call.json:
+            call.document(found)
+        else:
+            call.screen.page(_Comparison(ledger, patch, call.screen.columns).lines(left, right, found))
+    return DIFFERENT if exit_code and (found.left or found.right) else OK
+
+
+class _Comparison:
+    """The lines of a difference."""
+
+    def __init__(self, ledger: Ledger, patch: bool, columns: int) -> None:
+        self._ledger, self._patch, self._columns = ledger, patch, columns
+        self._reader = Reader(ledger)
+
+    def lines(self, left: str, right: str, found: ThreadDiff) -> Iterator[Line]:
+        yield [Span(f"--- {left} ({counted(len(found.left), 'turn')} of its own)", "heading")]
+        yield [Span(f"+++ {right} ({counted(len(found.right), 'turn')} of its own)", "heading")]
+        if found.ancestor is None:
+            yield [Span("the threads share no turn", "dim")]
+        else:
+            yield ["  ", *one_line(self._ledger.turn(found.ancestor), self._reader, self._columns - 2)]
+        yield from self._side("- ", "bad", found.left)
+        yield from self._side("+ ", "good", found.right)
+
+    def _side(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
+        transcript = Transcript(full=True, columns=self._columns)
+        for turn in turns:
+            yield [Span(sign, style), *one_line(turn, self._reader, self._columns - 2)]
+            if self._patch:
+                for line in transcript.lines(in_order(self._ledger, turn.id)):
+                    yield [Span(sign, style), "  ", *line]

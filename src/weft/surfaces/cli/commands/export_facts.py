@@ -1,0 +1,29 @@
+"""`weft export-facts`: the facts, as lines that another ledger can take in."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.streams import STANDARD, stdout_bytes
+from weft.surfaces.cli.turn_lines import counted
+
+
+@weft_command("export-facts")
+@click.argument("file")
+def command(call: Call, file: str) -> None:
+    """Write every fact as a JSON line.
+
+    FILE must not exist yet; - is standard output. Into an empty ledger the lines give the same digests.
+    """
+    with call.reading() as ledger:
+        if file == STANDARD:
+            ledger.export_facts(stdout_bytes())
+            return
+        with progress(call, "export") as bar:
+            bar.counted(0)
+            lines = ledger.export_facts(file)
+    call.answer({"file": file, "lines": lines}, [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])

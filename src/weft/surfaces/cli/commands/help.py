@@ -1,0 +1,63 @@
+"""`weft help`: commands and topics explained."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import EXIT_CODES
+
+REVISIONS = """\
+How to name a turn:
+  main              the head of a session, by its label or an alias
+  main~2            two turns before it; main^ is main~1
+  main@{3}          where the session stood three moves ago; `weft reflog main` lists them
+  main@{yesterday}  where it stood then; also {2 hours ago}, {2026-11-15}, {2026-11-15 09:30}
+  main#7            the turn that the session made at depth 7
+  6X2ZK4PD          the last 6 letters or more of a turn's id, or all 26
+  4f9c2a1           the first 7 digits or more of a turn's digest, or of an event inside it
+Times are read in your own zone; --json answers in UTC."""
+ENVIRONMENT = """\
+What the environment says:
+  WEFT_LEDGER    the ledger to use when --ledger does not name one
+  XDG_DATA_HOME  where your own ledger lies (weft/ledger.db); default ~/.local/share
+  NO_COLOR       any value: no colours
+  PAGER, LESS    how long output is shown on a terminal
+  TZ             the zone that times are shown and read in"""
+
+
+def exit_codes() -> str:
+    return "\n".join(["Exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
+
+
+TOPICS = {"revisions": REVISIONS, "exit-codes": exit_codes(), "environment": ENVIRONMENT}
+
+
+@weft_command("help")
+@click.argument("topic", required=False)
+@click.pass_context
+def command(ctx: click.Context, call: Call, topic: str | None) -> None:
+    """Explain a command or a topic.
+
+    Topics: revisions, exit-codes, environment.
+    """
+    text = _text(ctx.find_root(), topic)
+    if call.json:
+        call.document({"topic": topic, "text": text})
+    else:
+        click.echo(text)
+
+
+def _text(root: click.Context, topic: str | None) -> str:
+    if topic is None:
+        return root.get_help()
+    if topic in TOPICS:
+        return TOPICS[topic]
+    group = root.command
+    assert isinstance(group, click.Group)
+    found = group.get_command(root, topic)
+    if found is None:
+        raise click.UsageError(f"there is no command or topic {topic!r}; topics are {', '.join(TOPICS)}")
+    with click.Context(found, parent=root, info_name=topic) as ctx:
+        return found.get_help(ctx)

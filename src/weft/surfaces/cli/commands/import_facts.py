@@ -1,0 +1,26 @@
+"""`weft import-facts`: facts that another ledger wrote."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.streams import STANDARD, stdin_bytes
+from weft.surfaces.cli.turn_lines import counted
+
+
+@weft_command("import-facts")
+@click.argument("file")
+def command(call: Call, file: str) -> None:
+    """Bring facts in from JSON lines.
+
+    FILE is what `weft export-facts` wrote; - is standard input. Facts that are known already are passed over, so an
+    import that was cut short is simply run again.
+    """
+    with call.writing() as ledger, progress(call, "import") as bar:
+        source = stdin_bytes() if file == STANDARD else file
+        brought = ledger.import_facts(source, progress=bar.counted)
+    new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
+    call.answer(brought, [f"{new}, {brought.known:,} known already"])

@@ -1,0 +1,51 @@
+"""`weft init`: a new ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.locating import FOLDER, named_ledger, place_for, user_ledger
+from weft.surfaces.cli.screen import Span
+
+
+@weft_command("init")
+@click.argument("path", required=False)
+@click.option("--user", is_flag=True, help="Make your own ledger, used wherever there is no nearer one.")
+def command(call: Call, path: str | None, user: bool) -> None:
+    """Make a ledger in a folder, or as a file.
+
+    In the folder PATH (this one if none is given) the ledger is .weft/ledger.db; a PATH that ends in .db is the file
+    itself. A ledger that is already there is left as it is.
+    """
+    if path and user:
+        raise click.UsageError("PATH and --user exclude each other")
+    place = _place(call, path, user)
+    is_new = not place.exists()
+    if is_new:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _hide_from_git(place.parent)
+    with call.making(str(place)) as ledger:
+        answer = {"path": str(place), "created": is_new, "replica": ledger.replica}
+    said = "made a ledger at " if is_new else "there is a ledger already at "
+    call.answer(answer, [said, Span(str(place), "heading")])
+    if is_new:
+        call.note('record a turn with `weft record --query "…" --response "…"`, then look at it with `weft log`')
+
+
+def _place(call: Call, path: str | None, user: bool) -> Path:
+    if user:
+        return user_ledger()
+    named = named_ledger(call.ledger) if path is None else None
+    if named is not None and "://" not in named and named != ":memory:":
+        return Path(named)
+    return place_for(path or ".").absolute()
+
+
+def _hide_from_git(folder: Path) -> None:
+    """What agents said is not committed by accident with the code beside it."""
+    if folder.name == FOLDER and not (folder / ".gitignore").exists():
+        (folder / ".gitignore").write_text("*\n")

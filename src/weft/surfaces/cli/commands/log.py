@@ -1,0 +1,97 @@
+"""`weft log`: turns of the whole ledger or of one thread, as a list or as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from weft.ledger.model import Turn
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, Place, gutter, gutter_below, upward
+from weft.surfaces.cli.history import Reader, chosen_turns
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import entry, mark, one_line
+
+
+@weft_command("log")
+@arguments.rev(required=False)
+@click.option("--graph", is_flag=True, help="Draw the branches.")
+@click.option("--oneline", is_flag=True, help="One line for each turn.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N turns.")
+@arguments.session_option("Only turns that this session made.")
+def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int | None, session: str | None) -> None:
+    """Show turns, the newest first.
+
+    Without REV all turns are shown; with REV that turn and its ancestors.
+    """
+    with call.reading() as ledger:
+        reader = Reader(ledger)
+        turns = chosen_turns(ledger, rev, session, limit)
+        if call.json:
+            call.documents(_shape(turn, reader) for turn in turns)
+            return
+        first = next(turns, None)
+        if first is None:
+            call.note(_nothing(rev, session, limit))
+            return
+        drawing = _Drawing(reader, oneline, call.screen.columns)
+        every = _chain(first, turns)
+        glyphs = UNICODE if call.screen.unicode else ASCII
+        call.screen.page(drawing.graph(list(every), glyphs) if graph else drawing.plain(every))
+
+
+def _chain(first: Turn, rest: Iterable[Turn]) -> Iterator[Turn]:
+    yield first
+    yield from rest
+
+
+def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:
+    if session is not None:
+        return f"session {session!r} has made no turns here"
+    if limit == 0 or rev is not None:
+        return "no turns asked for"
+    return 'no turns yet: record one with `weft record --query "…" --response "…"`, or pipe JSON to `weft record`'
+
+
+def _shape(turn: Turn, reader: Reader) -> dict[str, Any]:
+    made: dict[str, Any] = to_json(turn)
+    return {**made, "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
+
+
+class _Drawing:
+    """The turns of a log as lines."""
+
+    def __init__(self, reader: Reader, oneline: bool, columns: int) -> None:
+        self._reader, self._oneline, self._columns = reader, oneline, columns
+
+    def _lines(self, turn: Turn, taken: int = 0) -> Iterator[Line]:
+        room = self._columns - taken
+        if self._oneline:
+            yield one_line(turn, self._reader, room)
+        else:
+            yield from entry(turn, self._reader, room)
+
+    def plain(self, turns: Iterable[Turn]) -> Iterator[Line]:
+        for i, turn in enumerate(turns):
+            if i and not self._oneline:
+                yield []
+            yield from self._lines(turn)
+
+    def graph(self, turns: list[Turn], glyphs: Glyphs) -> Iterator[Line]:
+        known = {turn.id: turn for turn in turns}
+        for row in upward([(turn.id, turn.parent_id) for turn in turns]):
+            if row.place is not Place.TURN:
+                yield [Span(gutter(row, glyphs), "line")]
+                continue
+            turn = known[row.turn]
+            beside, below = gutter(row, glyphs), gutter_below(row, glyphs)
+            first, *further = self._lines(turn, len(below) + 1)
+            yield [Span(beside, "line"), mark(turn, glyphs), " ", *first]
+            yield from ([Span(below, "line"), " ", *line] for line in further)
+            if not self._oneline and row.goes_on:
+                yield [Span(below, "line")]

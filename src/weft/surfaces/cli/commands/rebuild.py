@@ -1,0 +1,20 @@
+"""`weft rebuild`: every view from the facts."""
+
+from __future__ import annotations
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.turn_lines import counted
+
+
+@weft_command("rebuild")
+def command(call: Call) -> None:
+    """Make every view anew from the facts.
+
+    Facts are never touched; readers go on meanwhile.
+    """
+    with call.writing() as ledger, progress(call, "rebuild") as bar:
+        changed = ledger.rebuild(progress=bar.staged)
+    said = f"mended {counted(changed, 'row')}" if changed else "every view was right already"
+    call.answer({"changed": changed}, [said])

@@ -1,0 +1,63 @@
+"""`weft record`: one turn, durable when the command returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from weft.kernel.chain import Receipt
+from weft.ledger.model import RecordedTurn
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.streams import read_input
+from weft.surfaces.cli.turn_input import TurnInput, read_turn
+
+DEFAULT_SESSION = "main"
+NO_TURN = "no turn was given: pipe it as JSON, name a FILE, or use --query and --response"
+
+
+@weft_command("record")
+@click.argument("file", required=False)
+@arguments.session_option("The session to record in; made if it does not exist. Default: main.")
+@click.option("--query", metavar="TEXT", help="What was asked.")
+@click.option("--response", metavar="TEXT", help="What was answered.")
+@click.option("--model", metavar="NAME", help="Who answered.")
+def command(call: Call, file: str | None, **options: str | None) -> None:
+    """Record a turn, from JSON or from options.
+
+    The turn is a JSON object with the fields of `Ledger.record_turn` (session, query, response, model, usage,
+    tool_calls and more), read from FILE or from standard input. With --query or --response nothing is read unless
+    FILE is given. Options win over the object's fields.
+    """
+    turn = _fields(file, {name: value for name, value in options.items() if value is not None})
+    with call.writing() as ledger:
+        for pin in ("parent", "expected"):
+            if isinstance(turn.get(pin), str):
+                turn[pin] = ledger.resolve(turn[pin])
+        made = ledger.record_turn(**turn)
+    if call.quiet and not call.json:
+        call.screen.show(made.id)
+    else:
+        call.answer(made, *_lines(made, made.receipt))
+
+
+def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
+    told = file is None and ("query" in options or "response" in options)
+    turn = TurnInput() if told else read_turn(read_input(file, NO_TURN))
+    fields = {**turn.given(), **options}
+    if not {"session", "parent"} & fields.keys():
+        fields["session"] = DEFAULT_SESSION
+    return fields
+
+
+def _lines(made: RecordedTurn, receipt: Receipt) -> list[Line]:
+    where = f"{made.session} at depth {made.depth}" if made.session else f"no session, depth {made.depth}"
+    return [
+        [Span("turn     ", "dim"), Span(made.id, "id")],
+        [Span("session  ", "dim"), where],
+        [Span("digest   ", "dim"), made.digest],
+        [Span("receipt  ", "dim"), f"{receipt.replica} {receipt.n} {receipt.log}"],
+    ]

@@ -1,0 +1,41 @@
+"""`weft reflog`: every place a session has stood."""
+
+from __future__ import annotations
+
+import click
+
+from weft.ledger.model import HeadMove
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.history import find_session, short
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.zones import local_time
+
+HEADER = ("name", "turn", "when", "why", "reason")
+
+
+@weft_command("reflog")
+@arguments.session()
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N moves.")
+def command(call: Call, session: str, limit: int | None) -> None:
+    """Show where a session has stood.
+
+    The newest first; each line names the place as `weft show`, `weft move` and the others take it.
+    """
+    with call.reading() as ledger:
+        found = find_session(ledger, session)
+        moves = ledger.reflog(found.id, limit=limit)
+    if call.json:
+        call.documents(map(to_json, moves))
+    elif moves:
+        call.screen.table([_row(found.label, move) for move in moves], HEADER)
+    else:
+        call.note(f"session {found.label!r} has not moved yet: its first turn will be the first line here")
+
+
+def _row(label: str, move: HeadMove) -> tuple[Span | str, ...]:
+    turn = "-" if move.turn_id is None else short(move.turn_id)
+    name = Span(f"{label}@{{{move.number}}}", "label")
+    return name, Span(turn, "id"), local_time(move.changed_at), move.why, move.reason or ""

@@ -1,0 +1,26 @@
+"""`weft rename`: another label for a session."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.undo import undo
+
+
+@weft_command("rename")
+@arguments.session()
+@click.argument("label")
+def command(call: Call, session: str, label: str) -> None:
+    """Give a session another label.
+
+    Its turns, its reflog and its aliases stay.
+    """
+    with call.writing() as ledger:
+        before = ledger.session(session).label
+        renamed = ledger.rename_session(session, label)
+    call.answer(renamed, [Span(before, "label"), " is now ", Span(renamed.label, "label")])
+    call.note(undo("rename", renamed.label, before))

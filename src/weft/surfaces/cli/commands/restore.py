@@ -1,0 +1,39 @@
+"""`weft restore`: back to where a session stood."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.ledger.model import Session
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.history import find_session, short
+from weft.surfaces.cli.screen import Span
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+
+
+@weft_command("restore")
+@arguments.session()
+@click.argument("number", type=click.IntRange(min=0), metavar="[N]", required=False)
+@click.option("--reason", metavar="TEXT", help="Why, for the reflog.")
+def command(call: Call, session: str, number: int | None, reason: str | None) -> None:
+    """Move a session back, or bring a deleted one back.
+
+    N counts the lines of `weft reflog`: 1 is where the session stood before its last move. Without N an active session
+    goes back by 1, a deleted or archived one becomes active again where it stood.
+    """
+    with call.writing() as ledger:
+        restored = _restore(ledger, find_session(ledger, session), number, reason)
+    head = "no turn" if restored.head is None else short(restored.head)
+    call.answer(restored, [Span(restored.label, "label"), " stands at ", Span(head, "id")])
+
+
+def _restore(ledger: Ledger, session: Session, number: int | None, reason: str | None) -> Session:
+    if number is None and session.status != "active":
+        return ledger.unarchive_session(session.id, reason=reason)
+    return ledger.restore_session(session.id, 1 if number is None else number, reason=reason)

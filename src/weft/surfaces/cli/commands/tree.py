@@ -1,0 +1,44 @@
+"""`weft tree`: a whole tree of turns, from its root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weft.ledger.model import Turn
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, downward, gutter
+from weft.surfaces.cli.history import Reader
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import mark, one_line
+
+
+@weft_command("tree")
+@arguments.rev()
+def command(call: Call, rev: str) -> None:
+    """Show the whole tree that a turn belongs to.
+
+    From the root on; the longest branch runs straight down, the others are set in.
+    """
+    with call.reading() as ledger:
+        turns, reader = ledger.tree(rev), Reader(ledger)
+        if call.json:
+            call.documents(_shape(turn, reader) for turn in turns)
+        else:
+            glyphs = UNICODE if call.screen.unicode else ASCII
+            call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
+
+
+def _shape(turn: Turn, reader: Reader) -> dict[str, Any]:
+    made: dict[str, Any] = to_json(turn)
+    return {**made, "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
+
+
+def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> Iterator[Line]:
+    known = {turn.id: turn for turn in turns}
+    for row in downward([(turn.id, turn.parent_id) for turn in turns]):
+        turn, beside = known[row.turn], gutter(row, glyphs)
+        yield [Span(beside, "line"), mark(turn, glyphs), " ", *one_line(turn, reader, columns - len(beside) - 2)]

@@ -1,0 +1,169 @@
+"""The forest of turns as lines: where each turn stands, and how the lines around it run. Pure, and never recursive.
+
+Newest first (`upward`), a branch is drawn as soon as it is complete and bends into its parent's line, so ten thousand
+children of one turn take two columns. Oldest first (`downward`), the heaviest branch runs straight on and the others
+are set in beside it, which keeps the columns under the logarithm of the turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+COLUMNS = 8
+
+
+class Place(Enum):
+    """What a row of the drawing shows."""
+
+    TURN = "turn"
+    BRANCH = "branch"  # a turn that leaves the line to its left
+    JOIN = "join"  # a line that ends in the one to its left
+    CUT = "cut"  # the line goes on to turns that are not shown
+    GAP = "gap"  # between two trees
+
+
+class Row(NamedTuple):
+    place: Place
+    column: int = 0
+    turn: str = ""
+    goes_on: bool = False  # a line leaves the turn downwards
+
+
+Node = tuple[str, str | None]
+
+
+class Glyphs(NamedTuple):
+    line: str
+    join: str
+    branch: str
+    cut: str
+    turn: dict[str, str]
+
+
+UNICODE = Glyphs(
+    "│", "├─╯", "├─", "┊", {"normal": "●", "compaction": "◆", "failed": "✗", "interrupted": "◍", "open": "○"}
+)
+ASCII = Glyphs("|", "|/", "|-", ":", {"normal": "*", "compaction": "#", "failed": "x", "interrupted": "!", "open": "o"})
+
+
+def gutter(row: Row, glyphs: Glyphs) -> str:
+    """What stands left of a row's text, without the mark of its turn."""
+    lines = f"{glyphs.line} "
+    match row.place:
+        case Place.TURN:
+            return lines * row.column
+        case Place.BRANCH:
+            return lines * (row.column - 1) + glyphs.branch
+        case Place.JOIN:
+            return lines * (row.column - 1) + glyphs.join
+        case Place.CUT:
+            return lines * row.column + glyphs.cut
+        case Place.GAP:
+            return ""
+
+
+def gutter_below(row: Row, glyphs: Glyphs) -> str:
+    """What stands left of the further lines of a turn's text."""
+    return f"{glyphs.line} " * row.column + (glyphs.line if row.goes_on else " ")
+
+
+class Forest:
+    """Turns by parent. A parent that is not among them is a cut end, unless it is null: then its child is a root."""
+
+    def __init__(self, children_first: Sequence[Node]) -> None:
+        self.nodes = children_first
+        known = {turn for turn, _ in children_first}
+        self.children: dict[str, list[str]] = {}
+        self.roots: list[str] = []
+        self.cut: set[str] = set()
+        for turn, parent in children_first:
+            if parent is None:
+                self.roots.append(turn)
+                continue
+            if parent not in known and parent not in self.cut:
+                self.cut.add(parent)
+                self.roots.append(parent)
+            self.children.setdefault(parent, []).append(turn)
+
+    def below(self) -> Iterator[tuple[str, list[str]]]:
+        """Every node after all its children."""
+        for turn, _ in self.nodes:
+            yield turn, self.children.get(turn, [])
+        for turn in self.cut:
+            yield turn, self.children[turn]
+
+
+def upward(newest_first: Sequence[Node]) -> Iterator[Row]:
+    """Rows from the newest turn to the roots; a tree with something newer comes first."""
+    forest = Forest(newest_first)
+    newest = _newest(forest)
+    order = _branch_order(forest, newest)
+    for i, root in enumerate(sorted(forest.roots, key=lambda turn: newest[turn])):
+        if i:
+            yield Row(Place.GAP)
+        yield from _draw_upward(forest, root, order)
+
+
+def _draw_upward(forest: Forest, root: str, order: dict[str, list[str]]) -> Iterator[Row]:
+    stack = [(root, 0, 0)]
+    while stack:
+        turn, column, done = stack.pop()
+        branches = order.get(turn, [])
+        if done > 1:
+            yield Row(Place.JOIN, column + 1)
+        if done < len(branches):
+            stack.append((turn, column, done + 1))
+            stack.append((branches[done], column + min(done, 1), 0))
+        elif turn in forest.cut:
+            yield Row(Place.CUT, column)
+        else:
+            yield Row(Place.TURN, column, turn, turn != root)
+
+
+def _newest(forest: Forest) -> dict[str, int]:
+    """For every node, the place in the input of the newest turn at or above it."""
+    place = {turn: i for i, (turn, _) in enumerate(forest.nodes)}
+    newest: dict[str, int] = {}
+    for turn, children in forest.below():
+        newest[turn] = min([place.get(turn, len(place)), *(newest[child] for child in children)])
+    return newest
+
+
+def _branch_order(forest: Forest, newest: dict[str, int]) -> dict[str, list[str]]:
+    """Branches of each fork, the newest first; where that would take too many columns, the widest first."""
+    width: dict[str, int] = {}
+    order: dict[str, list[str]] = {}
+    for turn, children in forest.below():
+        if not children:
+            width[turn] = 1
+            continue
+        order[turn] = sorted(children, key=lambda child: newest[child])
+        width[turn] = _columns_of(order[turn], width)
+        if width[turn] > COLUMNS:
+            order[turn] = sorted(children, key=lambda child: (-width[child], newest[child]))
+            width[turn] = _columns_of(order[turn], width)
+    return order
+
+
+def _columns_of(branches: list[str], width: dict[str, int]) -> int:
+    return max(width[branches[0]], *(1 + width[branch] for branch in branches[1:]), 1)
+
+
+def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
+    """Rows from the root on: side branches before the turn that their line goes on with."""
+    forest = Forest(oldest_first[::-1])
+    size: dict[str, int] = {}
+    for turn, children in forest.below():
+        size[turn] = 1 + sum(size[child] for child in children)
+    for root in reversed(forest.roots):
+        stack = [Row(Place.TURN, 0, root)]
+        while stack:
+            row = stack.pop()
+            branches = forest.children.get(row.turn, [])[::-1]
+            yield row._replace(goes_on=bool(branches))
+            if branches:
+                main = max(branches, key=lambda child: size[child])
+                stack.append(Row(Place.TURN, row.column, main))
+                stack += [Row(Place.BRANCH, row.column + 1, child) for child in reversed(branches) if child != main]

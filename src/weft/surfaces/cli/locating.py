@@ -1,0 +1,48 @@
+"""Which ledger is meant: named on the command line, in WEFT_LEDGER, or found as git finds its repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from weft.kernel.errors import LedgerMissing
+
+FOLDER, FILE = ".weft", "ledger.db"
+VARIABLE = "WEFT_LEDGER"
+
+
+def named_ledger(option: str | None) -> str | None:
+    """What `--ledger` or else WEFT_LEDGER names; a folder stands for the ledger inside it."""
+    name = option or os.environ.get(VARIABLE) or None
+    if name is None or "://" in name or name == ":memory:":
+        return name
+    path = Path(name).expanduser()
+    return str(path / FOLDER / FILE if path.is_dir() else path)
+
+
+def find_ledger(option: str | None) -> str:
+    """The named ledger, or the nearest one in this folder or above it, or the user's own."""
+    name = named_ledger(option)
+    if name is not None:
+        return name
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FOLDER / FILE).is_file():
+            return str(folder / FOLDER / FILE)
+    own = user_ledger()
+    if own.is_file():
+        return str(own)
+    raise LedgerMissing(f"{here} or above it, nor at {own}")
+
+
+def user_ledger() -> Path:
+    data = os.environ.get("XDG_DATA_HOME", "")
+    home = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
+    return home / "weft" / FILE
+
+
+def place_for(name: str) -> Path:
+    """Where `weft init NAME` makes a ledger: in a folder, or the file itself if it looks like one."""
+    path = Path(name).expanduser()
+    is_file = path.is_file() or (path.suffix in (".db", ".sqlite", ".sqlite3") and not path.is_dir())
+    return path if is_file else path / FOLDER / FILE

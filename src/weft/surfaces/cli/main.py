@@ -1,0 +1,150 @@
+"""The entry point: find the command, load it alone, run it, and end with the exit code its error stands for."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from weft import __version__
+from weft.kernel.errors import WeftError
+from weft.surfaces.cli.command import shared_options, take_shared
+from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, describe, exit_code, hint_of, message_of
+from weft.surfaces.cli.plain_text import safe
+
+COMMANDS = {
+    "start": {
+        "init": "Make a ledger in a folder, or as a file.",
+        "record": "Record a turn, from JSON or from options.",
+        "compact": "Summarise a session's past, or switch between summaries.",
+    },
+    "look": {
+        "log": "Show turns, the newest first.",
+        "show": "Show one turn: messages, tool calls, usage.",
+        "tree": "Show the whole tree that a turn belongs to.",
+        "diff": "Show where two threads part.",
+        "context": "Show what an agent saw at a turn, or would see next.",
+        "sessions": "List sessions and where they stand.",
+        "reflog": "Show where a session has stood.",
+        "stats": "Show how big the ledger is, and of what.",
+    },
+    "move": {
+        "fork": "Start a new session at any turn.",
+        "move": "Move a session's head to another turn.",
+        "restore": "Move a session back, or bring a deleted one back.",
+        "rename": "Give a session another label.",
+        "alias": "Give a session a second name.",
+        "archive": "Put a session away; its turns stay.",
+        "delete": "Remove a session's label; its turns stay.",
+    },
+    "keep": {
+        "verify": "Check every fact and every view.",
+        "rebuild": "Make every view anew from the facts.",
+        "export-facts": "Write every fact as a JSON line.",
+        "import-facts": "Bring facts in from JSON lines.",
+        "backup": "Copy the ledger while it is in use.",
+        "recover": "Explain a ledger that was cut short, and accept it.",
+    },
+    "help": {
+        "completion": "Print the completion script of a shell.",
+        "help": "Explain a command or a topic.",
+    },
+}
+SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
+
+
+class Commands(click.Group):
+    """Knows every command by name and loads only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUMMARIES:
+            return None
+        module = import_module(f"weft.surfaces.cli.commands.{cmd_name.replace('-', '_')}")
+        found: click.Command = module.command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in SUMMARIES and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], SUMMARIES)
+            ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for group, commands in COMMANDS.items():
+            with formatter.section(group.capitalize()):
+                formatter.write_dl(list(commands.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        take_shared(ctx)
+        return super().invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    params=shared_options(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", message="weft %(version)s")
+@click.pass_context
+def weft(ctx: click.Context) -> None:
+    """Version control for AI agents: every turn is a commit you can address, verify and fork from.
+
+    A turn is named by a session's label (main), places relative to it (main~2, main@{1}, main@{yesterday}), the last
+    6 letters or more of its id, or the first 7 digits or more of its digest. `weft help revisions` tells it all.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and answer its exit code; errors are on stderr by then."""
+    try:
+        ended = weft.main(list(arguments), prog_name="weft", standalone_mode=False)
+        return ended if isinstance(ended, int) else OK
+    except click.Abort:
+        click.echo("weft: interrupted", err=True)
+        return INTERRUPTED
+    except (WeftError, click.ClickException, OSError) as error:
+        _report(error, as_json="--json" in arguments)
+        return exit_code(error)
+    except Exception as error:  # a fault of our own: it must not end with 1, which means that problems were found
+        import traceback
+
+        traceback.print_exc()
+        _report(error, as_json="--json" in arguments)
+        return BUG
+
+
+def _report(error: BaseException, *, as_json: bool) -> None:
+    if as_json:
+        from weft.surfaces.cli.shapes import document
+
+        click.echo(document({"error": describe(error)}), err=True)
+        return
+    click.echo(f"weft: {safe(message_of(error))}", err=True)
+    if hint := hint_of(error):
+        click.echo(f"hint: {safe(hint)}", err=True)
+
+
+def main() -> int:
+    """The command `weft`. A reader that goes away ends it quietly, as it ends any other tool of a pipe."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    return run(sys.argv[1:])

@@ -1,0 +1,78 @@
+"""Stored text made harmless: what could drive, recolour or reorder a terminal is shown escaped.
+
+Whatever a model or a tool wrote passes through here before a person sees it. The exact text is in `--json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unicodedata import category, combining, east_asian_width
+
+JOINERS = "\u200c\u200d"  # hold emoji and scripts together, and move nothing
+TAB = "    "
+
+
+def safe(text: str) -> str:
+    """The text on one line, without anything that a terminal would obey."""
+    return text if text.isprintable() else _escaped(text, _backslash)
+
+
+def safe_lines(text: str) -> list[str]:
+    """The lines of a longer text, each of them safe; tabs become spaces."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [safe(line.replace("\t", TAB)) for line in lines]
+
+
+def safe_json(document: str) -> str:
+    """The same JSON document with what is not printable inside its strings as `\\u` escapes."""
+    return "\n".join(line if line.isprintable() else _escaped(line, _json_escape) for line in document.split("\n"))
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    return "".join(c if c.isprintable() or c in JOINERS or category(c) == "Zs" else escape(c) for c in text)
+
+
+def _backslash(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if combining(character) or character in JOINERS:
+        return 0
+    return 2 if east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """At most so many columns of it, with an ellipsis where something was left out."""
+    if width(text) <= columns:
+        return text
+    taken, room = [], columns - 1
+    for character in text:
+        room -= _columns(character)
+        if room < 0:
+            break
+        taken.append(character)
+    return "".join(taken) + "…"
+
+
+def pad(text: str, columns: int) -> str:
+    return text + " " * max(0, columns - width(text))
+
+
+def first_line(text: str) -> str:
+    """The first line that says something; only as much of a long text as needed is looked at."""
+    return next((line.strip() for line in text[:4096].splitlines() if line.strip()), "")

@@ -1,0 +1,64 @@
+"""Progress of long work: a bar on stderr once it takes a while, on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from weft.surfaces.cli.call import Call
+
+PATIENCE = 0.4
+
+
+class Bar:
+    """Shows nothing at first, then a bar for the stage that work is in. Called by the library as work goes on."""
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        self._title, self._shown = title, shown
+        self._since = time.monotonic()
+        self._progress: Any = None
+        self._task: Any = None
+        self._stage = ""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def staged(self, stage: str, done: int, of: int) -> None:
+        if self._shown and time.monotonic() - self._since >= PATIENCE:
+            self._draw(f"{self._title} {stage}", done, of or None)
+
+    def counted(self, done: int, of: int | None = None) -> None:
+        if self._shown and time.monotonic() - self._since >= PATIENCE:
+            self._draw(self._title, done, of)
+
+    def _draw(self, stage: str, done: int, of: int | None) -> None:
+        if self._progress is None:
+            self._progress = _rich_progress()
+            self._progress.start()
+        if stage != self._stage:
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._stage, self._task = stage, self._progress.add_task(stage, total=of)
+        self._progress.update(self._task, completed=done, total=of)
+
+
+def _rich_progress() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def progress(call: Call, title: str) -> Iterator[Bar]:
+    with Bar(title, shown=sys.stderr.isatty() and not (call.quiet or call.json)) as bar:
+        yield bar

@@ -1,0 +1,120 @@
+"""Where people read: lines of styled spans, colour and a pager on a terminal, plain text when piped.
+
+Every span is made safe when it is rendered, so no stored text reaches a terminal unescaped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple, TextIO
+
+import click
+
+from weft.surfaces.cli.plain_text import cut, pad, safe, width
+
+PIPED_WIDTH = 100
+STYLES: dict[str, dict[str, Any]] = {
+    "": {},
+    "id": {"fg": "yellow"},
+    "label": {"fg": "cyan", "bold": True},
+    "heading": {"bold": True},
+    "dim": {"dim": True},
+    "good": {"fg": "green"},
+    "bad": {"fg": "red"},
+    "warn": {"fg": "magenta"},
+    "user": {"fg": "blue", "bold": True},
+    "assistant": {"fg": "green", "bold": True},
+    "tool": {"fg": "magenta"},
+    "line": {"fg": "bright_black"},
+}
+
+
+class Span(NamedTuple):
+    text: str
+    style: str = ""
+
+
+Line = Sequence[Span | str]
+
+
+class Screen:
+    """One output with what it can show."""
+
+    def __init__(self, *, color: bool, unicode: bool, terminal: bool, columns: int, rows: int, paging: bool) -> None:
+        self.color, self.unicode, self.terminal = color, unicode, terminal
+        self.columns, self.rows, self.paging = columns, rows, paging
+
+    def render(self, line: Line) -> str:
+        return "".join(self._styled(span) for span in line)
+
+    def _styled(self, span: Span | str) -> str:
+        text, style = (span, "") if isinstance(span, str) else span
+        return click.style(safe(text), **STYLES[style]) if self.color and style and text else safe(text)
+
+    def show(self, *line: Span | str) -> None:
+        click.echo(self.render(line), color=self.color)
+
+    def page(self, lines: Iterable[Line]) -> None:
+        """Through a pager if this is a terminal and they are more than it holds; each line as soon as it is known."""
+        texts = (self.render(line) for line in lines)
+        if not (self.terminal and self.paging):
+            for text in texts:
+                click.echo(text, color=self.color)
+            return
+        first = list(islice(texts, self.rows - 1))
+        if len(first) < self.rows - 1:
+            click.echo("\n".join(first), color=self.color, nl=bool(first))
+            return
+        os.environ.setdefault("LESS", "-FRX")
+        click.echo_via_pager(_ended(chain(first, texts)), color=None if self.color else False)
+
+    def table(self, rows: Iterable[Sequence[Span | str]], header: Sequence[str]) -> None:
+        """Aligned columns under a header on a terminal; tabs between them, and no header, when piped."""
+        if not self.terminal:
+            for row in rows:
+                click.echo("\t".join(self.render([Span(as_span(cell).text)]) for cell in row))
+            return
+        cells = [[Span(name.upper(), "dim") for name in header], *([as_span(cell) for cell in row] for row in rows)]
+        widths = [max(width(safe(row[i].text)) for row in cells) for i in range(len(header))]
+        for row in cells:
+            padded = [Span(pad(safe(cell.text), widths[i]) + "  ", cell.style) for i, cell in enumerate(row[:-1])]
+            room = max(20, self.columns - sum(widths[:-1]) - 2 * len(padded))
+            self.show(*padded, Span(cut(safe(row[-1].text), room), row[-1].style))
+
+
+def as_span(cell: Span | str) -> Span:
+    return cell if isinstance(cell, Span) else Span(cell)
+
+
+def _ended(texts: Iterable[str]) -> Iterator[str]:
+    """Every line with its end but the last, after which the pager puts one itself."""
+    lead = ""
+    for text in texts:
+        yield lead + text
+        lead = "\n"
+
+
+def stdout_screen(*, no_color: bool, no_pager: bool) -> Screen:
+    """What standard output can show."""
+    terminal = sys.stdout.isatty()
+    size = shutil.get_terminal_size((PIPED_WIDTH, 24))
+    return Screen(
+        color=terminal and not no_color and colours_wanted(),
+        unicode=terminal and speaks_unicode(sys.stdout),
+        terminal=terminal,
+        columns=size.columns if terminal else PIPED_WIDTH,
+        rows=size.lines,
+        paging=not no_pager,
+    )
+
+
+def colours_wanted() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+
+
+def speaks_unicode(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,91 @@
+"""A turn as people read it in lists: one line, or a short entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from weft.kernel.enums import TurnStatus, TurnType
+from weft.surfaces.cli.graph import Glyphs
+from weft.surfaces.cli.history import Reader, short
+from weft.surfaces.cli.plain_text import cut, safe, width
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.zones import local_time
+
+if TYPE_CHECKING:
+    from weft.kernel.fields import Usage
+    from weft.ledger.model import Turn
+
+INDENT = "    "
+STATE_STYLES = {"normal": "", "compaction": "warn", "failed": "bad", "interrupted": "warn", "open": "good"}
+STATE_WORDS = {"compaction": "compaction", "failed": "failed", "interrupted": "interrupted", "open": "being recorded"}
+
+
+def state_of(turn: Turn) -> str:
+    """What sets a turn apart from one that was simply completed."""
+    if turn.turn_type == TurnType.COMPACTION:
+        return "compaction"
+    if turn.status == TurnStatus.FAILED:
+        return "failed"
+    if turn.interruption_reason is not None:
+        return "interrupted"
+    return "normal" if turn.status == TurnStatus.COMPLETED else "open"
+
+
+def mark(turn: Turn, glyphs: Glyphs) -> Span:
+    state = state_of(turn)
+    return Span(glyphs.turn[state], STATE_STYLES[state] or "id")
+
+
+def decoration(labels: list[str]) -> Line:
+    """The sessions that stand here, as git shows its branches."""
+    if not labels:
+        return []
+    names = [span for label in labels for span in (", ", Span(label, "label"))]
+    return ["(", *names[1:], ") "]
+
+
+def flag(turn: Turn) -> Line:
+    state = state_of(turn)
+    return [Span(f"[{STATE_WORDS[state]}] ", STATE_STYLES[state])] if state in STATE_WORDS else []
+
+
+def one_line(turn: Turn, reader: Reader, columns: int) -> Line:
+    """Id, sessions, state and subject, cut to the width there is."""
+    lead = [Span(short(turn.id), "id"), " ", *decoration(reader.heads(turn.id)), *flag(turn)]
+    return [*lead, cut(safe(reader.subject(turn)), max(20, columns - line_width(lead)))]
+
+
+def line_width(line: Line) -> int:
+    return sum(width(safe(span if isinstance(span, str) else span.text)) for span in line)
+
+
+def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
+    """A turn as `weft log` shows it."""
+    yield [Span(f"turn {turn.id} ", "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
+    yield ["Date:  ", local_time(turn.started_at)]
+    yield ["Agent: ", " · ".join(facts_of(turn))]
+    if turn.error is not None:
+        yield ["Error: ", Span(cut(safe(turn.error), max(20, columns - 7)), "bad")]
+    yield []
+    yield [INDENT, cut(safe(reader.subject(turn)) or "(no text)", max(20, columns - len(INDENT)))]
+
+
+def facts_of(turn: Turn) -> list[str]:
+    """Who answered, and what it took."""
+    facts = [turn.persona_id]
+    if turn.model is not None:
+        facts.append(turn.model)
+    if turn.tool_call_count:
+        facts.append(counted(turn.tool_call_count, "tool call"))
+    if tokens := total_of(turn.usage):
+        facts.append(counted(tokens, "token"))
+    return facts
+
+
+def total_of(usage: Usage) -> int:
+    return usage.total_tokens if isinstance(usage.total_tokens, int) else 0
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

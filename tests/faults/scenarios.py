@@ -1,0 +1,155 @@
+"""What a process does to a ledger while something goes wrong: each `yield` is one acknowledgement."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+import weft
+from tests.faults.processes import Say
+from tests.faults.tripwires import Tripwire, watch_disk, watch_statements
+from weft.kernel.chain import Receipt
+from weft.ledger.ledger import Ledger
+from weft.ledger.model import RecordedTurn
+
+
+class Ack(Struct, frozen=True):
+    """What a caller was told."""
+
+    turn: str
+    digest: str
+    receipt: Receipt
+
+
+Acks = Iterator[Ack | None]
+Scenario = Callable[[Ledger, int], Acks]
+USAGE = {"input_tokens": 9, "output_tokens": 2}
+
+
+def ack(made: RecordedTurn) -> Ack:
+    return Ack(made.id, made.digest, made.receipt)
+
+
+def a_call(k: int) -> dict[str, Any]:
+    return {"id": f"c{k}", "name": "read", "arguments": {"path": f"file {k}"}, "result": f"content {k}"}
+
+
+def whole_turn(ledger: Ledger, k: int) -> Acks:
+    yield ack(
+        ledger.record_turn(
+            session="main", query=f"query {k}", response=f"answer {k}", model="m", usage=USAGE, tool_calls=[a_call(k)]
+        )
+    )
+
+
+def turn_by_steps(ledger: Ledger, k: int) -> Acks:
+    turn = ledger.begin_turn(session="main")
+    yield None
+    turn.message(f"query {k}")
+    yield None
+    turn.request("m")
+    yield None
+    call = turn.tool_call("read", {"path": f"file {k}"})
+    yield None
+    turn.tool_result(call, f"content {k}")
+    yield None
+    turn.response(f"answer {k}", usage=USAGE)
+    yield None
+    yield ack(turn.finish())
+
+
+def fork(ledger: Ledger, k: int) -> Acks:
+    ledger.fork("main~1", label=f"fork {k}")
+    yield None
+    yield ack(ledger.record_turn(session=f"fork {k}", query=f"elsewhere {k}", response="yes"))
+
+
+def compaction(ledger: Ledger, k: int) -> Acks:
+    yield ack(ledger.record_compaction(session="main", summary=f"what happened until {k}", model="m"))
+
+
+def large_content(ledger: Ledger, k: int) -> Acks:
+    yield ack(ledger.record_turn(session="main", query=f"{k}" + "x" * 1_100_000, response="long"))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario for scenario in (whole_turn, turn_by_steps, fork, compaction, large_content)
+}
+
+
+def make_ledger(path: Path | str) -> Ledger:
+    """Two turns, so that there is something to fork from and to lose."""
+    ledger = weft.open(path)
+    for k in range(2):
+        ledger.record_turn(session="main", query=f"first {k}", response=f"reply {k}")
+    return ledger
+
+
+def leave_unclosed(say: Say, path: str) -> None:
+    """A ledger whose maker was killed: what it holds lies in the write-ahead log."""
+    make_ledger(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def act(say: Say, path: str, name: str, k: int) -> None:
+    """The whole scenario, undisturbed."""
+    with weft.open(path) as ledger:
+        for made in SCENARIOS[name](ledger, k):
+            say(made)
+
+
+def die_at_a_statement(say: Say, path: str, name: str, k: int) -> None:
+    """As `act`, killed at the k-th beginning or end of a statement."""
+    tripwire = Tripwire(k)
+    watch_statements(tripwire)
+    ledger = weft.open(path)
+    tripwire.armed = True
+    for made in SCENARIOS[name](ledger, k):
+        say(made)
+
+
+def die_at_a_write(say: Say, path: str, name: str, k: int, torn: bool) -> None:
+    """As `act`, killed before the k-th write, sync, truncation or deletion, or in the middle of it."""
+    tripwire = Tripwire(k, torn=torn)
+    vfs = watch_disk(tripwire)
+    ledger = weft.open(path)
+    tripwire.armed = True
+    for made in SCENARIOS[name](ledger, k):
+        say(made)
+    tripwire.armed = False
+    ledger.close()
+    vfs.unregister()
+
+
+def die_while_closing(say: Say, path: str, k: int, torn: bool) -> None:
+    """Append, then close, which copies the write-ahead log into the database; killed at its k-th write."""
+    tripwire = Tripwire(k, torn=torn)
+    vfs = watch_disk(tripwire)
+    ledger = weft.open(path)
+    for made in whole_turn(ledger, k):
+        say(made)
+    tripwire.armed = True
+    ledger.close()
+    vfs.unregister()
+
+
+def die_while_creating(say: Say, path: str, k: int, torn: bool, at_statements: bool) -> None:
+    """Make a new ledger and append to it; killed at the k-th step from the very beginning."""
+    tripwire = Tripwire(k, torn=torn)
+    tripwire.armed = True
+    vfs = None if at_statements else watch_disk(tripwire)
+    if at_statements:
+        watch_statements(tripwire)
+    ledger = weft.open(path)
+    say(None)
+    for made in whole_turn(ledger, k):
+        say(made)
+    tripwire.armed = False
+    ledger.close()
+    if vfs is not None:
+        vfs.unregister()

@@ -1,0 +1,115 @@
+"""`kill -9` at every statement and at every write of an append: all of it is there afterwards, or none."""
+
+from collections.abc import Callable
+from itertools import accumulate, count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.faults import scenarios
+from tests.faults.checks import Kinds, assert_kept, assert_sound, copy_ledger, end_of, kinds_after
+from tests.faults.processes import KILLED, run
+from tests.faults.scenarios import SCENARIOS, Ack
+from tests.faults.sizes import sized
+
+SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
+STRIDE = {"whole_turn": 1, "large_content": sized(test=60, prove=5)}
+OTHERS = sized(test=6, prove=1)
+NAMES = sorted(SCENARIOS)
+Work = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("base") / "ledger.db"
+    assert run(scenarios.leave_unclosed, str(path)) == (KILLED, [])
+    return path
+
+
+def outcomes(path: Path, name: str) -> list[Kinds]:
+    """What may be found after 0, 1, 2 … of a scenario's appends: whole appends, and an open turn closed."""
+    appends: list[Kinds] = []
+    with weft.open(path) as ledger:
+        end = end_of(ledger)
+        for _ in SCENARIOS[name](ledger, 0):
+            appends.append(kinds_after(ledger, end))
+            end = end_of(ledger)
+    whole = list(accumulate(appends, initial=()))
+    if name != "turn_by_steps":
+        return whole
+    return [whole[0], *(kinds + SWEPT for kinds in whole[1:-1]), whole[-1]]
+
+
+def kill_at_each_step(folder: Path, base: Path, name: str, work: Work, *args: Any) -> int:
+    """Kill at the first, second, third … step until the scenario runs to its end; returns how often it was killed."""
+    path = folder / "ledger.db"
+    allowed = outcomes(copy_ledger(base, path), name)
+    for kills, k in enumerate(count(1, STRIDE.get(name, OTHERS))):
+        copy_ledger(base, path)
+        with weft.open(path) as ledger:
+            end = end_of(ledger)
+        copy_ledger(base, path)
+        code, said = run(work, str(path), name, k, *args)
+        with weft.open(path) as ledger:
+            survived = allowed.index(kinds_after(ledger, end))
+            assert survived - len(said) in (0, 1), "an acknowledged append is gone"
+        assert_sound(path, [ack for ack in said if isinstance(ack, Ack)])
+        if code == 0:
+            return kills
+        assert code == KILLED
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kill_at_any_statement_leaves_all_of_an_append_or_none(
+    tmp_path: Path, base: Path, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    kills = kill_at_each_step(tmp_path, base, name, scenarios.die_at_a_statement)
+    record_property("kills", kills)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between writes", "inside a write"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kill_at_any_write_leaves_all_of_an_append_or_none(
+    tmp_path: Path, base: Path, name: str, torn: bool, record_property: Callable[[str, object], None]
+) -> None:
+    kills = kill_at_each_step(tmp_path, base, name, scenarios.die_at_a_write, torn)
+    record_property("kills", kills)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between writes", "inside a write"])
+def test_a_kill_at_any_write_of_a_checkpoint_loses_nothing(
+    tmp_path: Path, base: Path, torn: bool, record_property: Callable[[str, object], None]
+) -> None:
+    path, code = tmp_path / "ledger.db", KILLED
+    for k in count(1):
+        copy_ledger(base, path)
+        code, said = run(scenarios.die_while_closing, str(path), k, torn)
+        assert len(said) == 1
+        assert_sound(path, said)
+        if code == 0:
+            break
+    record_property("kills", k - 1)
+
+
+@pytest.mark.parametrize(
+    ("torn", "at_statements"),
+    [(False, True), (False, False), (True, False)],
+    ids=["at statements", "between writes", "inside a write"],
+)
+def test_a_ledger_whose_making_was_cut_short_is_made_whole_by_the_next_open(
+    tmp_path: Path, torn: bool, at_statements: bool, record_property: Callable[[str, object], None]
+) -> None:
+    code, kills = KILLED, 0
+    for kills, k in enumerate(count(1, OTHERS)):
+        path = tmp_path / f"{k}.db"
+        code, said = run(scenarios.die_while_creating, str(path), k, torn, at_statements)
+        with weft.open(path) as ledger:
+            assert len(kinds_after(ledger, 0)) in (0, 9)
+        assert_sound(path, said[1:])
+        if code == 0:
+            break
+        assert code == KILLED
+    record_property("kills", kills)
