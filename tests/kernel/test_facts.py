@@ -25,7 +25,7 @@ STEPS = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 def with_value(event: Event, path: str, value: object) -> Event:
     """The event with another value at this path."""
-    fields = msgspec.to_builtins(event)
+    fields = msgspec.json.decode(msgspec.json.encode(event))
     *way, last = [name or int(index) for name, index in STEPS.findall(path)]
     place: Any = fields
     for step in way:
@@ -82,7 +82,8 @@ def test_the_contents_of_an_event_are_found_wherever_they_lie() -> None:
     refs = [sha256(bytes([i])).hexdigest() for i in range(8)]
     line = canonical.dumps(
         {
-            "v": 1, "kind": "history_append", "stream": f"run:{ULID}", "prev": refs[7], "actor": "local", "list": "main",
+            "v": 1, "kind": "history_append", "stream": f"run:{ULID}", "prev": refs[7], "actor": "local",
+            "list": "main",
             "message": {
                 "id": ULID, "role": "user", "context": refs[0], "model": {"content": refs[1]},
                 "parts": [

@@ -22,20 +22,20 @@ from weft.kernel.errors import ContentTooLarge, InvalidInput, NoCanonicalForm
 SALT_BYTES = 16
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
 ROW_BYTES = 1024 * 1024
-_DOMAIN = b"weft.content.1\n"
+CONTENT_DOMAIN = b"weft.content.1\n"
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 _long_integer = re.compile(rb"[0-9]{19}").search
 
 
 def content_ref(salt: bytes, data: bytes) -> bytes:
-    return sha256(_DOMAIN + salt + data).digest()
+    return sha256(CONTENT_DOMAIN + salt + data).digest()
 
 
 class ContentHasher:
     """Names a content while it streams past, without holding it."""
 
     def __init__(self, salt: bytes) -> None:
-        self._ref = sha256(_DOMAIN + salt)
+        self._ref = sha256(CONTENT_DOMAIN + salt)
         self._plain = sha256()
         self.size = 0
 

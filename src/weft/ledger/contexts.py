@@ -101,7 +101,7 @@ def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
     """A turn's messages until the agent first acted."""
     calls = calls_of(txn, turn)
     acted = min((row.position for row, _ in calls), default=None)
-    for placed in placed_messages(txn, turn):
+    for placed in placed_messages(txn, turn.segment, turn.depth):
         if placed.message.role in ("assistant", "tool") or (acted is not None and placed.position > acted):
             return
         yield placed.message
@@ -109,7 +109,7 @@ def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
 
 def _transcript(txn: ReadTxn, turn: TurnRow, events: int | None) -> Iterator[Message]:
     """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
-    messages = placed_messages(txn, turn, events)
+    messages = placed_messages(txn, turn.segment, turn.depth, events)
     calls = calls_of(txn, turn, events)
     used, answered = _mentioned(placed.message for placed in messages)
     waiting: list[ToolCall] = []
@@ -190,7 +190,7 @@ def _message_named(txn: ReadTxn, ref: str | EventRef) -> Message:
 def _message_of_event(txn: ReadTxn, event: str) -> Message:
     """The message that an event brought, or that stands for its tool call or result."""
     turn, position = place_of_event(txn.sql, txn.facts, event)
-    for placed in placed_messages(txn, turn):
+    for placed in placed_messages(txn, turn.segment, turn.depth):
         if placed.position == position:
             return placed.message
     for place, call in calls_of(txn, turn):

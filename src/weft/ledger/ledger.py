@@ -34,7 +34,7 @@ from weft.ledger.model import (
 from weft.ledger.moments import parse_moment
 from weft.ledger.names import Spot, require, resolve
 from weft.ledger.places import compaction_for
-from weft.ledger.reading import calls_of, messages_between, to_turn
+from weft.ledger.reading import calls_of, placed_messages, to_turn
 from weft.ledger.recording import WholeTurn, record_turn
 from weft.ledger.rows import SESSION, SessionRow, load_turn
 from weft.ledger.runs import Recorded, event_at, recorded, run_events
@@ -354,7 +354,7 @@ class Ledger:
         with self._store.read() as txn:
             spot = self._resolve(txn, turn)
             row = spot.turn
-            return messages_between(txn, row.segment, row.depth, row.depth, spot.events)
+            return [placed.message for placed in placed_messages(txn, row.segment, row.depth, spot.events)]
 
     def message(self, message: str) -> Message:
         with self._store.read() as txn:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import orjson
 from msgspec import UNSET, Struct
 
-from weft.kernel.contents import bytes_text, content_ref, json_value
+from weft.kernel.contents import CONTENT_DOMAIN, bytes_text, json_value
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import Usage
 from weft.ledger.model import (
@@ -26,13 +27,12 @@ from weft.ledger.sessions import agent_name, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.store.port import ReadTxn, Row
 
-_RARE = "coalesce(m.parent, m.model, m.thinking_config, m.context, m.metadata) IS NOT NULL"
-_MESSAGES = (
-    f"SELECT m.id, m.role, m.seq, m.at, m.source, {_RARE}, m.text, c.ref, c.salt, c.bytes, m.position, m.depth"
-    " FROM message m LEFT JOIN content c ON c.n = m.text"
+_PLAIN = "coalesce(m.parent, m.model, m.thinking_config, m.context, m.metadata) IS NULL"
+_COLUMNS = f"m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, CASE WHEN {_PLAIN} THEN c.bytes END"
+_FROM = (
+    "FROM message m LEFT JOIN content c ON c.n = m.text"
     " WHERE m.segment = ? AND m.depth BETWEEN ? AND ? ORDER BY m.depth, m.seq"
 )
-_POSITION, _DEPTH = 10, 11
 
 
 class Placed(Struct, frozen=True):
@@ -42,43 +42,40 @@ class Placed(Struct, frozen=True):
     message: Message
 
 
-def messages_between(txn: ReadTxn, segment: int, low: int, high: int, events: int | None = None) -> list[Message]:
-    """The messages of a range of one segment; of its last turn only what its first `events` events brought."""
-    rows = txn.sql.all(_MESSAGES, (segment, low, high))
-    if events is not None:
-        rows = [row for row in rows if row[_DEPTH] < high or row[_POSITION] < events]
-    return _to_messages(txn, segment, rows)
+def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
+    """The messages of a range of one segment."""
+    return _to_messages(txn, segment, txn.sql.all(f"SELECT {_COLUMNS} {_FROM}", (segment, low, high)))
 
 
-def placed_messages(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[Placed]:
-    """One turn's messages with their positions among its events."""
-    rows = txn.sql.all(_MESSAGES, (turn.segment, turn.depth, turn.depth))
-    rows = [row for row in rows if events is None or row[_POSITION] < events]
-    messages = _to_messages(txn, turn.segment, rows)
-    return [Placed(row[_POSITION], message) for row, message in zip(rows, messages, strict=True)]
+def placed_messages(txn: ReadTxn, segment: int, depth: int, events: int | None = None) -> list[Placed]:
+    """One turn's messages with their positions; with `events` only what so many of its events brought."""
+    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM}", (segment, depth, depth))
+    rows = [row for row in rows if events is None or row[0] < events]
+    messages = _to_messages(txn, segment, [row[1:] for row in rows])
+    return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
 
 
 def _to_messages(txn: ReadTxn, segment: int, rows: list[Row]) -> list[Message]:
     """Most messages are one text and nothing more; those are made here, in one loop."""
     made = []
-    for id, role, seq, at, source, rare, text, ref, salt, data, _, depth in rows:
-        if data is None or rare:
-            made.append(_to_message(txn, (segment, depth, seq), text))
-            continue
-        if content_ref(salt, data) != ref:
+    for id, role, seq, at, source, depth, ref, salt, data in rows:
+        if data is None:
+            made.append(_to_message(txn, segment, depth, seq))
+        elif sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
             raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
-        made.append(Message(id, role, (TextPart(bytes_text(data)),), seq, at, source))
+        else:
+            made.append(Message(id, role, (TextPart(bytes_text(data)),), seq, at, source))
     return made
 
 
-def _to_message(txn: ReadTxn, place: tuple[int, int, int], text: int | None) -> Message:
+def _to_message(txn: ReadTxn, *place: int) -> Message:
     """A message with several parts, with a large text, or with more beside it."""
     row = txn.sql.one(f"{MESSAGE.select} WHERE segment = ? AND depth = ? AND seq = ?", place)
     assert row is not None, "it was read in this very snapshot"
     m = MessageRow(*row)
     content: tuple[Part, ...]
-    if text is not None:
-        content = (TextPart(bytes_text(txn.facts.content(text))),)
+    if m.text is not None:
+        content = (TextPart(bytes_text(txn.facts.content(m.text))),)
     else:
         content = tuple(_to_part(txn, part) for part in orjson.loads(m.parts or "[]"))
     return Message(

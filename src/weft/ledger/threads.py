@@ -8,7 +8,7 @@ import orjson
 from msgspec import Struct
 
 from weft.ledger.model import Message, Turn
-from weft.ledger.reading import messages_between, to_turn
+from weft.ledger.reading import messages_between, placed_messages, to_turn
 from weft.ledger.rows import TURN, TurnRow, load_turn
 from weft.store.port import ReadTxn, Sql, Store
 
@@ -101,9 +101,16 @@ class Thread:
             for low in range(part.low, part.high + 1, CHUNK):
                 high = min(low + CHUNK - 1, part.high)
                 with self._store.read() as txn:
-                    events = part.events if high == part.high else None
-                    found = messages_between(txn, part.segment, low, high, events)
+                    found = self._messages(txn, part, low, high)
                 yield from found
+
+    @staticmethod
+    def _messages(txn: ReadTxn, part: Range, low: int, high: int) -> list[Message]:
+        """A chunk of a range; its last turn may be shown in part only."""
+        if part.events is None or high < part.high:
+            return messages_between(txn, part.segment, low, high)
+        cut = placed_messages(txn, part.segment, high, part.events)
+        return [*messages_between(txn, part.segment, low, high - 1), *(placed.message for placed in cut)]
 
 
 class ThreadDiff(Struct, frozen=True):

@@ -65,7 +65,6 @@ def _silent(stage: str, done: int, of: int) -> None:
 
 def verify_facts(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
     """Every event against its place in the chains, every content against its reference."""
-    yield from (Problem("database", store.path, found) for found in _engine_problems(store))
     try:
         yield from _verify_log(store, progress)
         yield from _verify_contents(store, progress)
@@ -205,7 +204,8 @@ def _project_line(projector: Projector, n: int, at: int, line: bytes) -> None:
 
 
 def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
-    """Every view against a fresh computation."""
+    """The engine's own structures, then every view against a fresh computation."""
+    yield from (Problem("database", store.path, found) for found in _engine_problems(store))
     store.catch_up()
     with store.read() as txn, store.scratch() as scratch:
         lookups = list(_verify_lookups(txn))

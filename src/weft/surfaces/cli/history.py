@@ -11,7 +11,7 @@ from weft.surfaces.cli.plain_text import first_line
 
 if TYPE_CHECKING:
     from weft.ledger.ledger import Ledger
-    from weft.ledger.model import Message, Session, Turn
+    from weft.ledger.model import Session, Turn
 
 PAGE = 64
 GROWTH = 8
@@ -71,13 +71,14 @@ class Reader:
         return sorted(self._heads.get(turn_id, ()))
 
     def subject(self, turn: Turn) -> str:
-        """The first line of what was asked, or of a compaction's summary."""
-        if turn.turn_type == TurnType.COMPACTION:
-            return first_line(self._ledger.compaction(turn.id).summary)
-        return subject_of(self._ledger.messages(turn.id))
+        return subject_of(self._ledger, turn)
 
 
-def subject_of(messages: list[Message]) -> str:
+def subject_of(ledger: Ledger, turn: Turn) -> str:
+    """The first line of what was asked, or of a compaction's summary."""
+    if turn.turn_type == TurnType.COMPACTION:
+        return first_line(ledger.compaction(turn.id).summary)
+    messages = ledger.messages(turn.id)
     asked = [message for message in messages if message.role == "user"]
     return next((line for message in (*asked, *messages) if (line := first_line(message.text))), "")
 

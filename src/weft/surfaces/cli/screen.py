@@ -6,7 +6,6 @@ Every span is made safe when it is rendered, so no stored text reaches a termina
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -101,15 +100,26 @@ def _ended(texts: Iterable[str]) -> Iterator[str]:
 def stdout_screen(*, no_color: bool, no_pager: bool) -> Screen:
     """What standard output can show."""
     terminal = sys.stdout.isatty()
-    size = shutil.get_terminal_size((PIPED_WIDTH, 24))
+    columns, rows = terminal_size()
     return Screen(
         color=terminal and not no_color and colours_wanted(),
         unicode=terminal and speaks_unicode(sys.stdout),
         terminal=terminal,
-        columns=size.columns if terminal else PIPED_WIDTH,
-        rows=size.lines,
+        columns=columns if terminal else PIPED_WIDTH,
+        rows=rows,
         paging=not no_pager,
     )
+
+
+def terminal_size() -> tuple[int, int]:
+    """Columns and rows; COLUMNS and LINES win over what the terminal says."""
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        found = os.terminal_size((PIPED_WIDTH, 24))
+    given = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    columns, rows = (int(word) if word.isdecimal() else size for word, size in zip(given, found, strict=True))
+    return columns or PIPED_WIDTH, rows or 24
 
 
 def colours_wanted() -> bool:

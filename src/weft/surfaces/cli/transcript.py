@@ -76,9 +76,9 @@ class Transcript:
                 yield from self._folded("", as_text(part.output))
 
     def _call(self, call: ToolCall) -> Iterator[Line]:
-        took = f" {call.completed_at - call.started_at} ms" if call.completed_at is not None else ""
+        took = (call.completed_at or call.started_at) - call.started_at
         outcome = Span(f" {call.outcome or call.status}", "good" if call.outcome == "ok" else "bad")
-        yield [*self._use(call.name, call.arguments), outcome, Span(took, "dim")]
+        yield [*self._use(call.name, call.arguments), outcome, Span(f" {took} ms" if took else "", "dim")]
         if call.error is not None:
             yield from self._folded("error: ", call.error, "bad")
         if call.result is not None:

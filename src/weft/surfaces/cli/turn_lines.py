@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.ledger.model import Turn
 
 INDENT = "    "
+UNKNOWN = "unknown"
 STATE_STYLES = {"normal": "", "compaction": "warn", "failed": "bad", "interrupted": "warn", "open": "good"}
 STATE_WORDS = {"compaction": "compaction", "failed": "failed", "interrupted": "interrupted", "open": "being recorded"}
 
@@ -42,18 +43,19 @@ def decoration(labels: list[str]) -> Line:
     if not labels:
         return []
     names = [span for label in labels for span in (", ", Span(label, "label"))]
-    return ["(", *names[1:], ") "]
+    return [" (", *names[1:], ")"]
 
 
 def flag(turn: Turn) -> Line:
     state = state_of(turn)
-    return [Span(f"[{STATE_WORDS[state]}] ", STATE_STYLES[state])] if state in STATE_WORDS else []
+    return [Span(f" [{STATE_WORDS[state]}]", STATE_STYLES[state])] if state in STATE_WORDS else []
 
 
 def one_line(turn: Turn, reader: Reader, columns: int) -> Line:
     """Id, sessions, state and subject, cut to the width there is."""
-    lead = [Span(short(turn.id), "id"), " ", *decoration(reader.heads(turn.id)), *flag(turn)]
-    return [*lead, cut(safe(reader.subject(turn)), max(20, columns - line_width(lead)))]
+    lead = [Span(short(turn.id), "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
+    subject = cut(safe(reader.subject(turn)), max(20, columns - line_width(lead) - 1))
+    return [*lead, f" {subject}"] if subject else lead
 
 
 def line_width(line: Line) -> int:
@@ -62,9 +64,9 @@ def line_width(line: Line) -> int:
 
 def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
     """A turn as `weft log` shows it."""
-    yield [Span(f"turn {turn.id} ", "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
+    yield [Span(f"turn {turn.id}", "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
     yield ["Date:  ", local_time(turn.started_at)]
-    yield ["Agent: ", " · ".join(facts_of(turn))]
+    yield ["Agent: ", ", ".join(facts_of(turn))]
     if turn.error is not None:
         yield ["Error: ", Span(cut(safe(turn.error), max(20, columns - 7)), "bad")]
     yield []
@@ -74,8 +76,8 @@ def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
 def facts_of(turn: Turn) -> list[str]:
     """Who answered, and what it took."""
     facts = [turn.persona_id]
-    if turn.model is not None:
-        facts.append(turn.model)
+    if turn.model not in (None, UNKNOWN):
+        facts.append(str(turn.model))
     if turn.tool_call_count:
         facts.append(counted(turn.tool_call_count, "tool call"))
     if tokens := total_of(turn.usage):

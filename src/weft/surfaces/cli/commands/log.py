@@ -92,6 +92,8 @@ class _Drawing:
             beside, below = gutter(row, glyphs), gutter_below(row, glyphs)
             first, *further = self._lines(turn, len(below) + 1)
             yield [Span(beside, "line"), mark(turn, glyphs), " ", *first]
-            yield from ([Span(below, "line"), " ", *line] for line in further)
+            yield from (
+                [Span(f"{below} ", "line"), *line] if line else [Span(below.rstrip(), "line")] for line in further
+            )
             if not self._oneline and row.goes_on:
                 yield [Span(below, "line")]

@@ -42,6 +42,6 @@ def _row(ledger: Ledger, session: Session) -> tuple[Span | str, ...]:
     head, depth, about = "-", "0", ""
     if session.head is not None:
         turn = ledger.turn(session.head)
-        head, depth, about = short(turn.id), str(turn.depth), subject_of(ledger.messages(turn.id))
+        head, depth, about = short(turn.id), str(turn.depth), subject_of(ledger, turn)
     status = Span(session.status, STATUS_STYLES.get(session.status, ""))
     return Span(session.label, "label"), Span(head, "id"), depth, status, local_time(session.updated_at), about

@@ -16,7 +16,7 @@ def command(call: Call) -> None:
     if call.json:
         call.document(found)
     else:
-        call.screen.table([(name.replace("_", " "), _text(value)) for name, value in found.items()], ("what", "value"))
+        call.screen.table([(name, _text(value)) for name, value in found.items()], ("what", "value"))
 
 
 def _size(path: str) -> int:
@@ -26,5 +26,5 @@ def _size(path: str) -> int:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{count:,} {name}" for name, count in value.items()) or "none"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+        return ", ".join(f"{count} {name}" for name, count in value.items()) or "none"
+    return str(value)
