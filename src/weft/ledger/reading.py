@@ -27,8 +27,7 @@ from weft.ledger.sessions import agent_name, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.store.port import ReadTxn, Row
 
-_PLAIN = "coalesce(m.parent, m.model, m.thinking_config, m.context, m.metadata) IS NULL"
-_COLUMNS = f"m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, CASE WHEN {_PLAIN} THEN c.bytes END"
+_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
 _FROM = (
     "FROM message m LEFT JOIN content c ON c.n = m.text"
     " WHERE m.segment = ? AND m.depth BETWEEN ? AND ? ORDER BY m.depth, m.seq"

@@ -53,7 +53,8 @@ class WholeTurn:
         self.finish_reason, self.permissions_used = finish_reason, permissions_used
         self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         self.persona, self.setting = persona, Setting(**setting)
-        self.asks_model = model is not None or bool(self.response)
+        asked = (model, provider, params, tools_spec, finish_reason)
+        self.asks_model = bool(self.response) or any(given is not None for given in asked)
 
     def write(self, scribe: Scribe) -> tuple[str | None, str]:
         """All its events after the first. Returns the response message's id and the digest."""
@@ -77,7 +78,7 @@ class WholeTurn:
 
     def _write_request(self, scribe: Scribe, correlation: str) -> str:
         return scribe.request(
-            self.model or "unknown",
+            "unknown" if self.model is None else self.model,
             correlation,
             provider=self.provider,
             params=self.params,

@@ -141,7 +141,7 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
     text: int | None = None
     shaped: str | None = None
     thinking: int | None = None
-    if len(parts) == 1 and isinstance(only := parts[0], TextFact):
+    if len(parts) == 1 and isinstance(only := parts[0], TextFact) and _is_plain(message):
         text = view.contents.number(only.text)
     else:
         shaped = orjson.dumps([_part(view, part) for part in parts]).decode()
@@ -160,6 +160,18 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
     row.messages += 1
     if message.files is not UNSET or message.lints is not UNSET:
         _add_annotations(view, moment.n, message)
+
+
+def _is_plain(message: MessageFact) -> bool:
+    """Nothing beside its role, source and parts; such messages are read in one go."""
+    unset = UNSET
+    return (
+        message.model is unset
+        and message.parent is unset
+        and message.thinking_config is unset
+        and message.context is unset
+        and message.metadata is unset
+    )
 
 
 def _part(view: Projector, part: PartFact) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
 
+PATHS = ("file", "path", "receipt")
 SHARED = ("ledger", "json", "quiet", "no_color", "no_pager")
 
 
@@ -42,7 +44,15 @@ class SharedCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         take_shared(ctx)
+        refuse_broken_text(ctx.params)
         return super().invoke(ctx)
+
+
+def refuse_broken_text(params: dict[str, Any]) -> None:
+    """Arguments that are not text in the shell's encoding would be recorded as something else; paths may be any bytes."""
+    for name, value in params.items():
+        if name not in PATHS and isinstance(value, str) and any("\udc80" <= c <= "\udcff" for c in value):
+            raise InvalidInput(f"{name} is not valid text in this locale", "use UTF-8, or pipe the turn as JSON")
 
 
 def command(name: str) -> Callable[[Callable[..., int | None]], SharedCommand]:

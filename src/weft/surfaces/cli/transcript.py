@@ -48,7 +48,9 @@ class Transcript:
 
     def lines(self, items: Sequence[Message | ToolCall]) -> Iterator[Line]:
         called = {item.call_id for item in items if isinstance(item, ToolCall)}
-        for item in items:
+        for i, item in enumerate(items):
+            if i:
+                yield []
             yield from self._call(item) if isinstance(item, ToolCall) else self._message(item, called)
 
     def _message(self, message: Message, called: set[str]) -> Iterator[Line]:
@@ -57,10 +59,9 @@ class Transcript:
         yield [Span(message.role, ROLE_STYLES.get(message.role, "heading")), Span(source, "dim")]
         for part in message.content:
             if not (isinstance(part, ToolUsePart) and part.id in called):
-                yield from self.part(part)
-        yield []
+                yield from self._part(part)
 
-    def part(self, part: Part) -> Iterator[Line]:
+    def _part(self, part: Part) -> Iterator[Line]:
         match part:
             case TextPart():
                 yield from ([INDENT, line] for line in safe_lines(str(part.text)))
@@ -83,7 +84,6 @@ class Transcript:
             yield from self._folded("error: ", call.error, "bad")
         if call.result is not None:
             yield from self._folded("", as_text(call.result))
-        yield []
 
     def _use(self, name: str, arguments: Any) -> Line:
         text = safe(compact(arguments))

@@ -107,7 +107,7 @@ CREATE TABLE message (
     source TEXT,
     at INTEGER NOT NULL,
     position INTEGER NOT NULL,      -- of its event in the run
-    text INTEGER,                   -- content, where the message is one text part
+    text INTEGER,                   -- content, where the message is one text part and nothing more
     parts TEXT,                     -- otherwise: the parts, with content numbers
     list TEXT,
     parent TEXT,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from weft.surfaces.cli.call import Call
@@ -10,6 +12,8 @@ from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.streams import STANDARD, stdout_bytes
 from weft.surfaces.cli.turn_lines import counted
+
+LARGE = 32 * 1024 * 1024
 
 
 @weft_command("export-facts")
@@ -20,10 +24,13 @@ def command(call: Call, file: str) -> None:
     FILE must not exist yet; - is standard output. Into an empty ledger the lines give the same digests.
     """
     with call.reading() as ledger:
+        if file == STANDARD and call.screen.terminal:
+            raise click.UsageError("facts are for files and pipes: stored text could drive the terminal")
         if file == STANDARD:
             ledger.export_facts(stdout_bytes())
             return
         with progress(call, "export") as bar:
-            bar.counted(0)
+            if Path(ledger.path).stat().st_size > LARGE:
+                bar.pulse()
             lines = ledger.export_facts(file)
     call.answer({"file": file, "lines": lines}, [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])

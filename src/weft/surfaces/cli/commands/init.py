@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from weft.kernel.errors import Unsupported
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import FOLDER, named_ledger, place_for, user_ledger
@@ -23,7 +24,7 @@ def command(call: Call, path: str | None, user: bool) -> None:
     """
     if path and user:
         raise click.UsageError("PATH and --user exclude each other")
-    place = _place(call, path, user)
+    place = _place(named_ledger(call.ledger), path, user)
     is_new = not place.exists()
     if is_new:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -36,13 +37,14 @@ def command(call: Call, path: str | None, user: bool) -> None:
         call.note('record a turn with `weft record --query "…" --response "…"`, then look at it with `weft log`')
 
 
-def _place(call: Call, path: str | None, user: bool) -> Path:
+def _place(named: str | None, path: str | None, user: bool) -> Path:
     if user:
         return user_ledger()
-    named = named_ledger(call.ledger) if path is None else None
-    if named is not None and "://" not in named and named != ":memory:":
-        return Path(named)
-    return place_for(path or ".").absolute()
+    if path is not None or named is None:
+        return place_for(path or ".").absolute()
+    if "://" in named or named == ":memory:":
+        raise Unsupported(f"{named} is no place for a file", "give the path of a folder, or of a file ending in .db")
+    return Path(named).absolute()
 
 
 def _hide_from_git(folder: Path) -> None:

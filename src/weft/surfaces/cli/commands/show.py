@@ -70,7 +70,7 @@ def _lines(turn: Turn, session: str | None, reader: Reader, compaction: Compacti
         yield [Span("Error:   ", "dim"), Span(code + turn.error, "bad")]
     yield []
     if compaction is not None:
-        yield from _compaction(compaction)
+        yield from _summary(compaction)
 
 
 def _facts(turn: Turn, session: str | None) -> Iterator[tuple[str, str]]:
@@ -91,9 +91,8 @@ def _usage(turn: Turn) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts if count not in (UNSET, None))
 
 
-def _compaction(compaction: Compaction) -> Iterator[Line]:
+def _summary(compaction: Compaction) -> Iterator[Line]:
     kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
     about = f" of {compaction.turns_summarized} turns, through {short(compaction.summarized_through)}{kept}"
     yield [Span("summary", "warn"), about]
     yield from (["  ", line] for line in safe_lines(compaction.summary))
-    yield []

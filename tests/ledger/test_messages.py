@@ -1,0 +1,222 @@
+"""Messages: plain text or ordered parts, with everything recorded beside them, kept exactly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+import weft
+from tests.ledger.histories import lines, problems, select, texts
+from weft import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.kernel.ambient import FixedClock
+from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
+from weft.kernel.ulid import is_ulid
+from weft.ledger.ledger import Ledger
+from weft.ledger.model import Codeblock
+
+ODD_TEXTS = ["", "\0", "a\0b", "\ud800 alone", "\U0001f9f5", "é", "line\r\nline\u2028", "﷽" * 2000]
+PARTS: list[Any] = [
+    TextPart("first"),
+    ImagePart("https://example.org/a b.png", "high"),
+    ImagePart("data:image/png;base64,AAAA", "a detail of its own"),
+    ImagePart("https://example.org/c.png"),
+    ToolUsePart("call 1", "my tool", {"deep": [1, {"x": None}], "big": 2**65}),
+    ToolResultPart("call 1", ["any", {"json": 1.5}], True),
+    ToolResultPart("call 2", "text", False),
+    ToolResultPart("call 3", None),
+    ReasoningPart("hm"),
+    TextPart("first"),
+    ReasoningPart("so"),
+]
+
+any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=12)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | any_text
+any_json = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(any_text, inner), max_leaves=5)
+parts = st.one_of(
+    st.builds(TextPart, any_text),
+    st.builds(ReasoningPart, any_text),
+    st.builds(ImagePart, any_text, any_text.filter(bool) | st.just(UNSET)),
+    st.builds(ToolUsePart, any_text, any_text.filter(bool), any_json),
+    st.builds(ToolResultPart, any_text, any_json, st.booleans() | st.just(UNSET)),
+)
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_any_text_comes_back_exactly(ledger: Ledger, text: str) -> None:
+    made = ledger.record_turn(session="main", query=text, response=text)
+    assert texts(ledger.messages(made.id)) == [text, text]
+    assert texts(ledger.thread("main").messages) == [text, text]
+    assert problems(ledger) == []
+
+
+def test_parts_of_all_five_types_come_back_exactly_and_in_order(ledger: Ledger) -> None:
+    made = ledger.record_turn(session="main", query={"content": PARTS})
+    (message,) = ledger.messages(made.id)
+    assert message.content == tuple(PARTS)
+    assert message.text == "first\nfirst"
+    assert message.thinking == "hm\nso"
+    assert problems(ledger) == []
+
+
+def test_parts_given_as_dicts_are_the_same_parts(ledger: Ledger) -> None:
+    given_parts = [
+        {"type": "text", "text": "t"},
+        {"type": "image_url", "url": "u", "detail": "low"},
+        {"type": "tool_use", "id": "i", "name": "n", "input": {}},
+        {"type": "tool_result", "tool_call_id": "i", "output": [], "is_error": True},
+        {"type": "reasoning", "text": "r"},
+    ]
+    made = ledger.record_turn(session="main", query={"content": given_parts})
+    assert ledger.messages(made.id)[0].content == (
+        TextPart("t"), ImagePart("u", "low"), ToolUsePart("i", "n", {}), ToolResultPart("i", [], True), ReasoningPart("r"),
+    )  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(parts, max_size=4), min_size=1, max_size=3))
+def test_any_parts_come_back_exactly(messages: list[list[Any]]) -> None:
+    with weft.open(":memory:") as ledger:
+        made = ledger.record_turn(query=[{"content": content} for content in messages])
+        found = [list(message.content) for message in ledger.messages(made.id)]
+        assert repr(found) == repr(messages)
+        assert problems(ledger) == []
+
+
+def test_a_message_of_no_parts_stays_one(ledger: Ledger) -> None:
+    made = ledger.record_turn(session="main", query={"content": []})
+    assert ledger.messages(made.id)[0].content == ()
+
+
+def test_query_and_response_take_text_messages_and_lists_of_both(ledger: Ledger) -> None:
+    made = ledger.record_turn(
+        session="main",
+        system=["rules", {"content": "more rules"}],
+        query=["one", {"content": "two"}, {"role": "tool", "content": "three"}, [["four"]]],
+        response=[{"content": "thinking aloud"}, {"role": "tool", "content": "found it"}, "the answer"],
+    )
+    found = [(message.role, message.text) for message in ledger.messages(made.id)]
+    assert found == [
+        ("system", "rules"), ("system", "more rules"), ("user", "one"), ("user", "two"), ("tool", "three"),
+        ("user", "four"), ("assistant", "thinking aloud"), ("tool", "found it"), ("assistant", "the answer"),
+    ]  # fmt: skip
+    assert made.response_message_id == ledger.messages(made.id)[-1].id
+
+
+def test_a_message_keeps_everything_beside_its_text(ledger: Ledger, clock: FixedClock) -> None:
+    first = ledger.record_turn(session="main", query="before")
+    parent = ledger.messages(first.id)[0].id
+    clock.tick(1000)
+    made = ledger.record_turn(
+        session="main",
+        query={
+            "content": "q", "source": "webhook", "parent": parent, "context": {"injected": ["rules"]},
+            "metadata": ["anything", 1], "model": "no model", "thinking_config": {"budget": 1},
+        },
+    )  # fmt: skip
+    (message,) = ledger.messages(made.id)
+    assert (message.source, message.parent_id, message.model) == ("webhook", parent, "no model")
+    assert (message.context, message.metadata) == ({"injected": ["rules"]}, ["anything", 1])
+    assert message.thinking_config == {"budget": 1}
+    assert (message.sequence, message.created_at) == (0, clock.now_ms())
+
+
+@pytest.mark.parametrize("source", ["human", "trigger", "agent", "webhook", "cron", "event"])
+def test_a_message_says_who_started_it(ledger: Ledger, source: str) -> None:
+    made = ledger.record_turn(session="main", query={"content": "q", "source": source})
+    assert ledger.messages(made.id)[0].source == source
+
+
+def test_message_ids_are_ulids_in_order_and_lead_to_message_and_turn(ledger: Ledger) -> None:
+    turns = [ledger.record_turn(session=f"s{i % 3}", query=["a", "b"], response="c").id for i in range(6)]
+    for turn in turns:
+        messages = ledger.messages(turn)
+        ids = [message.id for message in messages]
+        assert ids == sorted(set(ids))
+        assert all(is_ulid(id) for id in ids)
+        assert [message.sequence for message in messages] == [0, 1, 2]
+        assert [ledger.message(id) for id in ids] == messages
+        assert {message.turn_id for message in messages} == {turn}
+
+
+def test_a_message_that_is_not_there_is_not_found(ledger: Ledger) -> None:
+    with pytest.raises(NotFound):
+        ledger.message("01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    made = ledger.record_turn(session="main", query="q")
+    for nobody in (made.id, "7" + "Z" * 25, "0" * 26):
+        with pytest.raises(NotFound):
+            ledger.message(nobody)
+
+
+def test_files_and_lints_are_kept_once_each(disk: Ledger, path: Path) -> None:
+    files = [
+        {"kind": "read", "path": "a.py", "line_start": 1, "line_end": 9},
+        {"kind": "read", "path": "a.py", "line_start": 1, "line_end": 9},
+        {"kind": "written", "path": "a.py"},
+    ]
+    lints = [{"path": "a.py", "message": "unused", "source": "ruff", "severity": "hint", "start_line": 3}, {}]
+    made = disk.record_turn(session="main", query={"content": "q", "files": files, "lints": lints})
+    (message,) = disk.messages(made.id)
+    rows = select(path, "SELECT kind, file_path, line_start, message_id FROM message_files ORDER BY id")
+    assert [tuple(row.values()) for row in rows] == [
+        ("read", "a.py", 1, message.id),
+        ("written", "a.py", None, message.id),
+    ]
+    found = select(path, "SELECT file_path, message, lint_source, severity, start_line FROM message_lints ORDER BY id")
+    assert [tuple(row.values()) for row in found] == [("a.py", "unused", "ruff", "hint", 3), (None,) * 5]
+    assert problems(disk) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"files": [{"kind": "eaten", "path": "x"}]},
+        {"files": [{"kind": "read"}]},
+        {"files": [{"kind": "read", "path": "x", "line_start": 1.5}]},
+        {"lints": [{"severity": "fatal"}]},
+        {"codeblocks": [{"language": "py"}]},
+        {"codeblocks": [Codeblock(content="x", line_start="1")]},  # type: ignore[arg-type]
+        {"content": [ToolResultPart("c", 1, "yes")]},  # type: ignore[arg-type]
+        {"content": [TextPart(5)]},  # type: ignore[arg-type]
+        {"source": "stork"},
+        {"parent": "not an id"},
+        {"context": {"x": float("nan")}},
+    ],
+)
+def test_a_message_with_a_wrong_field_is_refused(ledger: Ledger, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        ledger.record_turn(session="main", query={"content": "q", **wrong})
+    assert lines(ledger) == []
+
+
+def test_a_streamed_content_stands_wherever_a_text_is_taken(ledger: Ledger) -> None:
+    text, blob = ledger.put_content("é€".encode() * 400_000), ledger.put_content(b"\xff\0\xfe")
+    made = ledger.record_turn(
+        session="main",
+        query=[text, {"content": text}, {"content": [TextPart(text), ReasoningPart(text), ImagePart(blob)]}],
+        tool_calls=[
+            {"name": "t", "arguments": ledger.put_content(b'{"a":1}'), "result": ledger.put_content(b"no json")}
+        ],
+    )
+    whole, again, third = ledger.messages(made.id)
+    assert whole.text == again.text == third.text == third.thinking == "é€" * 400_000
+    image = third.content[2]
+    assert isinstance(image, ImagePart)
+    assert image.url == "\udcff\0\udcfe"
+    (call,) = ledger.tool_calls(made.id)
+    assert (call.arguments, call.result) == ({"a": 1}, "no json")
+    assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("ref", ["00" * 32, "zz", ""])
+def test_a_content_that_is_not_here_cannot_be_referred_to(ledger: Ledger, ref: str) -> None:
+    with pytest.raises(ContentMissing):
+        ledger.record_turn(session="main", query=weft.StoredContent(ref, 1))
+
+
+def test_equal_texts_within_a_tree_are_one_content(ledger: Ledger) -> None:
+    for _ in range(5):
+        ledger.record_turn(session="main", system="the same long rules", query="same", response="same")
+    assert ledger.stats()["contents"] == 3  # the label, the rules, the word
