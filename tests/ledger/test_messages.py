@@ -71,8 +71,12 @@ def test_parts_given_as_dicts_are_the_same_parts(ledger: Ledger) -> None:
     ]
     made = ledger.record_turn(session="main", query={"content": given_parts})
     assert ledger.messages(made.id)[0].content == (
-        TextPart("t"), ImagePart("u", "low"), ToolUsePart("i", "n", {}), ToolResultPart("i", [], True), ReasoningPart("r"),
-    )  # fmt: skip
+        TextPart("t"),
+        ImagePart("u", "low"),
+        ToolUsePart("i", "n", {}),
+        ToolResultPart("i", [], True),
+        ReasoningPart("r"),
+    )
 
 
 @settings(max_examples=60)
@@ -178,8 +182,8 @@ def test_files_and_lints_are_kept_once_each(disk: Ledger, path: Path) -> None:
         {"lints": [{"severity": "fatal"}]},
         {"codeblocks": [{"language": "py"}]},
         {"codeblocks": [Codeblock(content="x", line_start="1")]},  # type: ignore[arg-type]
-        {"content": [ToolResultPart("c", 1, "yes")]},  # type: ignore[arg-type]
-        {"content": [TextPart(5)]},  # type: ignore[arg-type]
+        {"content": [ToolResultPart("c", 1, "yes")]},
+        {"content": [TextPart(5)]},
         {"source": "stork"},
         {"parent": "not an id"},
         {"context": {"x": float("nan")}},

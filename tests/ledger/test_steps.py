@@ -51,8 +51,8 @@ def test_a_turn_recorded_in_steps_is_like_one_recorded_at_once(ledger: Ledger) -
         writer.response("r", usage={"input_tokens": 1}, finish_reason="stop")
         ended = writer.finish(permissions_used=["fs"])
     at_once = ledger.record_turn(
-        session="once", role="worker", workspace="/w", toolset="full", system="rules", query="q", model="m", provider="p",
-        params={"t": 1}, tools_spec=[{"name": "read"}], response="r", usage={"input_tokens": 1}, finish_reason="stop",
+        session="once", role="worker", workspace="/w", toolset="full", system="rules", query="q", model="m",
+        provider="p", params={"t": 1}, tools_spec=[{"name": "read"}], response="r", usage={"input_tokens": 1}, finish_reason="stop",
         permissions_used=["fs"],
         tool_calls=[{"id": "c1", "name": "read", "server": "fs", "number": 3, "arguments": {"path": "x"},
                      "result": {"rc": 0}, "duration_ms": 5}],
@@ -129,8 +129,9 @@ def test_an_interrupted_turn_is_completed_with_what_it_had(ledger: Ledger, reaso
 
 
 def test_leaving_the_block_by_an_exception_fails_the_turn(ledger: Ledger) -> None:
-    with pytest.raises(ZeroDivisionError), ledger.begin_turn(session="main") as writer:
-        writer.message("q")
+    writer = ledger.begin_turn(session="main")
+    writer.message("q")
+    with pytest.raises(ZeroDivisionError), writer:
         _ = 1 // 0
     turn = ledger.turn(writer.id)
     assert (turn.status, turn.error) == ("failed", "ZeroDivisionError: integer division or modulo by zero")
@@ -154,24 +155,25 @@ def test_leaving_the_block_after_its_end_changes_nothing(ledger: Ledger) -> None
     with ledger.begin_turn(session="main") as writer:
         writer.fail("no")
     assert ledger.turn(writer.id).status == "failed"
-    with pytest.raises(RuntimeError, match="later"), ledger.begin_turn(session="main") as writer:
-        writer.finish()
+    writer = ledger.begin_turn(session="main")
+    writer.finish()
+    with pytest.raises(RuntimeError, match="later"), writer:
         raise RuntimeError("later")
     assert ledger.turn(writer.id).status == "completed"
 
 
 @pytest.mark.parametrize("end", ["finish", "fail", "interrupt"])
-def test_a_turn_that_has_ended_takes_no_more_steps(ledger: Ledger, end: str) -> None:
-    for session in ("main", None):
-        writer = ledger.begin_turn(session=session)
-        call = ask(writer)
-        writer.tool_result(call, 1)
-        writer.fail("x") if end == "fail" else getattr(writer, end)()
-        events = ledger.stats()["events"]
-        for step in (lambda: writer.message("late"), lambda: writer.request("m"), writer.finish, writer.interrupt):
-            with pytest.raises(TurnClosed):
-                step()
-        assert ledger.stats()["events"] == events
+@pytest.mark.parametrize("session", ["main", None])
+def test_a_turn_that_has_ended_takes_no_more_steps(ledger: Ledger, end: str, session: str | None) -> None:
+    writer = ledger.begin_turn(session=session)
+    call = ask(writer)
+    writer.tool_result(call, 1)
+    writer.fail("x") if end == "fail" else getattr(writer, end)()
+    events = ledger.stats()["events"]
+    for step in (lambda: writer.message("late"), lambda: writer.request("m"), writer.finish, writer.interrupt):
+        with pytest.raises(TurnClosed):
+            step()
+    assert ledger.stats()["events"] == events
 
 
 def test_steps_without_a_session_move_nobody(ledger: Ledger) -> None:

@@ -106,6 +106,8 @@ def showable(text: str) -> str:
 
 def readable(data: bytes) -> str | None:
     """What a text column shows where the bytes themselves are not database text; None where they are."""
+    if data.isascii() and b"\0" not in data:
+        return None
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -8,6 +8,7 @@ documentation, checking and the search for references all read them from the typ
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -41,6 +42,7 @@ class Words(Struct, frozen=True, gc=False, kw_only=True):
 Named = Name | Words
 
 
+@lru_cache(maxsize=1024)
 def is_name(text: str) -> bool:
     return _is_name(text) is not None
 

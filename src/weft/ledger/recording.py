@@ -22,6 +22,8 @@ from weft.ledger.model import (
 from weft.ledger.places import Place, ensure_session, find_place
 from weft.ledger.scribe import Scribe, Setting
 
+ORDINARY = Setting()
+
 
 class WholeTurn:
     """A turn as its caller tells it, checked before anything is written."""
@@ -52,7 +54,7 @@ class WholeTurn:
         self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
         self.finish_reason, self.permissions_used = finish_reason, permissions_used
         self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
-        self.persona, self.setting = persona, Setting(**setting)
+        self.persona, self.setting = persona, Setting(**setting) if setting else ORDINARY
         asked = (model, provider, params, tools_spec, finish_reason)
         self.asks_model = bool(self.response) or any(given is not None for given in asked)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -31,7 +32,14 @@ DETAILS = frozenset(
 
 def checked_label(label: Any, what: str = "label") -> str:
     """Labels are words people type: printable, without spaces at the ends, and not to be mistaken for an address."""
-    if not isinstance(label, str) or not label or len(label) > LABEL_LIMIT:
+    if not isinstance(label, str):
+        raise InvalidInput(f"{what} is {label!r:.80}", f"a {what} is text of 1 to {LABEL_LIMIT} characters")
+    return _checked_words(label, what)
+
+
+@lru_cache(maxsize=1024)
+def _checked_words(label: str, what: str) -> str:
+    if not label or len(label) > LABEL_LIMIT:
         raise InvalidInput(f"{what} is {label!r:.80}", f"a {what} is text of 1 to {LABEL_LIMIT} characters")
     if not label.isprintable() or label != label.strip():
         raise InvalidInput(f"{what} {label!r:.80} has invisible characters", "use printable characters only")

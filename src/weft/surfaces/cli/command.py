@@ -49,7 +49,7 @@ class SharedCommand(click.Command):
 
 
 def refuse_broken_text(params: dict[str, Any]) -> None:
-    """Arguments that are not text in the shell's encoding would be recorded as something else; paths may be any bytes."""
+    """What is not text in the shell's encoding would be recorded as something else; paths may be any bytes."""
     for name, value in params.items():
         if name not in PATHS and isinstance(value, str) and any("\udc80" <= c <= "\udcff" for c in value):
             raise InvalidInput(f"{name} is not valid text in this locale", "use UTF-8, or pipe the turn as JSON")

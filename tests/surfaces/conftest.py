@@ -1,0 +1,39 @@
+"""Every test of a surface gets a home folder of its own, and a shell in an empty folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.shell import Shell
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, folder = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TZ", "UTC")
+    for name in ("WEFT_LEDGER", "XDG_DATA_HOME", "NO_COLOR", "COLUMNS", "LINES", "LESS", "PAGER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A shell in a folder without a ledger."""
+    return Shell(folder, monkeypatch, capsys)
+
+
+@pytest.fixture
+def weft(shell: Shell) -> Shell:
+    """A shell in a folder with an empty ledger."""
+    assert shell("init").code == 0
+    return shell

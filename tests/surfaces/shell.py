@@ -1,0 +1,104 @@
+"""The command line as tests use it: in this process, in one of its own, or on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from weft.surfaces.cli.main import run
+
+PROGRAM = [sys.executable, "-m", "weft.surfaces.cli"]
+ID = r"[0-9A-HJKMNP-TV-Z]"
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads(self.err)["error"]
+        return found
+
+
+class Shell:
+    """A person in a folder: `weft("log", "--graph")`."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "") -> Answer:
+        data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogatepass")
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        self._capsys.readouterr()
+        code = run(arguments)
+        out, err = self._capsys.readouterr()
+        return Answer(code, out, err)
+
+    def json(self, *arguments: str, stdin: str | bytes = "") -> Any:
+        answer = self(*arguments, "--json", stdin=stdin)
+        assert answer.code == 0, answer.err
+        return answer.json
+
+    def record(self, query: str, *, session: str = "main", **turn: Any) -> str:
+        """Record a turn and say its id."""
+        given = {"session": session, "query": query, "response": f"re: {query}", **turn}
+        return str(self.json("record", stdin=json.dumps(given))["id"])
+
+
+def spawn(folder: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A process of its own, with a pipe on every side."""
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def on_terminal(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """A process on a terminal of its own; its exit code and all that the terminal was sent."""
+    settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.execve(PROGRAM[0], [*PROGRAM, *arguments], {**os.environ, **settings, **environment})
+    shown = bytearray()
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # Linux says so when the other side of a terminal is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode().replace("\r\n", "\n")
+
+
+def masked(text: str) -> str:
+    """The same text with every id as T1, T2 and so on, in order of appearance."""
+    names: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        return names.setdefault(match[0][-8:], f"T{len(names) + 1}")
+
+    return re.sub(rf"\b{ID}{{26}}\b|\b(?=\w*\d){ID}{{8}}\b", name, text)

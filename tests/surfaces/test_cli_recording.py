@@ -1,0 +1,266 @@
+"""init, record and compact."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.shell import Shell, spawn
+from weft.ledger.ledger import Ledger
+from weft.ledger.recording import WholeTurn
+from weft.ledger.scribe import Setting
+from weft.surfaces.cli.turn_input import TurnInput
+
+
+def test_init_makes_a_ledger_in_this_folder_and_says_where(shell: Shell, folder: Path) -> None:
+    answer = shell("init")
+    assert answer.code == 0
+    assert answer.out == f"made a ledger at {folder}/.weft/ledger.db\n"
+    assert "weft record" in answer.err
+    assert (folder / ".weft" / "ledger.db").is_file()
+
+
+def test_init_again_leaves_the_ledger_as_it_is(weft: Shell) -> None:
+    turn = weft.record("hello")
+    answer = weft("init")
+    assert (answer.code, answer.out.split(" at ")[0]) == (0, "there is a ledger already")
+    assert [found["id"] for found in weft.json("log")] == [turn]
+    assert weft.json("init")["created"] is False
+
+
+def test_init_keeps_the_ledger_out_of_git(weft: Shell, folder: Path) -> None:
+    assert (folder / ".weft" / ".gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("sub", "sub/.weft/ledger.db"), ("a/b", "a/b/.weft/ledger.db"), ("my.db", "my.db"), ("x/y.sqlite", "x/y.sqlite")],
+)
+def test_init_takes_a_folder_or_a_file(shell: Shell, folder: Path, name: str, place: str) -> None:
+    assert shell.json("init", name)["path"] == str(folder / place)
+    assert (folder / place).is_file()
+
+
+def test_init_makes_the_ledger_that_the_option_or_the_environment_names(
+    shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell.json("--ledger", "named.db", "init")["path"] == str(folder / "named.db")
+    monkeypatch.setenv("WEFT_LEDGER", str(folder / "other.db"))
+    assert shell.json("init")["path"] == str(folder / "other.db")
+
+
+def test_init_user_makes_the_ledger_that_is_used_everywhere_else(shell: Shell, tmp_path: Path) -> None:
+    own = tmp_path / "home/.local/share/weft/ledger.db"
+    assert shell.json("init", "--user")["path"] == str(own)
+    assert shell.json("stats")["path"] == str(own)
+
+
+def test_init_refuses_a_file_that_is_no_ledger(shell: Shell, folder: Path) -> None:
+    (folder / "notes.db").write_text("not a database, but quite long enough to be mistaken for one")
+    answer = shell("init", "notes.db")
+    assert answer.code == 7
+    assert "not a Weft ledger" in answer.err
+
+
+def test_init_refuses_what_is_no_place_for_a_file(shell: Shell, folder: Path) -> None:
+    assert shell("--ledger", "postgresql://host/db", "init").code == 7
+    assert shell("init", "there", "--user").code == 2
+    assert list(folder.iterdir()) == []
+
+
+def test_a_ledger_above_this_folder_is_found(weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = folder / "a" / "b"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    assert weft.json("stats")["path"] == str(folder / ".weft" / "ledger.db")
+
+
+def test_the_option_wins_over_the_environment_and_both_over_the_folder(
+    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one.db", "two.db"):
+        weft("init", name)
+    monkeypatch.setenv("WEFT_LEDGER", "one.db")
+    assert weft.json("stats")["path"] == "one.db"
+    assert weft.json("stats", "--ledger", "two.db")["path"] == "two.db"
+    assert weft.json("--ledger", "two.db", "stats")["path"] == "two.db"
+    assert weft.json("stats", "--ledger", str(folder))["path"] == str(folder / ".weft" / "ledger.db")
+
+
+def test_record_takes_a_turn_as_json_and_answers_id_digest_and_receipt(weft: Shell) -> None:
+    turn = {
+        "session": "work",
+        "query": "what is in x?",
+        "response": "a list",
+        "model": "m-1",
+        "usage": {"input_tokens": 9, "output_tokens": 2},
+        "tool_calls": [{"id": "c1", "name": "read", "arguments": {"path": "x"}, "result": [1, 2]}],
+    }
+    made = weft.json("record", stdin=json.dumps(turn))
+    assert made["session"] == "work"
+    assert made["receipt"]["digest"] == made["digest"]
+    shown = weft.json("show", made["id"])
+    assert shown["usage"] == {"input_tokens": 9, "output_tokens": 2, "total_tokens": 11}
+    assert shown["tool_calls"][0]["arguments"] == {"path": "x"}
+    assert shown["tool_calls"][0]["result"] == [1, 2]
+
+
+def test_record_prints_lines_for_people_and_the_id_alone_when_quiet(weft: Shell) -> None:
+    answer = weft("record", "--query", "hello", "--response", "hi", "--model", "m")
+    assert [line.split()[0] for line in answer.out.splitlines()] == ["turn", "session", "digest", "receipt"]
+    quiet = weft("record", "--query", "more", "--quiet")
+    assert len(quiet.out.strip()) == 26
+    assert quiet.err == ""
+
+
+def test_record_goes_to_main_unless_told_otherwise(weft: Shell) -> None:
+    weft("record", "--query", "one")
+    weft("record", "--query", "two", "--session", "other")
+    weft("record", stdin='{"query": "three", "session": "third"}')
+    assert {session["label"] for session in weft.json("sessions")} == {"main", "other", "third"}
+
+
+def test_record_reads_a_file_and_options_win_over_its_fields(weft: Shell, folder: Path) -> None:
+    (folder / "turn.json").write_text('{"query": "from the file", "response": "yes", "session": "a"}')
+    made = weft.json("record", "turn.json", "--session", "b", "--query", "from the option")
+    assert made["session"] == "b"
+    assert [message["content"][0]["text"] for message in weft.json("show", "b")["messages"]] == [
+        "from the option",
+        "yes",
+    ]
+
+
+def test_record_pins_a_parent_by_any_name(weft: Shell) -> None:
+    first = weft.record("one")
+    weft.record("two")
+    made = weft.json("record", stdin='{"query": "aside", "parent": "main~1"}')
+    assert (made["parent_id"], made["session"]) == (first, None)
+    stale = weft("record", stdin='{"query": "late", "session": "main", "expected": "main~1"}')
+    assert stale.code == 4
+
+
+def test_a_recorded_error_leaves_a_failed_turn_and_the_head_where_it_was(weft: Shell) -> None:
+    first = weft.record("one")
+    weft("record", stdin='{"query": "two", "error": {"message": "overloaded", "code": "529"}}')
+    newest = weft.json("log")[0]
+    assert (newest["status"], newest["error"], newest["error_code"]) == ("failed", "overloaded", "529")
+    assert weft.json("sessions")[0]["head"] == first
+
+
+def test_every_field_of_record_turn_can_be_given_as_json() -> None:
+    accepted = {"session", "query", "response", "parent", "expected", "wait"}
+    for source in (WholeTurn, Setting):
+        accepted |= {name for name, p in inspect.signature(source).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert set(TurnInput.__struct_fields__) == accepted
+    assert accepted >= set(inspect.signature(Ledger.record_turn).parameters) - {"self", "turn"}
+
+
+@pytest.mark.parametrize(
+    ("stdin", "complaint"),
+    [
+        (b"{", "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"[1]", "Expected `object`"),
+        (b'{"qeury": "x"}', "qeury"),
+        (b'{"query": 5}', "query"),
+        (b'{"model": 5}', "$.model"),
+        (b'{"tools_available": 5}', "$.tools_available"),
+        (b'{"query": "a", "query": "b"}', "'query' stands twice"),
+        (b'{"params": NaN}', "NaN"),
+        (b'{"params": 1e999}', "inf"),
+        (b'{"query": "\xff"}', "not UTF-8 (byte 11)"),
+        (b'{"params": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested"),
+        (b'{"tool_calls": [{"id": "c"}]}', "tool_calls[0]"),
+        (b'{"usage": {"tokens": 1}}', "usage"),
+        (b'{"role": "boss"}', "role"),
+        (b'{"query": "x", "session": "a~1"}', "looks like an address"),
+    ],
+)
+def test_a_turn_that_has_no_single_meaning_is_refused_with_the_place(
+    weft: Shell, stdin: bytes, complaint: str
+) -> None:
+    answer = weft("record", stdin=stdin)
+    assert (answer.code, answer.out) == (5, "")
+    assert complaint in answer.err
+    assert weft.json("log") == []
+
+
+@pytest.mark.parametrize("text", ["nul \0 inside", "lone \ud800 surrogate", "\N{GRINNING FACE} \u202e bidi", "1" * 100_000])
+def test_any_text_comes_back_exactly(weft: Shell, text: str) -> None:
+    turn = weft.record(text, tool_calls=[{"name": "t", "arguments": {"n": 2**70, text[:9]: text}, "result": text}])
+    shown = weft.json("show", turn)
+    assert shown["messages"][0]["content"] == [{"type": "text", "text": text}]
+    assert shown["tool_calls"][0]["arguments"] == {"n": 2**70, text[:9]: text}
+    assert shown["tool_calls"][0]["result"] == text
+
+
+def test_arguments_that_are_not_text_are_refused(weft: Shell) -> None:
+    answer = weft("record", "--query", "caf\udce9")
+    assert answer.code == 5
+    assert "UTF-8" in answer.err
+
+
+def test_record_without_a_turn_at_a_terminal_says_how_to_give_one(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.surfaces.cli.streams.sys.stdin.isatty", lambda: True, raising=False)
+    made = spawn(weft.folder, "record", stdin=b"")
+    assert made.returncode == 5
+    assert b"not valid JSON" in made.stderr
+
+
+def test_a_compaction_is_a_turn_that_stands_for_what_lies_before_it(weft: Shell) -> None:
+    first, kept = weft.record("one"), weft.record("two")
+    made = weft.json("compact", "--summary", "so far", "--first-kept", "main", "--model", "small")
+    shown = weft.json("show", made["id"])
+    assert shown["turn_type"] == "compaction"
+    assert (shown["compaction"]["summarized_through"], shown["compaction"]["first_kept"]) == (first, kept)
+    texts = [part["text"] for m in weft.json("context")["messages"] for part in m["content"]]
+    assert texts == ["so far", "two", "re: two"]
+
+
+def test_a_summary_can_be_piped_in(weft: Shell) -> None:
+    weft.record("one")
+    answer = weft("compact", "main", stdin="all that matters\n")
+    assert answer.code == 0
+    assert "undo: weft compact main --undo" in answer.err
+    assert weft("log", "--oneline", "-n", "1").out.split(" ", 1)[1] == "(main) [compaction] all that matters\n"
+
+
+def test_a_session_switches_between_compactions_and_back_to_none(weft: Shell) -> None:
+    weft.record("one")
+    first = weft.json("compact", "--summary", "short")["id"]
+    weft.json("compact", "--summary", "shorter")
+    assert weft.json("context")["compaction"] != first
+    assert weft("compact", "--use", first).code == 0
+    assert weft.json("context")["compaction"] == first
+    assert weft("compact", "--undo").code == 0
+    assert weft.json("context")["compaction"] is None
+    assert len(weft.json("context")["messages"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--summary", "x"), 4),
+        (("nobody", "--summary", "x"), 3),
+        (("--summary", "  "), 5),
+        (("--use", "main", "--undo"), 2),
+        (("--undo", "--summary", "x"), 2),
+    ],
+)
+def test_a_compaction_that_cannot_be_is_refused(weft: Shell, arguments: tuple[str, ...], code: int) -> None:
+    weft("move", "main", "--reset")
+    weft("record", "--session", "other", "--query", "x")
+    weft("record", "--query", "gone")
+    weft("move", "main", "--reset")
+    assert weft("compact", *arguments).code == code
+
+
+def test_what_is_recorded_here_can_be_read_with_a_plain_sqlite_shell(weft: Shell, folder: Path) -> None:
+    turn = weft.record("hello")
+    database = sqlite3.connect(f"file:{folder}/.weft/ledger.db?mode=ro", uri=True)
+    assert database.execute("SELECT id FROM turns").fetchall() == [(turn,)]
+    database.close()
