@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 SEED = int(os.environ.get("WEFT_SEED", "20261115"))
+
+
+Record = Callable[[str, object], None]  # pytest's `record_property`: what a test counted
 
 
 def sized(*, test: T, prove: T) -> T:

@@ -12,7 +12,7 @@ from tests.faults import scenarios
 from tests.faults.checks import Kinds, assert_kept, assert_sound, copy_ledger, end_of, kinds_after
 from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import SCENARIOS, Ack
-from tests.faults.sizes import sized
+from tests.faults.sizes import Record, sized
 
 SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
 STRIDE = {"whole_turn": 1, "large_content": sized(test=60, prove=5)}
@@ -28,28 +28,25 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def outcomes(path: Path, name: str) -> list[Kinds]:
-    """What may be found after 0, 1, 2 … of a scenario's appends: whole appends, and an open turn closed."""
+def outcomes(path: Path, name: str) -> tuple[int, list[Kinds]]:
+    """Where the ledger ends, and what may follow after 0, 1, 2 … appends: whole appends, and an open turn closed."""
     appends: list[Kinds] = []
     with weft.open(path) as ledger:
-        end = end_of(ledger)
+        begin = end = end_of(ledger)
         for _ in SCENARIOS[name](ledger, 0):
             appends.append(kinds_after(ledger, end))
             end = end_of(ledger)
     whole = list(accumulate(appends, initial=()))
-    if name != "turn_by_steps":
-        return whole
-    return [whole[0], *(kinds + SWEPT for kinds in whole[1:-1]), whole[-1]]
+    if name == "turn_by_steps":
+        whole = [whole[0], *(kinds + SWEPT for kinds in whole[1:-1]), whole[-1]]
+    return begin, whole
 
 
 def kill_at_each_step(folder: Path, base: Path, name: str, work: Work, *args: Any) -> int:
     """Kill at the first, second, third … step until the scenario runs to its end; returns how often it was killed."""
     path = folder / "ledger.db"
-    allowed = outcomes(copy_ledger(base, path), name)
+    end, allowed = outcomes(copy_ledger(base, path), name)
     for kills, k in enumerate(count(1, STRIDE.get(name, OTHERS))):
-        copy_ledger(base, path)
-        with weft.open(path) as ledger:
-            end = end_of(ledger)
         copy_ledger(base, path)
         code, said = run(work, str(path), name, k, *args)
         with weft.open(path) as ledger:
@@ -64,7 +61,7 @@ def kill_at_each_step(folder: Path, base: Path, name: str, work: Work, *args: An
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_any_statement_leaves_all_of_an_append_or_none(
-    tmp_path: Path, base: Path, name: str, record_property: Callable[[str, object], None]
+    tmp_path: Path, base: Path, name: str, record_property: Record
 ) -> None:
     kills = kill_at_each_step(tmp_path, base, name, scenarios.die_at_a_statement)
     record_property("kills", kills)
@@ -73,7 +70,7 @@ def test_a_kill_at_any_statement_leaves_all_of_an_append_or_none(
 @pytest.mark.parametrize("torn", [False, True], ids=["between writes", "inside a write"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_any_write_leaves_all_of_an_append_or_none(
-    tmp_path: Path, base: Path, name: str, torn: bool, record_property: Callable[[str, object], None]
+    tmp_path: Path, base: Path, name: str, torn: bool, record_property: Record
 ) -> None:
     kills = kill_at_each_step(tmp_path, base, name, scenarios.die_at_a_write, torn)
     record_property("kills", kills)
@@ -81,17 +78,17 @@ def test_a_kill_at_any_write_leaves_all_of_an_append_or_none(
 
 @pytest.mark.parametrize("torn", [False, True], ids=["between writes", "inside a write"])
 def test_a_kill_at_any_write_of_a_checkpoint_loses_nothing(
-    tmp_path: Path, base: Path, torn: bool, record_property: Callable[[str, object], None]
+    tmp_path: Path, base: Path, torn: bool, record_property: Record
 ) -> None:
-    path, code = tmp_path / "ledger.db", KILLED
-    for k in count(1):
+    path, code, kills = tmp_path / "ledger.db", KILLED, -1
+    while code == KILLED:
+        kills += 1
         copy_ledger(base, path)
-        code, said = run(scenarios.die_while_closing, str(path), k, torn)
+        code, said = run(scenarios.die_while_closing, str(path), kills + 1, torn)
         assert len(said) == 1
         assert_sound(path, said)
-        if code == 0:
-            break
-    record_property("kills", k - 1)
+    assert code == 0
+    record_property("kills", kills)
 
 
 @pytest.mark.parametrize(
@@ -100,16 +97,15 @@ def test_a_kill_at_any_write_of_a_checkpoint_loses_nothing(
     ids=["at statements", "between writes", "inside a write"],
 )
 def test_a_ledger_whose_making_was_cut_short_is_made_whole_by_the_next_open(
-    tmp_path: Path, torn: bool, at_statements: bool, record_property: Callable[[str, object], None]
+    tmp_path: Path, torn: bool, at_statements: bool, record_property: Record
 ) -> None:
-    code, kills = KILLED, 0
-    for kills, k in enumerate(count(1, OTHERS)):
-        path = tmp_path / f"{k}.db"
-        code, said = run(scenarios.die_while_creating, str(path), k, torn, at_statements)
+    code, kills = KILLED, -1
+    while code == KILLED:
+        kills += 1
+        path = tmp_path / f"{kills}.db"
+        code, said = run(scenarios.die_while_creating, str(path), 1 + kills * OTHERS, torn, at_statements)
         with weft.open(path) as ledger:
             assert len(kinds_after(ledger, 0)) in (0, 9)
         assert_sound(path, said[1:])
-        if code == 0:
-            break
-        assert code == KILLED
+    assert code == 0
     record_property("kills", kills)

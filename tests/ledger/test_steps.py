@@ -52,8 +52,8 @@ def test_a_turn_recorded_in_steps_is_like_one_recorded_at_once(ledger: Ledger) -
         ended = writer.finish(permissions_used=["fs"])
     at_once = ledger.record_turn(
         session="once", role="worker", workspace="/w", toolset="full", system="rules", query="q", model="m",
-        provider="p", params={"t": 1}, tools_spec=[{"name": "read"}], response="r", usage={"input_tokens": 1}, finish_reason="stop",
-        permissions_used=["fs"],
+        provider="p", params={"t": 1}, tools_spec=[{"name": "read"}], response="r", usage={"input_tokens": 1},
+        finish_reason="stop", permissions_used=["fs"],
         tool_calls=[{"id": "c1", "name": "read", "server": "fs", "number": 3, "arguments": {"path": "x"},
                      "result": {"rc": 0}, "duration_ms": 5}],
     )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.shell import Shell, spawn
+from tests.surfaces.shell import Shell, on_terminal
 from weft.ledger.ledger import Ledger
 from weft.ledger.recording import WholeTurn
 from weft.ledger.scribe import Setting
@@ -180,16 +180,16 @@ def test_every_field_of_record_turn_can_be_given_as_json() -> None:
         (b'{"query": "x", "session": "a~1"}', "looks like an address"),
     ],
 )
-def test_a_turn_that_has_no_single_meaning_is_refused_with_the_place(
-    weft: Shell, stdin: bytes, complaint: str
-) -> None:
+def test_a_turn_that_has_no_single_meaning_is_refused_with_the_place(weft: Shell, stdin: bytes, complaint: str) -> None:
     answer = weft("record", stdin=stdin)
     assert (answer.code, answer.out) == (5, "")
     assert complaint in answer.err
     assert weft.json("log") == []
 
 
-@pytest.mark.parametrize("text", ["nul \0 inside", "lone \ud800 surrogate", "\N{GRINNING FACE} \u202e bidi", "1" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["nul \0 inside", "lone \ud800 surrogate", "\N{GRINNING FACE} \u202e bidi", "1" * 100_000]
+)
 def test_any_text_comes_back_exactly(weft: Shell, text: str) -> None:
     turn = weft.record(text, tool_calls=[{"name": "t", "arguments": {"n": 2**70, text[:9]: text}, "result": text}])
     shown = weft.json("show", turn)
@@ -204,11 +204,11 @@ def test_arguments_that_are_not_text_are_refused(weft: Shell) -> None:
     assert "UTF-8" in answer.err
 
 
-def test_record_without_a_turn_at_a_terminal_says_how_to_give_one(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.surfaces.cli.streams.sys.stdin.isatty", lambda: True, raising=False)
-    made = spawn(weft.folder, "record", stdin=b"")
-    assert made.returncode == 5
-    assert b"not valid JSON" in made.stderr
+@pytest.mark.parametrize("command", ["record", "compact"])
+def test_nobody_is_left_waiting_at_a_terminal_for_what_should_be_piped(weft: Shell, command: str) -> None:
+    code, shown = on_terminal(weft.folder, command)
+    assert code == 2
+    assert "was given: pipe it" in shown
 
 
 def test_a_compaction_is_a_turn_that_stands_for_what_lies_before_it(weft: Shell) -> None:

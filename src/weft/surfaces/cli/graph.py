@@ -164,6 +164,6 @@ def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
             branches = forest.children.get(row.turn, [])[::-1]
             yield row._replace(goes_on=bool(branches))
             if branches:
-                main = max(branches, key=lambda child: size[child])
+                main = max(reversed(branches), key=lambda child: size[child])
                 stack.append(Row(Place.TURN, row.column, main))
                 stack += [Row(Place.BRANCH, row.column + 1, child) for child in reversed(branches) if child != main]

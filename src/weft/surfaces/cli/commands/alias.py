@@ -14,7 +14,12 @@ from weft.surfaces.cli.screen import Span
 @weft_command("alias")
 @click.argument("alias")
 @arguments.session()
-@click.option("--reason", type=click.Choice([*AliasReason]), default="manual", help="Why. Default: manual.")
+@click.option(
+    "--reason",
+    type=click.Choice([reason.value for reason in AliasReason]),
+    default="manual",
+    help="Why. Default: manual.",
+)
 def command(call: Call, alias: str, session: str, reason: str) -> None:
     """Give a session a second name.
 

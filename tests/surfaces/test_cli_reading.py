@@ -1,0 +1,378 @@
+"""log, show, tree, diff, context, sessions, reflog and stats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import weft as library
+from tests.surfaces.shell import Shell, masked
+from weft.kernel.ambient import FixedClock, SystemClock
+from weft.kernel.times import ms_from_iso
+from weft.surfaces import demo
+
+LONG = "\n".join(f"line {i}" for i in range(40))
+
+
+@pytest.fixture
+def story(shell: Shell, folder: Path) -> Shell:
+    """A shell in a folder with the demo's ledger: a fork, a compaction, a failed turn."""
+    clock = FixedClock(ms_from_iso(demo.STARTED))
+    (folder / ".weft").mkdir()
+    with library.open(folder / ".weft" / "ledger.db", clock=clock) as ledger:
+        demo.fill(ledger, clock)
+    return shell
+
+
+def test_the_graph_of_a_forked_history(story: Shell) -> None:
+    assert (
+        masked(story("log", "--graph", "--oneline").out)
+        == """\
+* T1 (main) Add a line to the changelog.
+| x T2 [failed] Add a line to the changelog.
+|/
+# T3 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as …
+* T4 Fix it, please.
+| * T5 (by-hand) Could we keep strptime and cut the offset off instead?
+|/
+* T6 test_dates fails since this morning. What is wrong?
+"""
+    )
+
+
+def test_the_graph_with_whole_entries(story: Shell) -> None:
+    assert (
+        masked(story("log", "--graph", "-n", "3").out)
+        == """\
+* turn T1 (main)
+| Date:  2026-03-02 13:40:00 +0000
+| Agent: local, sonnet-large, 1 tool call, 447 tokens
+|
+|     Add a line to the changelog.
+|
+| x turn T2 [failed]
+| | Date:  2026-03-02 13:33:00 +0000
+| | Agent: local, sonnet-large
+| | Error: 529 overloaded, try again later
+| |
+| |     Add a line to the changelog.
+| |
+|/
+:
+
+* turn T3 (by-hand)
+| Date:  2026-03-02 13:26:00 +0000
+| Agent: local, sonnet-large, 2,076 tokens
+|
+|     Could we keep strptime and cut the offset off instead?
+|
+:
+"""
+    )
+
+
+def test_the_log_is_newest_first_and_a_thread_goes_to_its_root(story: Shell) -> None:
+    every = [turn["subject"] for turn in story.json("log")]
+    assert len(every) == 6
+    assert every[-1].startswith("test_dates fails")
+    thread = story("log", "by-hand", "--oneline").out.splitlines()
+    assert [line.split(" ", 1)[1] for line in thread] == [
+        "(by-hand) Could we keep strptime and cut the offset off instead?",
+        "test_dates fails since this morning. What is wrong?",
+    ]
+
+
+def test_children_come_before_their_parents(story: Shell) -> None:
+    turns = story.json("log")
+    seen: set[str] = set()
+    for turn in turns:
+        assert turn["parent_id"] not in seen
+        seen.add(turn["id"])
+
+
+def test_the_log_of_one_session_has_only_the_turns_it_made(story: Shell) -> None:
+    assert [turn["heads"] for turn in story.json("log", "--session", "by-hand")] == [["by-hand"]]
+    assert len(story.json("log", "by-hand", "--session", "main")) == 1
+    assert story("log", "--session", "nobody").code == 3
+    graph = story("log", "--session", "by-hand", "--graph", "--oneline").out.splitlines()
+    assert len(graph) == 2
+    assert graph[1] == ":"
+
+
+def test_limits_hold(story: Shell) -> None:
+    assert len(story.json("log", "-n", "2")) == 2
+    assert story.json("log", "-n", "0") == []
+    assert story("log", "main", "-n", "2", "--oneline").out.count("\n") == 2
+    assert story("log", "-n", "-1").code == 2
+
+
+def test_a_long_thread_is_read_page_by_page_from_its_end(weft: Shell, folder: Path) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        ids = [ledger.record_turn(session="main", query=f"q{i}").id for i in range(700)]
+        ledger.fork("main~650", label="early")
+        ids.append(ledger.record_turn(session="early", query="other").id)
+    thread = weft.json("log", "main")
+    assert [turn["id"] for turn in thread] == ids[699::-1]
+    assert [turn["id"] for turn in weft.json("log")] == ids[::-1]
+    assert [turn["subject"] for turn in weft.json("log", "early", "-n", "2")] == ["other", "q49"]
+
+
+def test_an_empty_ledger_says_what_to_do_next(weft: Shell) -> None:
+    for command, hint in (("log", "weft record"), ("sessions", "weft record")):
+        answer = weft(command)
+        assert (answer.code, answer.out) == (0, "")
+        assert hint in answer.err
+        assert weft.json(command) == []
+        assert weft(command, "--quiet").err == ""
+
+
+def test_an_empty_session_says_what_to_do_next(weft: Shell) -> None:
+    weft.record("one")
+    weft("move", "main", "--reset")
+    assert "nothing has been said" in weft("context").err
+    assert weft.json("context")["messages"] == []
+    answer = weft("log", "main")
+    assert answer.code == 3
+    assert "no head" in answer.err
+
+
+def test_show_has_messages_calls_thinking_usage_model_and_digest(story: Shell) -> None:
+    shown = masked(story("show", "main~2").out)
+    assert (
+        shown.split("\n", 2)[2]
+        == """\
+Parent:  T2
+Session: main, depth 2
+Date:    2026-03-02 13:19:00 +0000
+Agent:   local
+Model:   sonnet-large (example)
+Usage:   input 2,210, output 148, total 2,358
+
+user
+  Fix it, please.
+
+edit_file(path="src/parser.py", old="strptime(text, ", new="fromisoformat(text") ok
+    1 line changed
+
+run_tests() ok
+    42 passed in 0.79s
+
+assistant
+    thinking: fromisoformat knows offsets.
+    No new dependency.
+    The pattern can go.
+  Done: fromisoformat reads dates with and without an offset. 42 tests pass.
+"""
+    )
+    assert len(story.json("show", "main~2")["digest"]) == 64
+
+
+def test_long_results_and_thinking_are_folded_unless_full(weft: Shell) -> None:
+    parts = [{"type": "reasoning", "text": LONG}, {"type": "text", "text": LONG}]
+    calls = [{"name": "cat", "arguments": {"text": "x" * 500}, "result": LONG}, {"name": "rm", "error": LONG}]
+    weft.record("q", response={"content": parts}, tool_calls=calls)
+    folded, full = weft("show", "main").out, weft("show", "main", "--full").out
+    assert folded.count("… 35 more lines (--full)") == 3
+    assert folded.count("line 39") == 1
+    assert "x" * 500 not in folded
+    assert full.count("line 39") == 4
+    assert "x" * 500 in full
+
+
+def test_show_tells_how_a_turn_ended(weft: Shell, folder: Path) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        with ledger.begin_turn(session="main") as turn:
+            turn.message("run it")
+            turn.request("m")
+            turn.tool_call("sleep", {"seconds": 9})
+            turn.interrupt("timeout")
+        ledger.begin_turn(session="open").message("still going")
+        assert "[being recorded] still going" in weft("log", "--oneline").out
+        assert "o " in weft("log", "--graph", "--oneline").out
+    shown = weft("show", "main").out
+    assert "[interrupted]" in shown
+    assert "Cut off: timeout" in shown
+    assert "sleep(seconds=9) interrupted" in shown
+    assert "!" in weft("log", "main", "--graph", "--oneline").out
+
+
+def test_show_has_images_tool_parts_and_every_role(weft: Shell) -> None:
+    query = [
+        {"content": [{"type": "image_url", "url": "data:image/png;base64," + "A" * 300}], "source": "webhook"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "u1", "name": "look", "input": {"at": 1}}]},
+        {"role": "tool", "content": [{"type": "tool_result", "tool_call_id": "u1", "output": {"seen": True}}]},
+    ]
+    turn = {"query": query, "system": "be brief", "workspace": "/srv/app"}
+    weft("record", stdin=json.dumps(turn))
+    shown = weft("show", "main").out
+    for expected in ("system\n  be brief", "user (webhook)", "image data:image/png", "look(at=1)", "result of u1"):
+        assert expected in shown
+    assert '"seen": true' in shown
+    assert "Folder:  /srv/app" in shown
+    assert "A" * 300 not in shown
+
+
+def test_show_of_a_compaction_has_its_summary_and_range(story: Shell) -> None:
+    shown = masked(story("show", "main~1").out)
+    assert "summary of 2 turns, through T" in shown
+    assert "  All 42 tests pass." in shown
+    assert "[compaction]" in shown
+
+
+def test_a_tool_use_that_is_also_a_call_is_shown_once(weft: Shell) -> None:
+    use = {
+        "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "c", "name": "look", "input": {}}]
+    }
+    weft.record("q", response=use, tool_calls=[{"id": "c", "name": "look", "result": "seen"}])
+    assert weft("show", "main").out.count("look(") == 1
+
+
+def test_the_tree_runs_from_the_root_with_branches_set_in(story: Shell) -> None:
+    assert (
+        masked(story("tree", "by-hand").out)
+        == """\
+* T1 test_dates fails since this morning. What is wrong?
+|-* T2 (by-hand) Could we keep strptime and cut the offset off instead?
+* T3 Fix it, please.
+# T4 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as …
+|-x T5 [failed] Add a line to the changelog.
+* T6 (main) Add a line to the changelog.
+"""
+    )
+    assert [turn["depth"] for turn in story.json("tree", "main")] == [1, 2, 3, 2, 4, 4]
+
+
+def test_diff_shows_where_two_threads_part(story: Shell) -> None:
+    assert (
+        masked(story("diff", "main~2", "by-hand").out)
+        == """\
+--- main~2 (1 turn of its own)
++++ by-hand (1 turn of its own)
+  T1 test_dates fails since this morning. What is wrong?
+- T2 Fix it, please.
++ T3 (by-hand) Could we keep strptime and cut the offset off instead?
+"""
+    )
+    found = story.json("diff", "main", "by-hand")
+    assert (len(found["left"]), len(found["right"])) == (3, 1)
+    assert found["ancestor"] == story.json("log")[-1]["id"]
+
+
+def test_diff_answers_by_exit_code_when_asked(story: Shell) -> None:
+    assert story("diff", "main", "by-hand").code == 0
+    assert story("diff", "main", "by-hand", "--exit-code").code == 1
+    assert story("diff", "main", "main", "--exit-code").code == 0
+
+
+def test_diff_of_strangers_says_that_they_share_nothing(weft: Shell) -> None:
+    weft.record("one")
+    weft.record("two", session="other")
+    assert "the threads share no turn" in weft("diff", "main", "other").out
+    assert weft.json("diff", "main", "other")["ancestor"] is None
+
+
+def test_a_patch_has_what_was_said_on_each_side(story: Shell) -> None:
+    lines = story("diff", "main~2", "by-hand", "--patch").out.splitlines()
+    assert "-     Fix it, please." in lines
+    assert "+     Yes, but times from two zones would then compare wrongly. I would not." in lines
+
+
+def test_context_is_what_the_agent_saw_or_would_see(story: Shell) -> None:
+    saw = [(m["role"], m["content"][0].get("text", "")) for m in story.json("context", "main~2")["messages"]]
+    assert [role for role, _ in saw] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert saw[-1] == ("user", "Fix it, please.")
+    after = story("context").out
+    assert after.startswith("6 messages, after compaction")
+    assert "The parser now reads dates" in after
+    assert "Fix it, please." not in after
+    assert "Could we keep" in story("context", "--session", "by-hand").out
+    assert story("context", "main", "--session", "main").code == 2
+
+
+def test_sessions_are_listed_with_their_heads(story: Shell) -> None:
+    rows = [line.split("\t") for line in story("sessions").out.splitlines()]
+    assert [row[0] for row in rows] == ["main", "by-hand"]
+    assert rows[0][2:] == ["4", "active", "2026-03-02 13:40:00 +0000", "Add a line to the changelog."]
+    found = story.json("sessions")[0]
+    assert (found["updated_at"], found["status"]) == ("2026-03-02T13:40:00.000Z", "active")
+
+
+def test_the_reflog_numbers_every_place_a_session_stood(story: Shell) -> None:
+    rows = [line.split("\t") for line in story("reflog", "main").out.splitlines()]
+    assert [row[0] for row in rows] == [f"main@{{{n}}}" for n in range(4)]
+    assert {row[3] for row in rows} == {"turn"}
+    assert len(story.json("reflog", "main", "-n", "2")) == 2
+    assert story("reflog", "nobody").code == 3
+
+
+def test_stats_count_what_there_is(story: Shell) -> None:
+    found = story.json("stats")
+    assert (found["turns"], found["sessions"], found["compactions"], found["forks"]) == (6, 2, 1, 2)
+    plain = dict(line.split("\t") for line in story("stats").out.splitlines())
+    assert plain["turns"] == "6"
+    assert plain["turns_by_status"] == "5 completed, 1 failed"
+
+
+def test_turns_are_found_by_every_kind_of_name(weft: Shell) -> None:
+    ids = [weft.record(f"q{i}") for i in range(4)]
+    digest = weft.json("show", ids[2])["digest"]
+    weft("fork", ids[1], "side")
+    weft("alias", "trunk", "main")
+    for name, turn in {
+        "main": 3,
+        "main~2": 1,
+        "main^": 2,
+        "main~1^": 1,
+        "main@{0}": 3,
+        "main@{2}": 1,
+        "@{1}": 2,
+        "main#2": 1,
+        "side": 1,
+        "trunk~1": 2,
+        ids[0]: 0,
+        ids[2][-8:]: 2,
+        ids[2][-6:].lower(): 2,
+        digest[:8]: 2,
+        digest: 2,
+    }.items():
+        assert weft.json("show", name)["id"] == ids[turn], name
+
+
+def test_a_session_is_found_where_it_stood_at_a_time(shell: Shell, folder: Path) -> None:
+    clock = FixedClock(SystemClock().now_ms() - 3 * 86_400_000)
+    with library.open(folder / "old.db", clock=clock) as ledger:
+        old = ledger.record_turn(session="main", query="long ago").id
+        clock.tick(3 * 86_400_000)
+        ledger.record_turn(session="main", query="just now")
+    shell("init")
+    for when in ("yesterday", "2 days ago", "36 hours ago"):
+        assert shell.json("show", f"main@{{{when}}}", "--ledger", "old.db")["id"] == old
+    assert shell("show", "main@{a week ago}", "--ledger", "old.db").code == 5
+    assert shell("show", "main@{9 days ago}", "--ledger", "old.db").code == 3
+
+
+def test_times_are_in_the_viewers_zone_and_in_utc_as_json(story: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert "Date:    2026-03-02 14:40:00 +0100" in story("show", "main").out
+        assert story.json("show", "main")["started_at"] == "2026-03-02T13:40:00.000Z"
+        assert story.json("show", "main@{2026-03-02 14:20}")["depth"] == 3
+    finally:
+        monkeypatch.setenv("TZ", "UTC")
+        time.tzset()
+
+
+def test_reading_writes_nothing(story: Shell, folder: Path) -> None:
+    before = (folder / ".weft" / "ledger.db").read_bytes()
+    for command in (("log",), ("show", "main"), ("sessions",), ("stats",), ("verify",), ("context",), ("tree", "main")):
+        assert story(*command).code == 0
+    assert (folder / ".weft" / "ledger.db").read_bytes() == before
+
+
+def test_json_may_stand_before_or_after_the_command(story: Shell) -> None:
+    assert json.loads(story("--json", "stats").out) == json.loads(story("stats", "--json").out)
