@@ -51,6 +51,8 @@ def answers(ledger: Ledger) -> Answers:
         "sessions": ledger.sessions(every=True),
         "messages": {turn.id: list(ledger.thread(turn.id).messages) for turn in ledger.heads()},
         "calls": {turn.id: ledger.tool_calls(turn.id) for turn in turns},
+        "events": {turn.id: ledger.events(turn.id) for turn in turns},
+        "feed": list(ledger.changes()),
     }
 
 

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
 Say = Callable[[Any], None]
@@ -84,3 +85,8 @@ def run_well(work: Callable[..., None], *args: Any) -> list[Any]:
     code, said = run(work, *args)
     assert code == 0, f"{work.__name__} ended with {code}"
     return said
+
+
+def barrier(parties: int) -> Barrier:
+    """Where so many processes wait for each other, to begin at once."""
+    return _context.Barrier(parties)

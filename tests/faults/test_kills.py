@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.faults import scenarios
-from tests.faults.checks import Kinds, assert_kept, assert_sound, copy_ledger, end_of, kinds_after
+from tests.faults.checks import Kinds, assert_sound, copy_ledger, end_of, kinds_after
 from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import SCENARIOS, Ack
 from tests.faults.sizes import Record, sized

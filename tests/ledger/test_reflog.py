@@ -24,9 +24,12 @@ def test_the_reflog_tells_every_move_newest_first(ledger: Ledger, clock: FixedCl
     ledger.restore_session("main", 2, reason="no, back")
     found = [(move.number, move.turn_id, move.why, move.reason) for move in ledger.reflog("main")]
     assert found == [
-        (0, second, "restore", "no, back"), (1, None, "reset", "start over"), (2, first, "move", "the answer was wrong"),
-        (3, second, "turn", None), (4, first, "turn", None),
-    ]  # fmt: skip
+        (0, second, "restore", "no, back"),
+        (1, None, "reset", "start over"),
+        (2, first, "move", "the answer was wrong"),
+        (3, second, "turn", None),
+        (4, first, "turn", None),
+    ]
     assert [move.changed_at for move in ledger.reflog("main")] == [NOON + HOUR] * 3 + [NOON] * 2
     assert ledger.reflog("main", limit=2) == ledger.reflog("main")[:2]
 
@@ -67,7 +70,7 @@ def test_a_head_inside_a_turn_is_restored_inside_it(ledger: Ledger) -> None:
 @pytest.mark.parametrize("number", [2, 99, -1])
 def test_there_is_nothing_before_the_first_move(ledger: Ledger, number: int) -> None:
     grow(ledger, "main", "a", "b")
-    with pytest.raises(NotFound, match="moved 2 times|move of session"):
+    with pytest.raises(NotFound, match="move of session"):
         ledger.restore_session("main", number)
 
 

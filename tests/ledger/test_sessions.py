@@ -1,5 +1,7 @@
 """Sessions: stable labels on moving heads, found by label, then alias, then made."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.ledger.conftest import NOON, OpenLedger
@@ -9,7 +11,18 @@ from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable, NotFound
 from weft.ledger.ledger import Ledger
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+Verb = Callable[[], object]
 LABELS = ["main", "Ω-worker", "a b c", "room:42/x", "#5", "dm:ann@example", "{x}", "x" * 512, "日本語", "01ARZ3"]
+
+
+def naming_verbs(ledger: Ledger, session: str, name: str) -> list[Verb]:
+    """Everything that gives a name."""
+    return [
+        lambda: ledger.create_session(name),
+        lambda: ledger.rename_session(session, name),
+        lambda: ledger.add_alias(name, session),
+        lambda: ledger.fork(session, label=name),
+    ]
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -26,12 +39,7 @@ def test_a_session_exists_before_its_first_turn(ledger: Ledger, label: str) -> N
 @pytest.mark.parametrize("label", ["", " a", "a ", "a\tb", "a\0b", "\ud800", "main~1", "main^", "main@{0}", "x" * 513])
 def test_a_label_that_could_be_mistaken_is_refused(ledger: Ledger, label: str) -> None:
     grow(ledger, "main", "q")
-    for verb in (
-        lambda: ledger.create_session(label),
-        lambda: ledger.rename_session("main", label),
-        lambda: ledger.add_alias(label, "main"),
-        lambda: ledger.fork("main", label=label),
-    ):
+    for verb in naming_verbs(ledger, "main", label):
         with pytest.raises(InvalidInput):
             verb()
 
@@ -63,7 +71,7 @@ def test_a_session_keeps_where_it_came_from(ledger: Ledger, clock: FixedClock) -
 )
 def test_wrong_details_make_no_session(ledger: Ledger, details: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
-        ledger.create_session("worker", **details)  # type: ignore[arg-type]
+        ledger.create_session("worker", **details)
     assert ledger.sessions() == []
 
 
@@ -78,12 +86,7 @@ def test_labels_and_aliases_share_one_set_of_names(ledger: Ledger) -> None:
     grow(ledger, "other", "q")
     ledger.add_alias("nick", "main")
     for taken in ("main", "nick"):
-        for verb in (
-            lambda taken=taken: ledger.create_session(taken),
-            lambda taken=taken: ledger.rename_session("other", taken),
-            lambda taken=taken: ledger.add_alias(taken, "other"),
-            lambda taken=taken: ledger.fork("main", label=taken),
-        ):
+        for verb in naming_verbs(ledger, "other", taken):
             with pytest.raises(LabelTaken) as refused:
                 verb()
             assert refused.value.label == taken

@@ -101,4 +101,4 @@ def masked(text: str) -> str:
     def name(match: re.Match[str]) -> str:
         return names.setdefault(match[0][-8:], f"T{len(names) + 1}")
 
-    return re.sub(rf"\b{ID}{{26}}\b|\b(?=\w*\d){ID}{{8}}\b", name, text)
+    return re.sub(rf"\b{ID}{{26}}\b|\b{ID}{{8}}\b", name, text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -35,29 +36,36 @@ class Desk:
     def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
         self.store, self.clock, self.ulids = store, clock, ulids
         self.memory = RowMemory()
+        self._serial = 0
 
-    def write(self, work: Callable[[Draft], T]) -> T:
+    def write(self, work: Callable[[Draft], T], weight: int = 0) -> T:
         """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew."""
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: self._run(work, txn))
+                return self.store.write(lambda txn: self._run(work, txn), weight)
             except IdCollision:
                 self.ulids.skip()
-        return self.store.write(lambda txn: self._run(work, txn))
+        return self.store.write(lambda txn: self._run(work, txn), weight)
+
+    def put_large(self, contents: Iterable[bytes], scope: int) -> None:
+        """Contents of more than one row go first, in transactions of their own; the append then finds them."""
+        for data in contents:
+            self.store.write(partial(_put, data, scope), len(data))
 
     def _run(self, work: Callable[[Draft], T], txn: WriteTxn) -> T:
         """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
-        if not txn.undisturbed:
+        if not txn.undisturbed or txn.serial != self._serial + 1:
             self.memory.clear()
+        self._serial = txn.serial
         try:
             return work(Draft(self, txn))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self.memory.clear()
             raise
 
-    def forget(self) -> None:
-        """Somebody changed views behind this desk's back."""
-        self.store.write(lambda _: self.memory.clear())
+
+def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
+    txn.facts.put(data, scope)
 
 
 class Draft:

@@ -37,7 +37,7 @@ from weft.ledger.places import compaction_for
 from weft.ledger.reading import calls_of, placed_messages, to_turn
 from weft.ledger.recording import WholeTurn, record_turn
 from weft.ledger.rows import SESSION, SessionRow, load_turn
-from weft.ledger.runs import Recorded, event_at, recorded, run_events
+from weft.ledger.runs import Recorded, event_at, recorded_after, run_events
 from weft.ledger.scribe import Setting
 from weft.ledger.steps import TurnWriter, begin_turn
 from weft.ledger.threads import (
@@ -432,14 +432,11 @@ class Ledger:
             self._store.changes(after, wait)
         while True:
             with self._store.read() as txn:
-                rows = txn.facts.log(after, 64)
-            if not rows:
+                found = recorded_after(txn.facts, after, 64)
+            if not found:
                 return
-            for row in rows:
-                for n, line in enumerate(row.lines(), row.first):
-                    if n > after:
-                        yield recorded(n, line)
-            after = rows[-1].n
+            yield from found
+            after = found[-1].n
 
     # --- keeping ------------------------------------------------------------------------------------------------
 
@@ -457,9 +454,7 @@ class Ledger:
 
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        changed = verifying.rebuild(self._store, progress or verifying._silent)
-        self._desk.forget()
-        return changed
+        return verifying.rebuild(self._store, progress or verifying._silent)
 
     def catch_up(self) -> None:
         """Bring every lagging view up to the newest fact."""
@@ -484,10 +479,7 @@ class Ledger:
         if not hasattr(source, "readline"):
             with Path(source).open("rb") as file:
                 return self.import_facts(file, progress=progress)
-        try:
-            return facts_file.import_lines(self._store, _limited_lines(source), progress)
-        finally:
-            self._desk.forget()
+        return facts_file.import_lines(self._store, _limited_lines(source), progress)
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on."""

@@ -74,14 +74,21 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
         keyed = find_session(txn.sql, base[: match.start()])
         if keyed is not None:
             return Spot(_at_depth(txn, keyed, int(match.group(1)), base), None, keyed.label)
-    return _by_id(txn, base)
+    routed = _by_routing_key(txn, base)
+    return _by_id(txn, base) if routed is None else _head(txn, routed)
 
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
-    row = find_session(txn.sql, name) or load_session(txn.sql, name)
+    row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_routing_key(txn, name)
     if row is None:
         raise NotFound("session", name, "`weft sessions` lists them")
     return row
+
+
+def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
+    """Keys such as `dm:…` or `worker:…`; one that several sessions share names none of them."""
+    rows = txn.sql.all("SELECT id FROM sessions WHERE routing_key = ? AND status <> 'deleted'", (key,))
+    return load_session(txn.sql, rows[0][0]) if len(rows) == 1 else None
 
 
 def _head(txn: ReadTxn, session: SessionRow) -> Spot:

@@ -21,6 +21,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.places import Place, ensure_session, find_place
 from weft.ledger.scribe import Scribe, Setting
+from weft.ledger.weights import expected_scope, weigh
 
 ORDINARY = Setting()
 
@@ -57,6 +58,7 @@ class WholeTurn:
         self.persona, self.setting = persona, Setting(**setting) if setting else ORDINARY
         asked = (model, provider, params, tools_spec, finish_reason)
         self.asks_model = bool(self.response) or any(given is not None for given in asked)
+        self.weight = weigh([*self.messages, *self.response], self.calls)
 
     def write(self, scribe: Scribe) -> tuple[str | None, str]:
         """All its events after the first. Returns the response message's id and the digest."""
@@ -114,12 +116,14 @@ def record_turn(
 ) -> RecordedTurn:
     """Append to whatever the head is at commit; `parent` and `expected` pin it."""
     patience = Patience(desk, wait, ttl)
+    if turn.weight.large:
+        desk.put_large(turn.weight.large, expected_scope(desk, session, parent))
 
     def work(draft: Draft) -> RecordedTurn:
         place = _place(draft, turn, session, parent, expected, patience)
         return _write_whole(draft, turn, place)
 
-    return patience.keep_trying(lambda: desk.write(work))
+    return patience.keep_trying(lambda: desk.write(work, turn.weight.size))
 
 
 def _place(

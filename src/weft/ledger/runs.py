@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import orjson
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidFact, NotFound
+from weft.kernel.chain import GENESIS, extend
+from weft.kernel.errors import FactDamaged, InvalidFact, NotFound
 from weft.kernel.events import Event, UnknownEvent, event_id, run_stream
 from weft.kernel.kinds import KINDS
 from weft.ledger.rows import TurnRow, load_turn
@@ -25,18 +26,50 @@ class Recorded(Struct, frozen=True):
 
 
 def recorded(n: int, line: bytes) -> Recorded:
-    return Recorded(n, event_id(line), line, KINDS.decode(line))
+    try:
+        return Recorded(n, event_id(line), line, KINDS.decode(line))
+    except ValueError as error:
+        raise FactDamaged("event number", str(n), str(error)) from error
+
+
+def recorded_after(facts: FactReader, after: int, rows: int) -> list[Recorded]:
+    """The events beyond `after` of so many rows of the log, held against the chain of arrival."""
+    found: list[Recorded] = []
+    chain: bytes | None = None
+    for row in facts.log(after, rows):
+        chain = chain or (GENESIS if row.first == 1 else facts.chain_at(row.first - 1))
+        events = [recorded(n, line) for n, line in enumerate(row.lines(), row.first)]
+        if chain is None or extend(chain, (bytes.fromhex(event.id) for event in events)) != row.chain:
+            raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
+        chain = row.chain
+        found += (event for event in events if event.n > after)
+    return found
+
+
+def stream_of(n: int, line: bytes) -> str:
+    """The stream of an event, without reading the rest of it."""
+    try:
+        return str(orjson.loads(line)["stream"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise FactDamaged("event number", str(n), f"it names no stream: {error}") from error
 
 
 def run_events(facts: FactReader, turn: TurnRow) -> Iterator[Recorded]:
-    """The turn's events in order. Its stream lies between its first arrival and its last, among others' events."""
-    mark, left = f'"stream":"{run_stream(turn.id)}"'.encode(), turn.events
+    """The turn's events in order, each held against the next. They lie between its first arrival and its last, among
+    others' events."""
+    stream, left, prev = run_stream(turn.id), turn.events, None
+    mark = f'"stream":"{stream}"'.encode()
     for n, line in facts.lines(turn.n - 1):
-        if mark in line and orjson.loads(line)["stream"] == run_stream(turn.id):
-            yield recorded(n, line)
+        if mark in line and stream_of(n, line) == stream:
+            found = recorded(n, line)
             left -= 1
+            if found.event.prev != prev or (left == 0 and found.id != turn.digest):
+                break
+            yield found
+            prev = found.id
             if left == 0:
                 return
+    raise FactDamaged("turn", turn.id, "its events do not lead to its digest")
 
 
 def event_at(facts: FactReader, turn: TurnRow, position: int) -> str:
@@ -61,7 +94,7 @@ def place_of_event(sql: Sql, facts: FactReader, event: str) -> tuple[TurnRow, in
     line = None if n is None else facts.line(n)
     if line is None:
         raise NotFound("event", event)
-    stream = orjson.loads(line)["stream"]
+    stream = stream_of(n or 0, line)
     turn = load_turn(sql, stream[4:]) if stream.startswith("run:") else None
     if turn is None:
         raise NotFound("event of a turn", event, "only events inside a turn can be forked from")

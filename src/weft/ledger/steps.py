@@ -18,8 +18,10 @@ from weft.ledger.places import ensure_session, find_place
 from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import SessionRow, TurnRow, load_session_number
 from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
+from weft.ledger.weights import Weight, weigh
 
 T = TypeVar("T")
+WEIGHTLESS = Weight(0, ())
 
 
 class OpenCall:
@@ -34,8 +36,8 @@ class OpenCall:
 class TurnWriter:
     """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
 
-    def __init__(self, desk: Desk, turn: str, session: str | None, lease: Lease | None, actor: str) -> None:
-        self._desk, self._lease, self._actor = desk, lease, actor
+    def __init__(self, desk: Desk, turn: str, session: str | None, lease: Lease | None, actor: str, scope: int) -> None:
+        self._desk, self._lease, self._actor, self._scope = desk, lease, actor, scope
         self.id, self.session = turn, session
         self._correlation: str | None = None
         self._request: str | None = None
@@ -61,7 +63,7 @@ class TurnWriter:
         messages = as_messages(message, member(MessageRole, role, "role"), "message")
         if len(messages) != 1:
             raise InvalidInput(f"message is a list of {len(messages)}", "record one message at a time")
-        return self._step(lambda scribe: scribe.message(messages[0], history))
+        return self._step(lambda scribe: scribe.message(messages[0], history), weigh(messages, ()))
 
     def request(
         self,
@@ -114,7 +116,7 @@ class TurnWriter:
             )
             return made, scribe.run.prev, correlation
 
-        self._message, self._response_event, self._correlation = self._step(step)
+        self._message, self._response_event, self._correlation = self._step(step, weigh(messages, ()))
         return self._message
 
     def tool_call(
@@ -171,7 +173,7 @@ class TurnWriter:
             spawned = spawned_session and ensure_session(scribe.draft, spawned_session).id
             scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
-        self._step(step)
+        self._step(step, weigh((), (outcome,)))
         del self._calls[call]
 
     def renew(self) -> None:
@@ -227,14 +229,16 @@ class TurnWriter:
         scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root)
         return scribe, turn
 
-    def _step(self, step: Callable[[Scribe], T]) -> T:
+    def _step(self, step: Callable[[Scribe], T], weight: Weight = WEIGHTLESS) -> T:
         def work(draft: Draft) -> T:
             scribe, _ = self._scribe(draft)
             made = step(scribe)
             draft.seal()
             return made
 
-        return self._desk.write(work)
+        if weight.large:
+            self._desk.put_large(weight.large, self._scope)
+        return self._desk.write(work, weight.size)
 
     def _end(self, step: Callable[[Scribe, TurnRow], str], *, moves: bool) -> RecordedTurn:
         def work(draft: Draft) -> RecordedTurn:
@@ -314,6 +318,6 @@ def begin_turn(
         )
         lease = None if row is None else take(draft, row, epoch, owner, turn)
         draft.seal()
-        return TurnWriter(desk, turn, row.label if row else None, lease, actor)
+        return TurnWriter(desk, turn, row.label if row else None, lease, actor, place.scope)
 
     return patience.keep_trying(lambda: desk.write(work))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
 from msgspec import Struct
 
 from weft.ledger.model import Message, Turn
 from weft.ledger.reading import messages_between, placed_messages, to_turn
 from weft.ledger.rows import TURN, TurnRow, load_turn
+from weft.ledger.runs import stream_of
 from weft.store.port import ReadTxn, Sql, Store
 
 CHUNK = 512
@@ -185,9 +185,9 @@ def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
 
 def newest_turns(txn: ReadTxn) -> Iterator[TurnRow]:
     """Turns by arrival, newest first, found by walking the log from its end."""
-    for _, line in txn.facts.lines_backwards():
+    for n, line in txn.facts.lines_backwards():
         if b'"kind":"run_started"' in line:
-            found = load_turn(txn.sql, str(orjson.loads(line)["stream"])[4:])
+            found = load_turn(txn.sql, stream_of(n, line)[4:])
             if found is not None:
                 yield found
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from weft.store.port import Sql
 
 KEY_BYTES = 8
-SHARED_BYTES = 48
 LEDGER_SCOPE = 0
 
 
@@ -52,7 +51,10 @@ class LogRow(Struct, frozen=True, gc=False):
         return self.n - self.count + 1
 
     def lines(self) -> list[bytes]:
-        return self.events.split(b"\n")
+        lines = self.events.split(b"\n")
+        if len(lines) != self.count:
+            raise FactDamaged("log row", str(self.n), f"it holds {len(lines)} events, not {self.count}")
+        return lines
 
 
 class Stored(Struct, frozen=True, gc=False):
@@ -109,11 +111,11 @@ class FactReader:
     def lines_backwards(self) -> Iterator[tuple[int, bytes]]:
         """Every event line, the newest first."""
         before = self.tip().n + 1
-        while rows := self.sql.all("SELECT n, count, events FROM log WHERE n < ? ORDER BY n DESC LIMIT 64", (before,)):
-            for n, count, events in rows:
-                lines = bytes(events).split(b"\n")
-                yield from zip(range(n, n - count, -1), reversed(lines), strict=True)
-            before = rows[-1][0]
+        query = "SELECT n, count, at, chain, events FROM log WHERE n < ? ORDER BY n DESC LIMIT 64"
+        while rows := [LogRow(*row) for row in self.sql.all(query, (before,))]:
+            for row in rows:
+                yield from zip(range(row.n, row.first - 1, -1), reversed(row.lines()), strict=True)
+            before = rows[-1].n
 
     def line(self, n: int) -> bytes | None:
         for row in self.log(n - 1, 1):
@@ -247,16 +249,13 @@ class FactWriter(FactReader):
         return self._tip
 
     def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
-        """Keep these bytes. Equal bytes within a tree are one content (very short ones only while they are recent,
-        for finding them costs more than keeping them); `salt` names one that came from elsewhere."""
+        """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
         if len(data) > MAX_CONTENT_BYTES:
             raise ContentTooLarge(MAX_CONTENT_BYTES)
         digest = sha256(data).digest()
         key = (scope, digest)
         if salt is None:
-            known = self._fresh.get(key) or self._tail.by_digest.get(key)
-            if known is None and len(data) >= SHARED_BYTES:
-                known = self._indexed(scope, digest)
+            known = self._fresh.get(key) or self._tail.by_digest.get(key) or self._indexed(scope, digest)
             if known is not None:
                 return known
             salt = self._salt()

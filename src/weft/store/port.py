@@ -50,7 +50,9 @@ class WriteTxn(Struct, frozen=True):
     sql: Sql
     facts: FactWriter
     undisturbed: bool = False
-    """Nobody has written since the last piece of work of this very store, and nothing of it was undone."""
+    """No other connection has written since this store's last commit, and nothing of it was undone."""
+    serial: int = 0
+    """Which piece of work of this store it is, counted from 1: a gap means that somebody else's came between."""
 
 
 class Store(Protocol):
@@ -63,8 +65,8 @@ class Store(Protocol):
     def now_ms(self) -> int:
         """The clock that dates arrivals."""
 
-    def write(self, work: Callable[[WriteTxn], T]) -> T:
-        """Run `work` in a transaction and return once it is durable.
+    def write(self, work: Callable[[WriteTxn], T], weight: int = 0) -> T:
+        """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
 
         Concurrent callers share one commit; each is undone alone if its work raises.
         """

@@ -52,6 +52,7 @@ class _SqliteBase:
         self._schema = schema or shipped_schema()
         self._tail = Tail()
         self._tip: Tip | None = None
+        self._serial = 0
         self._version: int | None = None
         self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
         self._pid = os.getpid()
@@ -151,10 +152,11 @@ class _SqliteBase:
         tip, undisturbed, alone = self._start(sql), self._tip is not None, len(jobs) == 1
         for job in jobs:
             facts = FactWriter(sql, self._tail, tip, self._random_bytes, self._clock.now_ms())
+            self._serial += 1
             if not alone:
                 sql.run("SAVEPOINT job")
             try:
-                result = job.work(WriteTxn(sql, facts, undisturbed))
+                result = job.work(WriteTxn(sql, facts, undisturbed, self._serial))
                 tip, undisturbed = facts.settle(), True
                 results.append((job, result))
             except Exception as error:  # any failure of one caller's work is that caller's alone

@@ -14,10 +14,10 @@ from weft.surfaces.cli.plain_text import safe_json
 
 
 def to_json(value: Any) -> Any:
-    """A record, or records inside lists, as what JSON knows. What users stored stays exactly as it is."""
+    """A record, or a list of records, as what JSON knows. What users stored stays exactly as it is."""
     if isinstance(value, Struct):
         return _record(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, tuple) or (isinstance(value, list) and value and isinstance(value[0], Struct)):
         return [to_json(item) for item in value]
     return value
 

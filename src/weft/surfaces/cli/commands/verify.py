@@ -12,6 +12,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
 from weft.surfaces.cli.streams import read_input
 from weft.surfaces.cli.turn_lines import counted
 
@@ -35,7 +36,7 @@ def command(call: Call, facts_only: bool, views_only: bool, receipt: str | None)
             if not call.json:
                 call.screen.show(Span(problem.what, "bad"), f" {problem.where}: {problem.detail}")
     if problems:
-        call.answer({"ok": False, "problems": problems})
+        call.answer({"ok": False, "problems": to_json(problems)})
         call.note(f"{counted(len(problems), 'problem')}. Views: `weft rebuild` mends them. Facts: restore a backup.")
         return DIFFERENT
     call.answer({"ok": True, "problems": []}, [Span("no problems", "good")])

@@ -1,0 +1,186 @@
+"""Every flipped bit of a fact is noticed when it is read or verified, wherever it lies."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from msgspec import Struct
+
+import weft
+from tests.faults import scenarios
+from tests.faults.checks import Answers, answers, copy_ledger
+from tests.faults.processes import KILLED, run
+from tests.faults.sizes import PROVING, Record, chance, sized
+from weft.kernel.errors import Damaged, WeftError
+from weft.ledger.ledger import Ledger
+
+PARTS = range(sized(test=2, prove=8))
+FACT_FLIPS = 600  # per part; all of them when proving
+FILE_FLIPS = sized(test=150, prove=3_000)
+FACTS = (
+    ("log", "n", "events"),
+    ("log", "n", "chain"),
+    ("log", "n", "count"),
+    ("log", "n", "n"),
+    ("content", "n", "bytes"),
+    ("content", "n", "salt"),
+    ("content", "n", "ref"),
+    ("content_part", "idx", "bytes"),
+)
+
+
+class Cell(Struct, frozen=True):
+    """One stored value of a fact."""
+
+    table: str
+    key: str
+    column: str
+    row: int
+    value: bytes | int
+
+    @property
+    def bits(self) -> int:
+        return 16 if isinstance(self.value, int) else min(len(self.value), 4096) * 8
+
+    def flipped(self, bit: int) -> bytes | int:
+        if isinstance(self.value, int):
+            return self.value ^ (1 << bit)
+        return flip(self.value, bit)
+
+    def write(self, connection: apsw.Connection, old: bytes | int, new: bytes | int) -> None:
+        key = (old if self.column == self.key else self.row,)
+        connection.execute(f"UPDATE {self.table} SET {self.column} = ? WHERE {self.key} = ?", (new, *key))
+
+
+def flip(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def make_varied(path: Path) -> None:
+    """A little of everything: turns by steps and at once, a fork, a compaction, aliases, odd texts, a large content."""
+    with weft.open(path) as ledger:
+        for scenario in ("whole_turn", "turn_by_steps", "fork", "compaction"):
+            list(scenarios.SCENARIOS[scenario](ledger, 1))
+        ledger.add_alias("other", "main")
+        inside = ledger.events("main~1")[2].id
+        ledger.fork(inside, label="inside")
+        ledger.record_turn(session="inside", query="from the middle of a turn")
+        ledger.record_turn(
+            session="main", query="a\0b \ud800", response={"content": [{"type": "reasoning", "text": "hm"}]}
+        )
+        ledger.record_turn(session="odd", query="x", error="it broke", persona="Zoë")
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger whose facts all lie in the database file."""
+    path = tmp_path_factory.mktemp("closed") / "ledger.db"
+    make_varied(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def unclosed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger whose facts all lie in the write-ahead log."""
+    path = tmp_path_factory.mktemp("unclosed") / "ledger.db"
+    assert run(scenarios.leave_unclosed, str(path)) == (KILLED, [])
+    return path
+
+
+def cells(connection: apsw.Connection) -> Iterator[Cell]:
+    for table, key, column in FACTS:
+        rows = connection.execute(f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
+        yield from (Cell(table, key, column, row, value) for row, value in rows)
+
+
+def chosen_flips(found: list[Cell], part: int) -> list[tuple[Cell, int]]:
+    every = [(cell, bit) for cell in found for bit in range(cell.bits)][part :: len(PARTS)]
+    return every if PROVING else chance("facts", part).sample(every, FACT_FLIPS)
+
+
+def notices(ledger: Ledger) -> bool:
+    try:
+        return any(True for _ in ledger.verify(views=False))
+    except WeftError:
+        return True
+
+
+def tells_the_truth(ledger: Ledger, truth: Answers) -> bool:
+    """No message that a reader gets differs from what was written; refusing to answer is no lie."""
+    try:
+        return {**answers(ledger), "facts": None} == {**truth, "facts": None}
+    except Damaged:
+        return True
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_flipped_bit_of_a_fact_is_noticed(tmp_path: Path, closed: Path, part: int, record_property: Record) -> None:
+    path = copy_ledger(closed, tmp_path / "ledger.db")
+    connection = apsw.Connection(str(path))
+    flips = chosen_flips(list(cells(connection)), part)
+    with weft.open(path) as ledger:
+        truth, unnoticed, lies = answers(ledger), [], []
+        for i, (cell, bit) in enumerate(flips):
+            changed = cell.flipped(bit)
+            cell.write(connection, cell.value, changed)
+            if not notices(ledger):
+                unnoticed.append((cell.table, cell.row, cell.column, bit))
+            if (PROVING or i % 4 == 0) and not tells_the_truth(ledger, truth):
+                lies.append((cell.table, cell.row, cell.column, bit))
+            cell.write(connection, changed, cell.value)
+        assert (unnoticed, lies) == ([], [])
+        assert not notices(ledger)
+    connection.close()
+    record_property("measured", f"{len(flips)} flips, all noticed")
+
+
+def observe(path: Path) -> Answers | None:
+    """What the ledger answers; None when opening, verifying or reading says that something is wrong."""
+    try:
+        with weft.open(path) as ledger:
+            return None if list(ledger.verify()) else answers(ledger)
+    except WeftError:
+        return None
+
+
+def flip_file(source: Path, suffix: str, target: Path, bit: int) -> None:
+    copy_ledger(source, target)
+    file = Path(f"{target}{suffix}")
+    file.write_bytes(flip(file.read_bytes(), bit))
+
+
+def file_bits(path: Path, suffix: str, dice: random.Random, wanted: int) -> list[int]:
+    size = Path(f"{path}{suffix}").stat().st_size * 8
+    return dice.sample(range(size), min(size, wanted))
+
+
+@pytest.mark.parametrize(("origin", "suffix"), [("closed", ""), ("unclosed", ""), ("unclosed", "-wal")])
+def test_a_flipped_bit_of_a_file_is_noticed_or_changes_no_answer(
+    tmp_path: Path, origin: str, suffix: str, request: pytest.FixtureRequest, record_property: Record
+) -> None:
+    source: Path = request.getfixturevalue(origin)
+    target, truth, noticed, lies = tmp_path / "ledger.db", None, 0, []
+    truth = observe(copy_ledger(source, target))
+    assert truth is not None
+    for bit in file_bits(source, suffix, chance("file", origin, suffix), FILE_FLIPS):
+        flip_file(source, suffix, target, bit)
+        found = observe(target)
+        noticed += found is None
+        if found not in (None, truth):
+            lies.append(bit)
+    assert lies == []
+    record_property("measured", f"{FILE_FLIPS} flips, {noticed} noticed, the others changed no answer")
+
+
+def test_a_flipped_bit_of_the_head_file_harms_nothing(tmp_path: Path, closed: Path, record_property: Record) -> None:
+    target = tmp_path / "ledger.db"
+    truth = observe(copy_ledger(closed, target))
+    bits = file_bits(closed, "-head", chance("head"), FILE_FLIPS)
+    for bit in bits:
+        flip_file(closed, "-head", target, bit)
+        assert observe(target) == truth
+    record_property("measured", f"{len(bits)} flips, the ledger opened and answered after each")

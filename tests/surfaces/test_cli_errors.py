@@ -1,0 +1,257 @@
+"""Errors, exit codes and how both are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+import weft as library
+from tests.surfaces.shell import PROGRAM, Shell, spawn
+from weft.kernel import errors
+from weft.surfaces.cli.exits import EXIT_CODES, exit_code
+from weft.surfaces.cli.main import SUMMARIES, run
+
+
+def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
+    for name in SUMMARIES.keys() - {"init", "completion", "help"}:
+        needs = {"show": ["x"], "tree": ["x"], "diff": ["a", "b"], "reflog": ["x"], "fork": ["a", "b"], "delete": ["x"]}
+        needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
+        needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
+        needs |= {"record": ["--query", "x"]}
+        answer = shell(name, *needs.get(name, []))
+        assert answer.code == 7, name
+        assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name
+        assert "hint: make one with `weft init`" in answer.err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_named_ledger_that_is_missing_is_not_made(shell: Shell, folder: Path) -> None:
+    answer = shell("--ledger", "gone.db", "record", "--query", "x")
+    assert answer.code == 7
+    assert "there is no ledger at gone.db" in answer.err
+    assert not (folder / "gone.db").exists()
+
+
+def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
+    answer = shell("--ledger", "postgresql://host/db", "log")
+    assert answer.code == 7
+    assert "no backend for postgresql://" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (click.UsageError("x"), 2),
+        (click.BadParameter("x"), 2),
+        (errors.NotFound("turn", "x"), 3),
+        (errors.AmbiguousName("x", ["a", "b"]), 3),
+        (errors.HeadMoved("main", None, None), 4),
+        (errors.SessionBusy("main", "t", "o"), 4),
+        (errors.LabelTaken("a", "b"), 4),
+        (errors.LeaseLost("t"), 4),
+        (errors.TurnClosed("t", "failed"), 4),
+        (errors.NotApplicable("x"), 4),
+        (errors.InvalidInput("x"), 5),
+        (errors.NoCanonicalForm("$", "x"), 5),
+        (errors.ContentTooLarge(1), 5),
+        (errors.InvalidFact("line 1", "x"), 5),
+        (errors.FactDamaged("event", "x", "y"), 6),
+        (errors.ContentMissing("x"), 6),
+        (errors.LogCut(2, 1, "is shorter"), 6),
+        (errors.LedgerMissing("x"), 7),
+        (errors.NotALedger("x", "y"), 7),
+        (errors.LedgerTooNew(9, 1), 7),
+        (errors.ReadOnlyLedger("x"), 7),
+        (errors.Unsupported("x"), 7),
+        (errors.StoreFailed("x"), 7),
+        (PermissionError(13, "Permission denied", "x"), 7),
+        (RuntimeError("x"), 70),
+    ],
+)
+def test_the_exit_code_follows_the_tree_of_errors(error: Exception, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_every_error_of_the_library_has_a_documented_code() -> None:
+    waiting: list[type[BaseException]] = [errors.WeftError]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        assert exit_code(kind.__new__(kind)) in EXIT_CODES.keys() - {0, 1, 2, 70, 130}, kind
+
+
+def test_errors_are_a_message_and_a_hint_on_stderr(weft: Shell) -> None:
+    answer = weft("show", "nobody")
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err.splitlines() == [
+        "weft: no session or turn 'nobody' in this ledger",
+        "hint: name a session, a turn id (or its last 6 letters) or a digest",
+    ]
+
+
+def test_errors_are_json_on_stderr_when_json_is_asked_for(weft: Shell) -> None:
+    for arguments in (("--json", "show", "nobody"), ("show", "nobody", "--json")):
+        answer = weft(*arguments)
+        assert (answer.code, answer.out) == (3, "")
+        assert answer.error["type"] == "NotFound"
+        assert answer.error["message"] == "no session or turn 'nobody' in this ledger"
+        assert answer.error["hint"]
+
+
+def test_an_ambiguous_name_lists_what_it_could_mean(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def either(*_: object) -> None:
+        raise errors.AmbiguousName("4f9c2a1", ["one", "two"])
+
+    monkeypatch.setattr("weft.ledger.ledger.Ledger.turn", either)
+    answer = weft("show", "4f9c2a1")
+    assert answer.code == 3
+    assert answer.err == "weft: '4f9c2a1' could be one, two\nhint: type more characters of the id\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("lgo",), "did you mean log?"),
+        (("log", "--grpah"), "--grpah"),
+        (("show",), "Missing argument"),
+        (("log", "-n", "many"), "many"),
+        (("completion", "tcsh"), "tcsh"),
+        (("help", "everything"), "topics are"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong_and_where_help_is(
+    weft: Shell, arguments: tuple[str, ...], complaint: str
+) -> None:
+    answer = weft(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert complaint in answer.err
+    assert "--help` shows how it is used" in answer.err
+    assert weft(*arguments, "--json").error["message"]
+
+
+def test_a_busy_session_is_a_conflict(weft: Shell, folder: Path) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger, ledger.begin_turn(session="main"):
+        answer = weft("record", stdin='{"query": "x", "wait": 0, "session": "main"}')
+        assert answer.code == 4
+        assert "is recording turn" in answer.err
+        assert weft("move", "main", "--reset").code == 4
+
+
+def test_a_newer_ledger_is_not_touched(weft: Shell, folder: Path) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(folder / ".weft" / "ledger.db")
+    connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    for command in (("log",), ("record", "--query", "x")):
+        answer = weft(*command)
+        assert answer.code == 7
+        assert "upgrade weft" in answer.err
+
+
+def test_a_fault_of_our_own_ends_with_its_own_code_and_a_traceback(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.ledger.ledger.Ledger.stats", lambda _: 1 // 0)
+    answer = weft("stats")
+    assert answer.code == 70
+    assert "Traceback" in answer.err
+
+
+def test_an_interrupt_ends_with_130(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.ledger.ledger.Ledger.stats", interrupted)
+    answer = weft("stats")
+    assert answer.code == 130
+    assert "interrupted" in answer.err
+
+
+def test_a_real_interrupt_ends_with_130(weft: Shell, folder: Path) -> None:
+    waiting = subprocess.Popen(
+        [*PROGRAM, "record"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert waiting.stdin is not None
+    waiting.stdin.write(b"{")
+    waiting.stdin.flush()
+    until = time.monotonic() + 30
+    while "pipe" not in _waits_in(waiting.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    waiting.send_signal(signal.SIGINT)
+    _, complaint = waiting.communicate(timeout=30)
+    assert waiting.returncode == 130
+    assert b"weft: interrupted" in complaint
+
+
+def _waits_in(process: int) -> str:
+    """What a process waits for: reading a pipe, once it has come so far. Where the system does not tell: yes."""
+    try:
+        found = Path(f"/proc/{process}/wchan").read_text()
+    except OSError:
+        time.sleep(3)
+        return "pipe"
+    return found
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly(weft: Shell, folder: Path) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        for i in range(2000):
+            ledger.record_turn(session="main", query=f"a question of some length, number {i}")
+    writing = subprocess.Popen([*PROGRAM, "log"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writing.stdout is not None
+    assert writing.stderr is not None
+    assert writing.stdout.readline().startswith(b"turn ")
+    writing.stdout.close()
+    assert writing.stderr.read() == b""
+    writing.stderr.close()
+    assert writing.wait(30) == -signal.SIGPIPE
+
+
+def test_without_arguments_the_help_is_shown(shell: Shell) -> None:
+    answer = shell()
+    assert answer.code == 0
+    assert answer.out == shell("--help").out == shell("help").out
+
+
+def test_the_program_says_its_version(folder: Path) -> None:
+    shown = spawn(folder, "--version")
+    assert (shown.returncode, shown.stdout.decode()) == (0, f"weft {library.__version__}\n")
+
+
+def test_exit_codes_stand_in_the_help(shell: Shell) -> None:
+    topic, epilog = shell("help", "exit-codes").out, " ".join(shell("--help").out.split())
+    for code, meaning in EXIT_CODES.items():
+        assert f"  {code:<4} {meaning}\n" in topic
+        assert f"{code} {meaning}" in epilog
+
+
+def test_output_that_the_terminal_cannot_show_is_escaped_not_refused(weft: Shell, folder: Path) -> None:
+    weft.record("caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{GRINNING FACE}")
+    shown = spawn(folder, "log", "--oneline", PYTHONIOENCODING="latin-1")
+    assert shown.returncode == 0
+    assert b"caf\xe9 \\U0001f600" in shown.stdout
+
+
+def test_a_folder_that_is_gone_is_told(shell: Shell, folder: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    answer = shell("log")
+    os.chdir(folder)
+    assert answer.code == 7
+    assert answer.err.startswith("weft: ")
+
+
+def test_run_is_the_program_without_a_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", "revisions"]) == 0
+    assert "main~2" in capsys.readouterr().out
+    assert "weft.surfaces.cli.main" in sys.modules

@@ -1,0 +1,171 @@
+"""verify, rebuild, export-facts, import-facts, backup and recover."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import weft as library
+from tests.surfaces.shell import Shell
+
+
+@pytest.fixture
+def database(weft: Shell, folder: Path) -> Path:
+    """A ledger with a little history."""
+    for i in range(3):
+        weft.record(f"q{i}", tool_calls=[{"name": "t", "result": i}])
+    weft("fork", "main~1", "alt")
+    weft.record("aside", session="alt")
+    return folder / ".weft" / "ledger.db"
+
+
+def change(database: Path, sql: str) -> None:
+    connection = sqlite3.connect(database)
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+def test_a_sound_ledger_has_no_problems(weft: Shell, database: Path) -> None:
+    assert weft("verify").out == "no problems\n"
+    assert weft.json("verify") == {"ok": True, "problems": []}
+    assert weft("verify", "--facts-only").code == weft("verify", "--views-only").code == 0
+    assert weft("verify", "--facts-only", "--views-only").code == 2
+
+
+def test_a_changed_view_is_found_and_rebuilt(weft: Shell, database: Path) -> None:
+    change(database, "UPDATE turn SET model = 'other' WHERE depth = 2")
+    answer = weft("verify")
+    assert answer.code == 1
+    assert answer.out.startswith("view turn ")
+    assert "weft rebuild" in answer.err
+    found = weft("verify", "--json")
+    assert (found.code, found.json["ok"]) == (1, False)
+    assert set(found.json["problems"][0]) == {"what", "where", "detail"}
+    assert weft("verify", "--facts-only").code == 0
+    assert weft("rebuild").out == "mended 2 rows\n"
+    assert weft("verify").code == 0
+    assert weft.json("rebuild") == {"changed": 0}
+    assert weft("rebuild").out == "every view was right already\n"
+
+
+def test_a_changed_fact_is_found_when_verified_and_when_shown(weft: Shell, database: Path) -> None:
+    change(database, "UPDATE content SET bytes = CAST('aXide' AS BLOB) WHERE bytes = CAST('aside' AS BLOB)")
+    assert weft("verify", "--facts-only").code == 1
+    answer = weft("show", "alt", "--json")
+    assert answer.code == 6
+    assert answer.error["type"] == "FactDamaged"
+
+
+def test_a_receipt_holds_the_ledger_to_what_it_acknowledged(weft: Shell, database: Path, folder: Path) -> None:
+    receipt = weft("record", "--query", "kept", "--json").out
+    (folder / "receipt.json").write_text(receipt)
+    assert weft("verify", "--receipt", "receipt.json").code == 0
+    assert weft("verify", "--receipt", "-", stdin=json.dumps(json.loads(receipt)["receipt"])).code == 0
+    other = json.loads(receipt)
+    other["receipt"]["n"] += 1000
+    answer = weft("verify", "--receipt", "-", stdin=json.dumps(other))
+    assert answer.code == 1
+    assert "cut or rolled back" in answer.out
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"receipt": 5}'])
+def test_what_is_no_receipt_is_refused(weft: Shell, text: str) -> None:
+    answer = weft("verify", "--receipt", "-", stdin=text)
+    assert answer.code == 5
+    assert "is not a receipt" in answer.err
+
+
+def test_facts_go_out_and_into_an_empty_ledger_with_the_same_digests(weft: Shell, database: Path) -> None:
+    answer = weft("export-facts", "facts.jsonl")
+    lines = Path("facts.jsonl").read_text().splitlines()
+    assert answer.out == f"wrote {len(lines)} facts to facts.jsonl\n"
+    assert all({"event_id", "ref"} & json.loads(line).keys() for line in lines)
+    weft("init", "copy.db")
+    brought = weft.json("import-facts", "facts.jsonl", "--ledger", "copy.db")
+    assert brought["known"] == 0
+    assert brought["events"] + brought["contents"] == len(lines)
+    ours, theirs = (weft.json("log", "--ledger", name) for name in (str(database), "copy.db"))
+    assert [turn["digest"] for turn in ours] == [turn["digest"] for turn in theirs]
+    again = weft("import-facts", "facts.jsonl", "--ledger", "copy.db").out
+    assert again == f"0 new events, 0 new contents, {len(lines)} known already\n"
+
+
+def test_facts_go_through_pipes(weft: Shell, database: Path) -> None:
+    facts = weft("export-facts", "-").out
+    weft("init", "copy.db")
+    assert weft("import-facts", "-", "--ledger", "copy.db", stdin=facts).code == 0
+    assert len(weft.json("log", "--ledger", "copy.db")) == 4
+
+
+def test_an_export_never_overwrites(weft: Shell, database: Path) -> None:
+    Path("facts.jsonl").write_text("mine")
+    assert weft("export-facts", "facts.jsonl").code == 7
+    assert Path("facts.jsonl").read_text() == "mine"
+
+
+def test_a_line_that_is_not_what_it_says_stops_the_import(weft: Shell, database: Path) -> None:
+    facts = weft("export-facts", "-").out.splitlines()
+    facts[2] = facts[2].replace('"text":"', '"text":"X')
+    weft("init", "copy.db")
+    answer = weft("import-facts", "-", "--ledger", "copy.db", stdin="\n".join(facts))
+    assert answer.code == 5
+    assert "line 3" in answer.err
+    assert weft("import-facts", "missing.jsonl").code == 7
+
+
+def test_a_backup_is_a_ledger(weft: Shell, database: Path) -> None:
+    answer = weft("backup", "copy.db")
+    assert answer.out.startswith("copied to copy.db (")
+    assert weft.json("log", "--ledger", "copy.db") == weft.json("log")
+    assert weft("verify", "--ledger", "copy.db").code == 0
+    assert weft("backup", "copy.db").code == 7
+    assert weft("backup", "no/such/folder.db").code == 7
+    assert weft.json("backup", "other.db")["bytes"] > 0
+
+
+@pytest.fixture
+def rolled_back(weft: Shell, database: Path) -> Path:
+    """The ledger after an older copy was put in its place."""
+    weft("backup", "older.db")
+    weft.record("acknowledged, then lost")
+    for beside in database.parent.glob("ledger.db-*"):
+        if not beside.name.endswith(("-head", "-lock")):
+            beside.unlink()
+    shutil.copy("older.db", database)
+    return database
+
+
+def test_a_rolled_back_ledger_is_noticed_and_explained(weft: Shell, rolled_back: Path) -> None:
+    for command in (("log",), ("record", "--query", "x"), ("verify",)):
+        answer = weft(*command, "--json")
+        assert answer.code == 6
+        assert answer.error["type"] == "LogCut"
+        assert "weft recover" in answer.error["hint"]
+    explained = weft("recover")
+    assert explained.code == 6
+    assert "was acknowledged" in explained.out
+    assert "--accept" in explained.err
+    assert weft("recover", "--json").json["accepted"] is False
+
+
+def test_an_accepted_roll_back_goes_on_under_a_new_replica(weft: Shell, rolled_back: Path) -> None:
+    with library.open("older.db", read_only=True) as ledger:
+        before = ledger.replica
+    answer = weft.json("recover", "--accept")
+    assert answer["accepted"]
+    assert answer["replica"] != before
+    assert weft("verify").code == 0
+    assert weft("record", "--query", "onwards").code == 0
+
+
+def test_there_is_nothing_to_recover_in_a_whole_ledger(weft: Shell, database: Path) -> None:
+    before = weft.json("stats")["replica"]
+    for arguments in (("recover",), ("recover", "--accept")):
+        answer = weft(*arguments)
+        assert (answer.code, answer.out) == (0, "nothing to recover: the ledger is whole\n")
+    assert weft.json("stats")["replica"] == before

@@ -1,0 +1,169 @@
+"""fork, move, restore, rename, alias, archive and delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import weft as library
+from tests.surfaces.shell import Shell
+
+
+@pytest.fixture
+def turns(weft: Shell) -> list[str]:
+    return [weft.record(f"q{i}") for i in range(3)]
+
+
+def head(weft: Shell, session: str) -> str | None:
+    heads: list[str | None] = [item["head"] for item in weft.json("sessions") if item["label"] == session]
+    return heads[0]
+
+
+@pytest.mark.parametrize("arguments", [("main~1", "alt"), ("main~1", "--label", "alt")])
+def test_a_fork_is_a_new_session_at_any_turn(weft: Shell, turns: list[str], arguments: tuple[str, ...]) -> None:
+    answer = weft("fork", *arguments)
+    assert (answer.code, answer.out) == (0, f"alt stands at {turns[1][-8:]}\n")
+    assert "weft record --session alt" in answer.err
+    assert weft.json("show", "alt")["id"] == turns[1]
+    assert weft("log", "alt", "--oneline").out.count("\n") == 2
+
+
+def test_a_fork_can_start_inside_a_turn(weft: Shell, folder: Path) -> None:
+    turn = weft.record("q", tool_calls=[{"id": "c", "name": "rm", "result": "gone"}])
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        call = next(found.id for found in ledger.events(turn) if '"kind":"tool_call"' in found.line.decode())
+    forked = weft.json("fork", call, "before")
+    assert forked["head_event"] is not None
+    shown = weft.json("context", "--session", "before")["messages"]
+    assert shown[-1]["content"][0]["output"] == "interrupted"
+
+
+def test_a_fork_keeps_its_persona_or_takes_another(weft: Shell, turns: list[str]) -> None:
+    assert weft.json("fork", "main", "a")["persona_id"] == "local"
+    assert weft.json("fork", "main", "b", "--persona", "reviewer")["persona_id"] == "reviewer"
+
+
+def test_a_fork_wants_one_free_label(weft: Shell, turns: list[str]) -> None:
+    assert weft("fork", "main").code == 2
+    assert weft("fork", "main", "a", "--label", "b").code == 2
+    assert weft("fork", "main", "main").code == 4
+    assert weft("fork", "main", "a~b").code == 5
+    assert weft("fork", "nowhere", "a").code == 3
+
+
+def test_a_move_says_from_where_to_where_and_how_to_undo_it(weft: Shell, turns: list[str]) -> None:
+    answer = weft("move", "main", "main~2", "--reason", "start over")
+    assert answer.out == f"main: {turns[2][-8:]} -> {turns[0][-8:]}\n"
+    assert answer.err == "undo: weft restore main\n"
+    assert weft.json("reflog", "main")[0]["reason"] == "start over"
+    assert weft("restore", "main").out == f"main stands at {turns[2][-8:]}\n"
+
+
+def test_a_move_with_a_wrong_expectation_changes_nothing(weft: Shell, turns: list[str]) -> None:
+    answer = weft("move", "main", "main~1", "--expect", "main~2", "--json")
+    assert answer.code == 4
+    assert answer.error["type"] == "HeadMoved"
+    assert head(weft, "main") == turns[2]
+    assert weft("move", "main", "main~1", "--expect", "main").code == 0
+    assert weft("move", "main", "main", "--expect", "-").code == 4
+
+
+def test_a_reset_session_has_no_turn_and_remembers(weft: Shell, turns: list[str]) -> None:
+    answer = weft("move", "main", "--reset")
+    assert answer.out == f"main: {turns[2][-8:]} -> no turn\n"
+    assert answer.err == "undo: weft restore main\n"
+    assert weft("move", "main", turns[0], "--expect", "-").code == 0
+    assert weft("move", "main", "--reset", "--expect", turns[1]).code == 4
+    assert weft("move", "main", "--reset", "--expect", turns[0]).code == 0
+    assert weft("restore", "main", "3").code == 0
+    assert head(weft, "main") == turns[2]
+
+
+@pytest.mark.parametrize("arguments", [("main",), ("main", "main~1", "--reset")])
+def test_a_move_wants_one_goal(weft: Shell, turns: list[str], arguments: tuple[str, ...]) -> None:
+    assert weft("move", *arguments).code == 2
+
+
+def test_restore_goes_back_by_the_lines_of_the_reflog(weft: Shell, turns: list[str]) -> None:
+    weft("restore", "main", "2")
+    assert head(weft, "main") == turns[0]
+    assert weft("restore", "main", "99").code == 3
+    assert weft("restore", "main", "-1").code == 2
+    assert weft("restore", "nobody").code == 3
+
+
+def test_a_deleted_session_comes_back_where_it_stood(weft: Shell, turns: list[str]) -> None:
+    answer = weft("delete", "main", "--reason", "done")
+    assert "its turns stay" in answer.out
+    assert answer.err == "undo: weft restore main\n"
+    assert weft("show", "main").code == 3
+    assert weft("sessions").out == ""
+    assert weft.json("sessions", "--all")[0]["status"] == "deleted"
+    assert weft("reflog", "main").out.count("\n") == 3
+    assert weft.json("show", turns[1])["id"] == turns[1]
+    assert weft("restore", "main").code == 0
+    assert head(weft, "main") == turns[2]
+
+
+def test_a_deleted_label_can_be_used_again(weft: Shell, turns: list[str]) -> None:
+    weft("delete", "main")
+    fresh = weft.record("new life")
+    assert weft.json("show", fresh)["parent_id"] is None
+    assert weft("restore", "main", "0").code == 0
+    assert head(weft, "main") == fresh
+
+
+def test_an_archived_session_is_out_of_sight_until_it_is_taken_back(weft: Shell, turns: list[str]) -> None:
+    answer = weft("archive", "main")
+    assert (answer.out, answer.err) == ("main is archived\n", "undo: weft archive --undo main\n")
+    assert weft.json("sessions") == []
+    assert weft("record", "--query", "x").code == 4
+    assert weft("archive", "main", "--undo").out == "main is active\n"
+    weft("archive", "main")
+    assert weft("restore", "main").code == 0
+    assert head(weft, "main") == turns[2]
+
+
+def test_a_renamed_session_keeps_everything_but_its_label(weft: Shell, turns: list[str]) -> None:
+    answer = weft("rename", "main", "trunk")
+    assert (answer.out, answer.err) == ("main is now trunk\n", "undo: weft rename trunk main\n")
+    assert weft.json("show", "trunk")["id"] == turns[2]
+    assert weft("show", "main").code == 3
+    weft("fork", "trunk", "alt")
+    assert weft("rename", "alt", "trunk").code == 4
+
+
+def test_an_alias_is_a_second_name(weft: Shell, turns: list[str]) -> None:
+    assert weft("alias", "m", "main", "--reason", "identity_merge").out == "m is another name for main\n"
+    assert weft.json("show", "m")["id"] == turns[2]
+    assert weft("alias", "m", "main").code == 4
+    assert weft("alias", "x", "nobody").code == 3
+    assert weft("alias", "x", "main", "--reason", "whim").code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fork", "main", "alt"),
+        ("move", "main", "main~1"),
+        ("move", "main", "--reset"),
+        ("restore", "main", "1"),
+        ("rename", "main", "trunk"),
+        ("alias", "m", "main"),
+        ("archive", "main"),
+        ("delete", "main"),
+        ("compact", "--undo"),
+    ],
+)
+def test_every_change_answers_with_the_session_as_json(
+    weft: Shell, turns: list[str], arguments: tuple[str, ...]
+) -> None:
+    made = weft.json(*arguments)
+    assert {"id", "label", "head", "status", "created_at"} <= made.keys()
+    assert made["created_at"].endswith("Z")
+
+
+def test_labels_in_hints_are_quoted_for_the_shell(weft: Shell) -> None:
+    weft.record("q", session="my notes; rm -rf")
+    assert weft("delete", "my notes; rm -rf").err == "undo: weft restore 'my notes; rm -rf'\n"
