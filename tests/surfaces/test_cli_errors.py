@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -176,29 +175,13 @@ def test_an_interrupt_ends_with_130(weft: Shell, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_real_interrupt_ends_with_130(weft: Shell, folder: Path) -> None:
-    waiting = subprocess.Popen(
-        [*PROGRAM, "record"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert waiting.stdin is not None
-    waiting.stdin.write(b"{")
-    waiting.stdin.flush()
-    until = time.monotonic() + 30
-    while "pipe" not in _waits_in(waiting.pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    waiting.send_signal(signal.SIGINT)
-    _, complaint = waiting.communicate(timeout=30)
+    os.mkfifo(folder / "turn.json")
+    waiting = subprocess.Popen([*PROGRAM, "record", "turn.json"], cwd=folder, stderr=subprocess.PIPE)
+    with open(folder / "turn.json", "wb"):  # opens once the program reads
+        waiting.send_signal(signal.SIGINT)
+        _, complaint = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
     assert b"weft: interrupted" in complaint
-
-
-def _waits_in(process: int) -> str:
-    """What a process waits for: reading a pipe, once it has come so far. Where the system does not tell: yes."""
-    try:
-        found = Path(f"/proc/{process}/wchan").read_text()
-    except OSError:
-        time.sleep(3)
-        return "pipe"
-    return found
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly(weft: Shell, folder: Path) -> None:

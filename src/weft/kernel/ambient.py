@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from os import urandom
 from typing import Protocol
 
 RandomBytes = Callable[[int], bytes]
 
-system_random: RandomBytes = urandom
+system_random: RandomBytes = os.urandom
 
 
 class Clock(Protocol):

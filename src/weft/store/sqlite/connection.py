@@ -58,6 +58,11 @@ def make_durable(connection: apsw.Connection) -> None:
     connection.wal_autocheckpoint(CHECKPOINT_PAGES)
 
 
+def keep_log_on_close(connection: apsw.Connection, keep: bool) -> None:
+    """SQLite's last connection copies the write-ahead log into the database and deletes it, unless told to keep it."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
+
+
 def _assert_setting(connection: apsw.Connection, name: str, wanted: str, reads_back: object) -> None:
     connection.execute(f"PRAGMA {name} = {wanted}").fetchall()
     found = connection.execute(f"PRAGMA {name}").fetchall()[0][0]

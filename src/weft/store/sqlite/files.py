@@ -51,6 +51,7 @@ class FileLock:
 
 
 class Head(Struct, frozen=True):
+    replica: str
     n: int
     chain: bytes
 
@@ -58,8 +59,9 @@ class Head(Struct, frozen=True):
 class HeadFile:
     """The newest acknowledged arrival numbers, outside the database, so that a cut or older copy is noticed.
 
-    Eight checksummed slots are written in turn, each after its commit and under the writers' lock, without a sync.
-    A torn slot is ignored; the others still speak. A slot older than the database is normal after a crash.
+    Eight checksummed slots, spread by their hash, are written after each commit under the writers' lock, without a
+    sync. A torn slot is ignored; the others still speak. A slot older than the database is normal after a crash. The
+    whole file is made at once, so that a full disk cannot come between a commit and its slot.
     """
 
     SLOTS = 8
@@ -67,28 +69,35 @@ class HeadFile:
     _MAGIC = b"WFH1"
     _SLOT_BYTES = _FORM.size + 16
 
-    def __init__(self, path: Path, replica: str) -> None:
-        self.path, self._replica = path, replica.encode()
+    def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._fd).st_size == 0:
+            self.clear()
 
     def write(self, head: Head) -> None:
-        body = self._FORM.pack(self._MAGIC, self._replica, head.n, head.chain)
-        os.pwrite(self._fd, body + sha256(body).digest()[:16], (head.n % self.SLOTS) * self._SLOT_BYTES)
+        body = self._FORM.pack(self._MAGIC, head.replica.encode(), head.n, head.chain)
+        os.pwrite(self._fd, body + sha256(body).digest()[:16], (head.chain[0] % self.SLOTS) * self._SLOT_BYTES)
 
-    def heads(self) -> list[Head]:
-        data = os.pread(self._fd, self.SLOTS * self._SLOT_BYTES, 0)
-        slots = (data[i : i + self._SLOT_BYTES] for i in range(0, len(data), self._SLOT_BYTES))
-        return [head for slot in slots if (head := self._parse(slot)) is not None]
+    @classmethod
+    def load(cls, path: Path) -> list[Head]:
+        """What the file says, whoever wrote it; nothing where there is none."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return []
+        slots = (data[i : i + cls._SLOT_BYTES] for i in range(0, len(data), cls._SLOT_BYTES))
+        return [head for slot in slots if (head := cls._parse(slot)) is not None]
 
-    def _parse(self, slot: bytes) -> Head | None:
-        body, check = slot[: self._FORM.size], slot[self._FORM.size :]
-        if len(slot) < self._SLOT_BYTES or sha256(body).digest()[:16] != check:
+    @classmethod
+    def _parse(cls, slot: bytes) -> Head | None:
+        body, check = slot[: cls._FORM.size], slot[cls._FORM.size :]
+        if len(slot) < cls._SLOT_BYTES or sha256(body).digest()[:16] != check:
             return None
-        magic, replica, n, chain = self._FORM.unpack(body)
-        return Head(n, chain) if magic == self._MAGIC and replica == self._replica else None
+        magic, replica, n, chain = cls._FORM.unpack(body)
+        return Head(replica.decode(errors="replace"), n, chain) if magic == cls._MAGIC else None
 
     def clear(self) -> None:
-        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, bytes(self.SLOTS * self._SLOT_BYTES), 0)
 
     def close(self) -> None:
         if self._fd >= 0:

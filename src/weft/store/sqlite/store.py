@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import IdCollision, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, Unsupported
+from weft.kernel.errors import IdCollision, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed, Unsupported
 from weft.kernel.ulid import UlidSource
 from weft.store.facts import FactReader, FactWriter, LookupView, Stored, Tail, Tip, local_value
 from weft.store.group_commit import GroupCommit, Job
@@ -27,6 +27,7 @@ from weft.store.sqlite.connection import (
     READ_WRITE,
     SqliteSql,
     connect,
+    keep_log_on_close,
     make_durable,
     store_error,
     translated,
@@ -224,8 +225,15 @@ class SqliteStore(_SqliteBase):
         if not file.parent.is_dir():
             raise StoreError(f"there is no folder {file.parent}", "make it first")
         refuse_unsafe_place(file.parent)
-        with translated(self.path):
-            self._open_read_only(file) if read_only else self._open(file, accept_rollback)
+        try:
+            with translated(self.path):
+                self._open_read_only(file) if read_only else self._open(file, accept_rollback)
+        except OSError as error:
+            self._release()
+            raise StoreFailed(f"{self.path}: {error}", "check the folder and its permissions") from error
+        except BaseException:  # whatever it was, nothing stays open and no file was touched for it
+            self._release()
+            raise
 
     def _open_read_only(self, file: Path) -> None:
         sql = self._reader()
@@ -233,50 +241,51 @@ class SqliteStore(_SqliteBase):
             raise LedgerMissing(self.path)
         self.replica = local_value(sql, "replica")
         self._pool.append(sql)
-        beside = Path(f"{file}-head")
-        if beside.exists():
-            head_file = HeadFile(beside, self.replica)
-            self._check_heads(head_file)
-            head_file.close()
+        self._check_heads(HeadFile.load(Path(f"{file}-head")))
 
     def _open(self, file: Path, accept_rollback: bool) -> None:
         self._file_lock = lock = FileLock(Path(f"{file}-lock"))
+        heads = Path(f"{file}-head")
         with lock:
             connection = connect(self.path, READ_WRITE, self._vfs)
-            check_version(connection, self.path, self._schema)
+            self._write_sql = SqliteSql(connection)
+            keep_log_on_close(connection, True)  # until all is well: what cannot be opened must stay as it is
+            is_new = check_version(connection, self.path, self._schema) == 0
+            if is_new and not accept_rollback and (known := HeadFile.load(heads)):
+                raise LogCut(max(head.n for head in known), 0, "is empty")
             make_durable(connection)
             migrate(connection, self.path, self._schema)
             self._introduce(connection)
-            self._write_sql = SqliteSql(connection)
             self.replica = local_value(self._write_sql, "replica")
-            head_file = HeadFile(Path(f"{file}-head"), self.replica)
-            if accept_rollback:
-                head_file = self._accept_rollback(self._write_sql, head_file)
-            self._head_file = head_file
-            self._check_heads(head_file)
+            self._head_file = HeadFile(heads)
+            try:
+                self._check_heads(HeadFile.load(heads))
+            except LogCut as cut:
+                if not accept_rollback:
+                    raise
+                self._accept_rollback(self._write_sql, self._head_file, cut)
+            keep_log_on_close(connection, False)
 
-    def _check_heads(self, head_file: HeadFile) -> None:
+    def _check_heads(self, heads: list[Head]) -> None:
         with self.read() as txn:
             end = txn.facts.tip().n
-            for head in head_file.heads():
+            for head in heads:
+                if head.replica != self.replica:
+                    raise LogCut(head.n, end, f"is not that of replica {head.replica}")
                 if head.n > end:
                     raise LogCut(head.n, end, "is shorter than that")
                 if txn.facts.chain_at(head.n) != head.chain:
                     raise LogCut(head.n, end, "says something else there")
 
-    def _accept_rollback(self, sql: SqliteSql, head_file: HeadFile) -> HeadFile:
+    def _accept_rollback(self, sql: SqliteSql, head_file: HeadFile, cut: LogCut) -> None:
         """Go on from what is there, under a new replica id: the old one has promised more than this file holds."""
-        lost = max((head.n for head in head_file.heads()), default=0)
-        end = FactReader(sql).tip().n
         was, self.replica = self.replica, UlidSource(self._clock.now_ms, self._random_bytes).mint()
+        accepted = f"{was} acknowledged {cut.n}, accepted at {cut.found} on {self._clock.now_ms()}"
+        sql.run("BEGIN IMMEDIATE")
         sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (self.replica,))
-        sql.run(
-            "INSERT INTO local(key, value) VALUES (?, ?)",
-            (f"rollback:{self.replica}", f"{was} acknowledged {lost}, accepted at {end} on {self._clock.now_ms()}"),
-        )
+        sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (f"rollback:{self.replica}", accepted))
+        sql.run("COMMIT")
         head_file.clear()
-        head_file.close()
-        return HeadFile(head_file.path, self.replica)
 
     def _writer(self) -> SqliteSql:
         if self._write_sql is None:
@@ -298,7 +307,8 @@ class SqliteStore(_SqliteBase):
 
     def _committed(self, tip: Tip) -> None:
         if self._head_file is not None and tip.n:
-            self._head_file.write(Head(tip.n, tip.chain))
+            with suppress(OSError):  # the append is durable all the same; the head lags, as it may after a crash
+                self._head_file.write(Head(self.replica, tip.n, tip.chain))
 
     @contextmanager
     def read(self) -> Iterator[ReadTxn]:
@@ -345,8 +355,13 @@ class SqliteStore(_SqliteBase):
     def close(self) -> None:
         if self._closed or os.getpid() != self._pid:
             return
-        if not self.read_only and len(self._tail.by_digest) > CLOSE_LAG:
-            self.catch_up()
+        try:
+            if not self.read_only and len(self._tail.by_digest) > CLOSE_LAG:
+                self.catch_up()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         self._closed = True
         for sql in [*self._pool, *([self._write_sql] if self._write_sql else [])]:
             sql.connection.close()

@@ -1,0 +1,178 @@
+"""Contexts: exactly what an agent saw at a turn, or would see at the next one."""
+
+import pytest
+
+from tests.ledger.histories import grow, problems, texts
+from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.kernel.errors import NotFound
+from weft.ledger.ledger import Ledger
+
+
+def spoken(ledger: Ledger, **of: str) -> list[tuple[str, str]]:
+    return [(message.role, message.text) for message in ledger.context(**of).messages]
+
+
+def test_a_turn_saw_its_ancestry_and_its_own_query(ledger: Ledger) -> None:
+    first, second = grow(ledger, "main", "a", "b")
+    assert spoken(ledger, turn=first) == [("user", "a")]
+    assert spoken(ledger, turn=second) == [("user", "a"), ("assistant", "re: a"), ("user", "b")]
+    assert ledger.context(second).turns == (first,)
+    assert not ledger.context(second).observed
+
+
+def test_a_session_would_see_all_that_was_said(ledger: Ledger) -> None:
+    turns = grow(ledger, "main", "a", "b")
+    context = ledger.context(session="main")
+    assert texts(context.messages) == ["a", "re: a", "b", "re: b"]
+    assert (context.turns, context.compaction) == (tuple(turns), None)
+    assert ledger.context() == context
+
+
+def test_an_empty_session_would_see_nothing(ledger: Ledger) -> None:
+    ledger.create_session("main")
+    assert ledger.context(session="main").messages == ()
+    with pytest.raises(NotFound):
+        ledger.context(session="nobody")
+    with pytest.raises(NotFound):
+        ledger.context("nobody")
+
+
+def test_the_newest_system_prompt_stands_first_and_alone(ledger: Ledger) -> None:
+    ledger.record_turn(session="main", system=["you are old", "be brief"], query="a", response="re: a")
+    grow(ledger, "main", "b")
+    made = ledger.record_turn(session="main", system="you are new", query="c", response="re: c")
+    (after,) = grow(ledger, "main", "d")
+    assert spoken(ledger, turn=made.id)[:2] == [("system", "you are new"), ("user", "a")]
+    assert [pair for pair in spoken(ledger, turn=after) if pair[0] == "system"] == [("system", "you are new")]
+    assert spoken(ledger, turn="main~2")[:2] == [("system", "you are old"), ("system", "be brief")]
+
+
+def test_a_system_message_in_the_middle_stays_where_it_is(ledger: Ledger) -> None:
+    query = ["a", {"role": "system", "content": "a note"}, "b"]
+    ledger.record_turn(session="main", query=query, response="re: b")
+    assert spoken(ledger, session="main") == [
+        ("user", "a"),
+        ("system", "a note"),
+        ("user", "b"),
+        ("assistant", "re: b"),
+    ]
+
+
+def test_tool_calls_appear_as_a_use_and_a_result_in_call_order(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        writer.message("q")
+        writer.response("looking")
+        calls = [writer.tool_call("t", {"i": i}, id=f"c{i}") for i in range(3)]
+        writer.tool_result(calls[2], None)
+        writer.tool_result(calls[0], error="broken")
+        writer.tool_result(calls[1], {"partial": 1}, status="timeout")
+        writer.response("done")
+        writer.finish()
+    _, looking, uses, results, done = ledger.context(session="main").messages
+    assert (looking.text, done.text) == ("looking", "done")
+    assert (uses.role, uses.content) == ("assistant", tuple(ToolUsePart(f"c{i}", "t", {"i": i}) for i in range(3)))
+    assert (results.role, results.content) == (
+        "tool",
+        (ToolResultPart("c0", "broken", True), ToolResultPart("c1", {"partial": 1}, True), ToolResultPart("c2", None)),
+    )
+
+
+def test_calls_that_the_messages_spell_out_are_not_told_twice(ledger: Ledger) -> None:
+    use, result = ToolUsePart("c1", "read", {"path": "x"}), ToolResultPart("c1", "text of x")
+    ledger.record_turn(
+        session="main", query="q", tool_calls=[{"id": "c1", "name": "read", "arguments": {"path": "x"}, "result": "…"}],
+        response=[{"content": [ReasoningPart("hm"), use]}, {"role": "tool", "content": [result]}, "x is fine"],
+    )  # fmt: skip
+    content = [message.content for message in ledger.context(session="main").messages]
+    assert content == [(TextPart("q"),), (ReasoningPart("hm"), use), (result,), (TextPart("x is fine"),)]
+
+
+def test_an_interrupted_call_says_so_to_the_next_turn(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        writer.message("q")
+        writer.tool_call("slow", id="c1")
+        writer.interrupt()
+    assert ledger.context(session="main").messages[-1].content == (ToolResultPart("c1", "interrupted", True),)
+
+
+def test_a_turn_in_the_making_saw_what_came_before_its_first_step(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    writer = ledger.begin_turn(session="main")
+    writer.message("b")
+    before = ledger.context(writer.id)
+    writer.tool_result(writer.tool_call("t"), 1)
+    writer.message("steering")
+    writer.response("r")
+    writer.finish()
+    assert ledger.context(writer.id) == before
+    assert texts(before.messages) == ["a", "re: a", "b"]
+
+
+def test_a_recorded_input_is_the_answer(ledger: Ledger) -> None:
+    (first,) = grow(ledger, "main", "a")
+    ours = [message.id for message in ledger.messages(first)]
+    with ledger.begin_turn(session="main") as writer:
+        query = writer.message("b")
+        writer.request("m", input=[ours[1], query])
+        writer.response("r")
+        writer.finish()
+    context = ledger.context(writer.id)
+    assert context.observed
+    assert texts(context.messages) == ["re: a", "b"]
+
+
+def test_an_input_builds_on_an_earlier_one(ledger: Ledger) -> None:
+    grow(ledger, "main", "a", "b", "c")
+    ids = [message.id for message in ledger.thread("main").messages]
+    with ledger.begin_turn(session="main") as writer:
+        base = writer.request("m", input=ids[:4])
+        writer.finish()
+    with ledger.begin_turn(session="main") as writer:
+        second = writer.request("m", input={"base": base, "keep": 2, "then": [ids[5]]})
+        writer.finish()
+    with ledger.begin_turn(session="main") as third:
+        third.request("m", input={"base": second, "keep": 9, "then": []})
+        third.finish()
+    assert texts(ledger.context(writer.id).messages) == ["a", "re: a", "re: c"]
+    assert ledger.context(third.id).messages == ledger.context(writer.id).messages
+    assert problems(ledger) == []
+
+
+def test_a_long_conversation_costs_each_request_only_what_is_new(ledger: Ledger) -> None:
+    base, sizes = None, []
+    for i in range(30):
+        with ledger.begin_turn(session="main") as writer:
+            query = writer.message(f"{i}")
+            then = [query] if base is None else [answer, query]  # type: ignore[has-type]
+            base = writer.request("m", input={"base": base, "keep": 2 * i - 1 if i else 0, "then": then})
+            answer = writer.response(f"re: {i}")
+            writer.finish()
+            sizes.append(len(ledger.events(writer.id)[2].line))
+    assert max(sizes[1:]) == min(sizes[2:]) + len('"keep":57') - len('"keep":3') or max(sizes) < 600
+    assert texts(ledger.context("main").messages) == texts(ledger.context(session="main").messages)[:-1]
+
+
+def test_an_input_may_name_events_and_summaries(ledger: Ledger) -> None:
+    (first,) = grow(ledger, "main", "a")
+    compaction = ledger.record_compaction(session="main", summary="SUMMARY")
+    with ledger.begin_turn(session="main") as writer:
+        writer.message("b")
+        writer.tool_result(writer.tool_call("t", {"x": 1}, id="c1"), "found")
+        said, called, answered = (found.id for found in ledger.events(writer.id)[1:4])
+        writer.request("m", input=[compaction.id, *({"event_id": id} for id in (said, called, answered))])
+        writer.finish()
+    summary, query, use, result = ledger.context(writer.id).messages
+    assert (summary.text, query.text) == ("SUMMARY", "b")
+    assert use.content == (ToolUsePart("c1", "t", {"x": 1}),)
+    assert result.content == (ToolResultPart("c1", "found"),)
+    assert first != writer.id
+
+
+def test_an_input_that_names_nothing_known_is_found_out_when_it_is_read(ledger: Ledger) -> None:
+    nobody = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+    for sent in ([nobody], [{"event_id": "0" * 64}], {"base": "0" * 64, "keep": 0, "then": []}):
+        with ledger.begin_turn(session="main") as writer:
+            writer.request("m", input=sent)
+            writer.finish()
+        with pytest.raises(NotFound):
+            ledger.context(writer.id)

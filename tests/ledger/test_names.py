@@ -1,0 +1,186 @@
+"""What people type for a turn."""
+
+from datetime import timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.ledger.conftest import NOON, OpenLedger
+from tests.ledger.histories import grow, texts
+from weft.kernel.ambient import FixedClock
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.kernel.ulid import ALPHABET
+from weft.ledger.ledger import Ledger
+
+HOUR, DAY = 3_600_000, 86_400_000
+
+
+@pytest.fixture
+def turns(ledger: Ledger, clock: FixedClock) -> list[str]:
+    """One turn a day in `main`, the last one today."""
+    made = []
+    for _ in range(5):
+        made += grow(ledger, "main", f"day {len(made)}")
+        clock.tick(DAY)
+    clock.tick(-DAY + HOUR)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("main", 4),
+        ("main~0", 4),
+        ("main~", 3),
+        ("main^", 3),
+        ("main~1", 3),
+        ("main~4", 0),
+        ("main^^", 2),
+        ("main~2^", 1),
+        ("main@{0}", 4),
+        ("main@{1}", 3),
+        ("main@{4}", 0),
+        ("main@{1}~2", 1),
+        ("main@{1}^", 2),
+        ("@{1}", 3),
+        ("main@{now}", 4),
+        ("main@{yesterday}", 3),
+        ("main@{ 2 days ago }", 2),
+        ("main@{25h}", 3),
+        ("main@{30 minutes ago}", 4),
+        ("main@{2 hours ago}", 3),
+        ("main@{2026-11-16}", 1),
+        ("main@{2026-11-16 23:59}", 1),
+        ("main@{2026-11-17T00:00:00Z}", 2),
+        ("main@{2026-11-17T00:00:00+01:00}", 1),
+        ("main#1", 0),
+        ("main#5", 4),
+        ("main#5~3", 1),
+    ],
+)
+def test_words_lead_to_turns(ledger: Ledger, turns: list[str], name: str, expected: int) -> None:
+    assert ledger.resolve(name) == turns[expected]
+    assert ledger.turn(name).id == turns[expected]
+    assert ledger.thread(name).depth == expected + 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nobody", "main~5", "main~99", "main@{5}", "main@{99}", "main@{2020-01-01}", "main#6", "main#0", "nobody@{1}",
+        "nobody~1", "nobody#1", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "0000000", "f" * 64, "ZZZZZZ", "main@{1}x", "main~x", "abcdef",
+    ],
+)  # fmt: skip
+def test_words_that_lead_nowhere_say_so(ledger: Ledger, turns: list[str], name: str) -> None:
+    with pytest.raises(NotFound) as lost:
+        ledger.resolve(name)
+    assert lost.value.hint or lost.value.name
+
+
+@pytest.mark.parametrize("name", ["", "~", "^", "~3", "main@{whenever}", "main@{}", "main@{-1}"])
+def test_words_without_a_meaning_are_refused(ledger: Ledger, turns: list[str], name: str) -> None:
+    with pytest.raises(InvalidInput):
+        ledger.resolve(name)
+
+
+def test_a_turn_is_named_by_its_id_its_end_its_digest_and_its_beginning(ledger: Ledger, turns: list[str]) -> None:
+    for turn in turns:
+        digest = ledger.turn(turn).digest
+        for name in (turn, turn.lower(), turn[-12:], turn[-12:].lower(), digest, digest[:16], digest[:15].upper()):
+            assert ledger.resolve(name) == turn
+
+
+def test_an_event_inside_a_turn_leads_to_the_turn_up_to_it(ledger: Ledger, turns: list[str]) -> None:
+    event = ledger.events(turns[2])[1].id
+    assert ledger.resolve(event[:20]) == turns[2]
+    assert texts(ledger.thread(event[:20]).messages)[-1] == "day 2"
+    assert texts(ledger.thread(turns[2]).messages)[-1] == "re: day 2"
+
+
+def test_a_label_wins_over_an_id(ledger: Ledger, turns: list[str]) -> None:
+    ledger.fork(turns[0], label=turns[3][-12:])
+    ledger.fork(turns[1], label="main#1")
+    assert ledger.resolve(turns[3][-12:]) == turns[0]
+    assert ledger.resolve("main#1") == turns[1]
+
+
+def test_names_follow_aliases_and_new_labels(ledger: Ledger, turns: list[str]) -> None:
+    ledger.add_alias("nick", "main")
+    assert ledger.resolve("nick~1") == ledger.resolve("nick@{1}") == ledger.resolve("nick#4") == turns[3]
+    ledger.rename_session("main", "trunk")
+    assert ledger.resolve("trunk#4") == turns[3]
+    with pytest.raises(NotFound):
+        ledger.resolve("main#4")
+
+
+def test_a_depth_names_the_turn_that_the_session_made_there_last(ledger: Ledger, turns: list[str]) -> None:
+    ledger.move_head("main", new=turns[1])
+    (again,) = grow(ledger, "main", "another third day")
+    ledger.record_turn(session="main", query="it failed", error="x")
+    assert ledger.resolve("main#3") == again
+    assert ledger.resolve("main#4") == turns[3]
+
+
+def test_a_session_without_a_head_names_no_turn(ledger: Ledger, turns: list[str]) -> None:
+    ledger.create_session("empty")
+    ledger.reset_session("main")
+    for name in ("empty", "empty~1", "main", "main@{0}", "main@{now}"):
+        with pytest.raises(NotFound):
+            ledger.resolve(name)
+    assert ledger.resolve("main@{1}") == turns[4]
+
+
+def test_a_time_finds_a_head_inside_a_turn(ledger: Ledger, clock: FixedClock) -> None:
+    (turn,) = grow(ledger, "main", "a")
+    ledger.fork(ledger.events(turn)[1].id, label="inside")
+    clock.tick(2 * DAY)
+    ledger.move_head("inside", new=turn)
+    assert texts(ledger.thread("inside@{yesterday}").messages) == texts(ledger.thread("inside@{1}").messages) == ["a"]
+
+
+def test_days_are_counted_in_the_zone_of_the_viewer(open_ledger: OpenLedger, clock: FixedClock) -> None:
+    east = open_ledger(":memory:", zone=timezone(timedelta(hours=9)))
+    clock.set(NOON - 2 * HOUR)
+    (first,) = grow(east, "main", "a")
+    clock.set(NOON + 2 * HOUR)
+    (second,) = grow(east, "main", "b")
+    assert east.resolve("main@{2026-11-15 08:00}") == first
+    assert east.resolve("main@{2026-11-15 12:00}") == second
+
+
+def same_end(size: int) -> bytes:
+    """Randomness that gives all ids of a millisecond the same ending."""
+    return bytes(range(size))
+
+
+def test_an_end_that_many_turns_share_is_ambiguous(path: Path, clock: FixedClock) -> None:
+    with weft.open(path, clock=clock, random_bytes=same_end) as ledger:
+        turns = []
+        for _ in range(3):
+            turns.append(ledger.record_turn(query="q").id)
+            clock.tick(1000)
+        assert len({turn[-10:] for turn in turns}) == 1
+        with pytest.raises(AmbiguousName) as unclear:
+            ledger.resolve(turns[0][-10:])
+        assert unclear.value.candidates == tuple(turns)
+        assert ledger.resolve(turns[0][-20:]) == turns[0]
+
+
+def test_digits_that_end_an_id_and_begin_a_digest_are_ambiguous(clock: FixedClock) -> None:
+    chosen = list[bytes]()
+    with weft.open(
+        ":memory:", clock=clock, random_bytes=lambda size: chosen.pop() if size == 10 and chosen else bytes(size)
+    ) as ledger:
+        digest = ledger.record_turn(query="q").digest
+        letters = digest[:7].upper()
+        value = 0
+        for letter in letters:
+            value = value * 32 + ALPHABET.index(letter)
+        chosen.append(value.to_bytes(10, "big"))
+        clock.tick()
+        other = ledger.record_turn(query="r")
+        assert other.id.endswith(letters)
+        with pytest.raises(AmbiguousName):
+            ledger.resolve(digest[:7])
+        assert ledger.turn(digest[:8]).digest == digest

@@ -1,0 +1,285 @@
+"""What a terminal gets: colour, lines, a pager, completion; and what it must never get from stored text."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weft as library
+from tests.surfaces.shell import Shell, masked, on_terminal, spawn
+from weft.surfaces.cli.main import SUMMARIES
+from weft.surfaces.cli.plain_text import cut, first_line, safe, safe_json, safe_lines, width
+
+ESC = "\x1b"
+HOSTILE = (
+    "clear \x1b[2J title \x1b]0;pwned\x07 c1 \x9b31m bell \x07 back \x08\x08 return \rover"
+    " bidi \u202eevil\u2066 hidden \U000e0041\u200b line \u2028 nul \0 delete \x7f bom \ufeff"
+)
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028\u202e\u2066\ufeff\U000e0041]")
+STYLING = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def plain(shown: str) -> str:
+    """Without the program's own colours."""
+    return STYLING.sub("", shown)
+
+
+@pytest.fixture
+def forked(weft: Shell) -> Shell:
+    weft.record("first question", model="m")
+    weft.record("second question", usage={"input_tokens": 3})
+    weft("fork", "main~1", "alt")
+    weft.record("another way", session="alt")
+    return weft
+
+
+def test_a_terminal_gets_colour_and_unicode_lines(forked: Shell) -> None:
+    code, shown = on_terminal(forked.folder, "log", "--graph", "--oneline")
+    assert code == 0
+    assert f"{ESC}[33m" in shown
+    assert (
+        masked(plain(shown))
+        == """\
+● T1 (alt) another way
+│ ● T2 (main) second question
+├─╯
+● T3 first question
+"""
+    )
+
+
+def test_a_terminal_that_is_not_utf8_gets_ascii_lines(forked: Shell) -> None:
+    _, shown = on_terminal(forked.folder, "log", "--graph", "--oneline", PYTHONIOENCODING="latin-1")
+    assert "|/" in shown
+    assert "●" not in shown
+
+
+@pytest.mark.parametrize("arguments", [("--no-color",), ("-q", "--no-color")])
+def test_colours_can_be_refused_by_option(forked: Shell, arguments: tuple[str, ...]) -> None:
+    _, shown = on_terminal(forked.folder, "log", *arguments)
+    assert ESC not in shown
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_can_be_refused_by_the_environment(forked: Shell, environment: dict[str, str]) -> None:
+    _, shown = on_terminal(forked.folder, "sessions", **environment)
+    assert ESC not in shown
+    assert "SESSION" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("log", "--graph"), ("show", "main"), ("tree", "main"), ("sessions",), ("diff", "main", "alt"), ("stats",)],
+)
+def test_what_is_piped_is_plain(forked: Shell, arguments: tuple[str, ...]) -> None:
+    shown = spawn(forked.folder, *arguments, TERM="xterm-256color")
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"\x1b" not in shown.stdout
+    assert shown.stdout.isascii()
+
+
+def test_tables_are_aligned_on_a_terminal_and_tabbed_in_a_pipe(weft: Shell) -> None:
+    weft.record("q", session="\N{CJK UNIFIED IDEOGRAPH-65E5}\N{CJK UNIFIED IDEOGRAPH-672C}")
+    weft.record("q", session="a-longer-name")
+    _, shown = on_terminal(weft.folder, "sessions", "--no-color")
+    header, *rows = shown.splitlines()
+    ends = [width(row[: row.index("active")]) for row in rows]
+    assert set(ends) == {width(header[: header.index("STATUS")])}
+    assert all(line.count("\t") == 5 for line in weft("sessions").out.splitlines())
+
+
+def test_long_output_goes_through_the_pager_and_short_output_does_not(weft: Shell, folder: Path) -> None:
+    pager = folder / "pager"
+    pager.write_text("#!/bin/sh\nsed 's/^/> /'\n")
+    pager.chmod(0o755)
+    for i in range(15):
+        weft.record(f"q{i}")
+    settings = {"PAGER": str(pager), "LINES": "10"}
+    assert on_terminal(folder, "log", "--oneline", **settings)[1].count("> ") == 15
+    assert on_terminal(folder, "log", "--oneline", "-n", "3", **settings)[1].count("> ") == 0
+    assert on_terminal(folder, "log", "--oneline", "--no-pager", **settings)[1].count("> ") == 0
+    assert spawn(folder, "log", "--oneline", **settings).stdout.count(b"> ") == 0
+
+
+def test_a_pager_that_is_left_early_leaves_no_noise(weft: Shell, folder: Path) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        for i in range(300):
+            ledger.record_turn(session="main", query=f"a question of some length, number {i}")
+    _, shown = on_terminal(folder, "log", PAGER="head -n 1")
+    assert "Traceback" not in shown
+    assert "BrokenPipe" not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("log",),
+        ("log", "--oneline", "--graph"),
+        ("log", "--json"),
+        ("show", "main"),
+        ("show", "main", "--full"),
+        ("show", "main", "--json"),
+        ("tree", "main"),
+        ("diff", "main", "other", "--patch"),
+        ("context",),
+        ("sessions",),
+        ("reflog", "main"),
+        ("show", HOSTILE),
+        ("show", HOSTILE, "--json"),
+    ],
+)
+def test_no_stored_text_can_drive_the_terminal(weft: Shell, arguments: tuple[str, ...]) -> None:
+    """Whoever wrote it: the query, the model, a tool's name, arguments or result, an error, a reason, a path."""
+    turn = {
+        "query": HOSTILE,
+        "system": HOSTILE,
+        "model": HOSTILE,
+        "provider": HOSTILE,
+        "workspace": HOSTILE,
+        "response": {"content": [{"type": "reasoning", "text": HOSTILE}, {"type": "image_url", "url": HOSTILE}]},
+        "tool_calls": [
+            {"id": HOSTILE, "name": HOSTILE, "arguments": {HOSTILE: [HOSTILE]}, "result": {HOSTILE: HOSTILE}},
+            {"name": "t", "error": {"message": HOSTILE, "code": HOSTILE}},
+        ],
+    }
+    weft("record", stdin=json.dumps(turn))
+    weft("record", stdin=json.dumps({**turn, "session": "other", "persona": HOSTILE}))
+    weft("record", stdin=json.dumps({**turn, "error": {"message": HOSTILE, "code": HOSTILE}}))
+    weft("move", "main", "main", "--reason", HOSTILE.replace("\0", ""))
+    real = tuple(argument.replace("\0", "") for argument in arguments)
+    _, shown = on_terminal(weft.folder, *real)
+    assert FORBIDDEN.findall(plain(shown)) == []
+    piped = spawn(weft.folder, *real)
+    assert FORBIDDEN.findall(piped.stdout.decode() + piped.stderr.decode()) == []
+
+
+def test_facts_are_not_written_to_a_terminal(weft: Shell) -> None:
+    weft.record(HOSTILE)
+    code, shown = on_terminal(weft.folder, "export-facts", "-")
+    assert code == 2
+    assert "pwned" not in shown
+
+
+def test_text_is_made_safe_and_still_readable() -> None:
+    assert safe("a\x1b[31mb\u202ec\nd\te") == r"a\x1b[31mb\u202ec\nd\te"
+    family = "\N{MAN}\u200d\N{WOMAN}"
+    assert safe(f"{family} caf\u00e9 \u00a0\u3000") == f"{family} caf\u00e9 \u00a0\u3000"
+    assert safe("\ud800") == r"\ud800"
+    assert safe_lines("a\r\n\tb\n\n") == ["a", "    b", ""]
+    assert safe_json('["\x7f\u202e\U000e0041"]') == r'["\u007f\u202e\udb40\udc41"]'
+    assert json.loads(safe_json('["\x7f\u202e\U000e0041"]')) == ["\x7f\u202e\U000e0041"]
+    assert first_line("\n  \n  hello \n there") == "hello"
+
+
+def test_text_is_cut_by_the_columns_it_takes() -> None:
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 6) == "abcde…"
+    assert cut("\u65e5\u672c\u8a9e", 5) == "\u65e5\u672c…"
+    assert (width("e\u0301"), width("\u65e5"), width("ab")) == (1, 2, 2)
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_every_shell_has_a_completion_script(shell: Shell, shell_name: str) -> None:
+    answer = shell("completion", shell_name)
+    assert answer.code == 0
+    assert f"_WEFT_COMPLETE={shell_name}_complete" in answer.out
+    assert shell.json("completion", shell_name)["shell"] == shell_name
+
+
+def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
+    line = " ".join(("weft", *words))
+    if shell == "fish":
+        asked = {"COMP_WORDS": line, "COMP_CWORD": words[-1]}
+    else:
+        asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    shown = spawn(folder, _WEFT_COMPLETE=f"{shell}_complete", **asked)
+    assert shown.stderr == b""
+    return shown.stdout.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("re",), {"record", "reflog", "restore", "rename", "rebuild", "recover"}),
+        (("show", "a"), {"alt", "apart"}),
+        (("log", "m"), {"main"}),
+        (("move", "main", "al"), {"alt"}),
+        (("log", "--session", "ap"), {"apart"}),
+        (("fork", ""), {"main", "alt", "apart"}),
+        (("log", "--gr"), {"--graph"}),
+    ],
+)
+def test_commands_options_and_labels_are_completed(forked: Shell, words: tuple[str, ...], expected: set[str]) -> None:
+    forked("fork", "main", "apart")
+    assert {line.split(",", 1)[1] for line in complete(forked.folder, *words)} == expected
+
+
+def test_completion_works_in_the_other_shells_too(forked: Shell) -> None:
+    assert "alt" in complete(forked.folder, "show", "al", shell="zsh")
+    assert "plain,alt" in complete(forked.folder, "show", "al", shell="fish")
+
+
+def test_completion_goes_by_the_ledger_on_the_line_and_is_silent_without_one(forked: Shell) -> None:
+    forked("init", "other.db")
+    forked("record", "--ledger", "other.db", "--session", "elsewhere", "--query", "x")
+    assert complete(forked.folder, "--ledger", "other.db", "show", "e") == ["plain,elsewhere"]
+    assert complete(forked.folder, "--ledger", "missing.db", "show", "e") == []
+
+
+def loaded(*arguments: str, folder: Path) -> set[str]:
+    """The modules that one command loads."""
+    script = (
+        "import sys; from weft.surfaces.cli.main import run; run(sys.argv[1:]);"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, check=True)
+    return set(ran.stderr.decode().splitlines())
+
+
+def test_a_command_loads_itself_alone_and_nothing_that_it_does_not_need(forked: Shell) -> None:
+    prefix = "weft.surfaces.cli.commands."
+    for command in ("log", "stats"):
+        modules = loaded(command, folder=forked.folder)
+        assert {name for name in modules if name.startswith(prefix)} == {prefix + command}
+        assert not {name for name in modules if name.split(".")[0] in ("rich", "asyncio", "sqlite3", "difflib")}
+
+
+def test_the_help_loads_no_ledger_and_no_command(folder: Path) -> None:
+    modules = loaded("--help", folder=folder)
+    assert not {name for name in modules if name.startswith(("weft.ledger", "weft.store", "rich", "apsw", "msgspec"))}
+    assert not {name for name in modules if name.startswith("weft.surfaces.cli.commands.")}
+
+
+def test_every_command_of_the_list_has_its_module_and_the_other_way_round() -> None:
+    from weft.surfaces.cli import commands
+
+    folder = Path(next(iter(commands.__path__)))
+    modules = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
+    assert modules == set(SUMMARIES)
+
+
+def test_progress_is_shown_on_a_terminal_only_and_once_work_takes_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weft.surfaces.cli import progress
+
+    with progress.Bar("verify", shown=True) as bar:
+        bar.staged("events", 1, 10)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    with progress.Bar("verify", shown=True) as bar:
+        bar.staged("events", 1, 10)
+        bar.staged("views", 5, 10)
+        bar.counted(7)
+    with progress.Bar("export", shown=True) as bar:
+        bar.pulse()
+    assert "export" in capsys.readouterr().err
+    with progress.Bar("verify", shown=False) as bar:
+        bar.staged("events", 1, 10)
+        bar.pulse()
+    assert capsys.readouterr().err == ""
