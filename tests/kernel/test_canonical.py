@@ -43,9 +43,7 @@ def nested(depth: int) -> list[Any]:
 
 
 bit_floats = st.integers(0, 2**64 - 1).map(double).filter(math.isfinite)
-round_floats = st.builds(
-    lambda digits, power: float(f"{digits}e{power}"), st.integers(-999, 999), st.integers(-25, 25)
-)
+round_floats = st.builds(lambda digits, power: float(f"{digits}e{power}"), st.integers(-999, 999), st.integers(-25, 25))
 edges = [1e-7, 1e-6, 1e-5, 1e-4, 1e15, 1e16, float(2**53), 1e20, 1e21, 1e22, 1e23, 295147905179352825856.0]
 edge_floats = st.builds(
     lambda edge, towards, sign: sign * math.nextafter(edge, towards * edge),
@@ -282,9 +280,7 @@ def test_a_cycle_is_refused() -> None:
         dumps(ring)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "[1," * 300]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "[1," * 300])
 def test_a_text_that_nests_without_end_is_refused(text: str) -> None:
     with pytest.raises(NoCanonicalForm, match="nested deeper"):
         loads(text)
@@ -330,9 +326,7 @@ UNREADABLE_VALUES = [
 
 
 @pytest.mark.parametrize(("text", "path", "reason"), UNREADABLE_VALUES, ids=lambda text: text[:40])
-def test_a_value_in_a_text_without_canonical_form_is_refused_with_its_path(
-    text: str, path: str, reason: str
-) -> None:
+def test_a_value_in_a_text_without_canonical_form_is_refused_with_its_path(text: str, path: str, reason: str) -> None:
     for data in (text, text.encode()):
         with pytest.raises(NoCanonicalForm) as refusal:
             loads(data)
@@ -363,9 +357,7 @@ def test_a_value_in_a_text_without_canonical_form_is_refused_with_its_path(
         (b"['a']", 1),
     ],
 )
-def test_a_text_that_is_not_json_is_refused_with_the_byte_where_it_goes_wrong(
-    data: bytes | str, offset: int
-) -> None:
+def test_a_text_that_is_not_json_is_refused_with_the_byte_where_it_goes_wrong(data: bytes | str, offset: int) -> None:
     with pytest.raises(InvalidJson) as refusal:
         loads(data)
     assert refusal.value.offset == offset
@@ -421,9 +413,7 @@ def finite(literal: str) -> float:
 
 
 def by_the_standard_library(text: str) -> Any:
-    value = json.loads(
-        text, object_pairs_hook=once, parse_constant=refuse, parse_int=exact, parse_float=finite
-    )
+    value = json.loads(text, object_pairs_hook=once, parse_constant=refuse, parse_int=exact, parse_float=finite)
     json.dumps(value, ensure_ascii=False).encode()
     return value
 

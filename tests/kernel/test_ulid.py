@@ -17,9 +17,9 @@ YEAR_10889 = 2**48 - 1
 
 numbers = st.integers(0, END - 1)
 clocks = st.lists(st.integers(-5, YEAR_10889 - 100) | st.integers(1000, 1004), min_size=1, max_size=60)
-randomness = st.sampled_from([b"\x00", b"\xff", b"\x7f"]).map(
-    lambda byte: lambda size: byte * size
-) | st.just(system_random)
+randomness = st.sampled_from([b"\x00", b"\xff", b"\x7f"]).map(lambda byte: lambda size: byte * size) | st.just(
+    system_random
+)
 
 
 def zeros(size: int) -> bytes:
@@ -63,9 +63,7 @@ def test_ulids_sort_as_minted_under_any_clock(times: list[int], random_bytes: Ca
 
 
 @given(clocks, st.lists(st.booleans(), min_size=60, max_size=60), randomness)
-def test_skipping_keeps_the_order(
-    times: list[int], skips: list[bool], random_bytes: Callable[[int], bytes]
-) -> None:
+def test_skipping_keeps_the_order(times: list[int], skips: list[bool], random_bytes: Callable[[int], bytes]) -> None:
     clock = FixedClock()
     source = UlidSource(clock.now_ms, random_bytes)
     minted = []

@@ -1,11 +1,12 @@
 """Small histories that tests share, and how to look at them."""
 
 import io
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 import weft
 from weft.ledger.ledger import Ledger
@@ -58,14 +59,19 @@ def copy_in_memory(ledger: Ledger) -> Iterator[Ledger]:
         yield other
 
 
-def select(path: str | Path, sql: str, *values: object) -> list[dict[str, Any]]:
-    """What a plain reader sees, with the sqlite3 of the standard library."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(sql, values)]
+def select(path: str | Path, sql: str, *values: Any) -> list[dict[str, Any]]:
+    """What a plain reader sees.
+
+    By the SQLite that the ledger uses: a second copy of the library, such as Python's own sqlite3, would drop this
+    process's locks on the file when it closes it.
+    """
+    with closing(apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)) as connection:
+        cursor = connection.execute(sql, values)
+        return [dict(zip((name for name, _ in cursor.get_description()), row, strict=True)) for row in cursor]
 
 
-def change(path: str | Path, sql: str, *values: object) -> int:
+def change(path: str | Path, sql: str, *values: Any) -> int:
     """Change the database behind the ledger's back; returns how many rows were hit."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        return connection.execute(sql, values).rowcount
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute(sql, values)
+        return connection.changes()

@@ -19,7 +19,7 @@ HOUR, DAY = 3_600_000, 86_400_000
 @pytest.fixture
 def turns(ledger: Ledger, clock: FixedClock) -> list[str]:
     """One turn a day in `main`, the last one today."""
-    made = []
+    made: list[str] = []
     for _ in range(5):
         made += grow(ledger, "main", f"day {len(made)}")
         clock.tick(DAY)
@@ -69,7 +69,8 @@ def test_words_lead_to_turns(ledger: Ledger, turns: list[str], name: str, expect
     "name",
     [
         "nobody", "main~5", "main~99", "main@{5}", "main@{99}", "main@{2020-01-01}", "main#6", "main#0", "nobody@{1}",
-        "nobody~1", "nobody#1", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "0000000", "f" * 64, "ZZZZZZ", "main@{1}x", "main~x", "abcdef",
+        "nobody~1", "nobody#1", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "0000000", "f" * 64, "ZZZZZZ", "main@{1}x", "main~x",
+        "abcdef",
     ],
 )  # fmt: skip
 def test_words_that_lead_nowhere_say_so(ledger: Ledger, turns: list[str], name: str) -> None:

@@ -9,7 +9,9 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,7 +62,9 @@ class Shell:
         return str(self.json("record", stdin=json.dumps(given))["id"])
 
 
-def spawn(folder: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+def spawn(
+    folder: Path, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[bytes]:
     """A process of its own, with a pipe on every side."""
     return subprocess.run(
         [*PROGRAM, *arguments],
@@ -73,25 +77,35 @@ def spawn(folder: Path, *arguments: str, stdin: bytes = b"", **environment: str)
     )
 
 
-def on_terminal(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+def on_terminal(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> tuple[int, str]:
     """A process on a terminal of its own; its exit code and all that the terminal was sent."""
     settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(folder)
-        os.execve(PROGRAM[0], [*PROGRAM, *arguments], {**os.environ, **settings, **environment})
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*program, *arguments],
+        cwd=folder,
+        env={**os.environ, **settings, **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as child:
+        os.close(theirs)
+        shown = _all_of(terminal)
+    os.close(terminal)
+    return child.returncode, shown.decode().replace("\r\n", "\n")
+
+
+def _all_of(terminal: int) -> bytes:
     shown = bytearray()
     while True:
         try:
             piece = os.read(terminal, 65536)
         except OSError:  # Linux says so when the other side of a terminal is closed
-            break
+            return bytes(shown)
         if not piece:
-            break
+            return bytes(shown)
         shown += piece
-    os.close(terminal)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), shown.decode().replace("\r\n", "\n")
 
 
 def masked(text: str) -> str:

@@ -218,7 +218,7 @@ def test_exit_codes_stand_in_the_help(shell: Shell) -> None:
 
 def test_output_that_the_terminal_cannot_show_is_escaped_not_refused(weft: Shell, folder: Path) -> None:
     weft.record("caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{GRINNING FACE}")
-    shown = spawn(folder, "log", "--oneline", PYTHONIOENCODING="latin-1")
+    shown = spawn(folder, "log", "--oneline", environment={"PYTHONIOENCODING": "latin-1"})
     assert shown.returncode == 0
     assert b"caf\xe9 \\U0001f600" in shown.stdout
 

@@ -77,7 +77,7 @@ def test_colours_can_be_refused_by_the_environment(forked: Shell, environment: d
     [("log", "--graph"), ("show", "main"), ("tree", "main"), ("sessions",), ("diff", "main", "alt"), ("stats",)],
 )
 def test_what_is_piped_is_plain(forked: Shell, arguments: tuple[str, ...]) -> None:
-    shown = spawn(forked.folder, *arguments, TERM="xterm-256color")
+    shown = spawn(forked.folder, *arguments, environment={"TERM": "xterm-256color"})
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert b"\x1b" not in shown.stdout
     assert shown.stdout.isascii()
@@ -103,7 +103,7 @@ def test_long_output_goes_through_the_pager_and_short_output_does_not(weft: Shel
     assert on_terminal(folder, "log", "--oneline", **settings)[1].count("> ") == 15
     assert on_terminal(folder, "log", "--oneline", "-n", "3", **settings)[1].count("> ") == 0
     assert on_terminal(folder, "log", "--oneline", "--no-pager", **settings)[1].count("> ") == 0
-    assert spawn(folder, "log", "--oneline", **settings).stdout.count(b"> ") == 0
+    assert spawn(folder, "log", "--oneline", environment=settings).stdout.count(b"> ") == 0
 
 
 def test_a_pager_that_is_left_early_leaves_no_noise(weft: Shell, folder: Path) -> None:
@@ -197,9 +197,9 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
         asked = {"COMP_WORDS": line, "COMP_CWORD": words[-1]}
     else:
         asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words))}
-    shown = spawn(folder, _WEFT_COMPLETE=f"{shell}_complete", **asked)
+    shown = spawn(folder, environment={"_WEFT_COMPLETE": f"{shell}_complete", **asked})
     assert shown.stderr == b""
-    return shown.stdout.decode().splitlines()
+    return shown.stdout.decode().split()
 
 
 @pytest.mark.parametrize(
@@ -263,23 +263,32 @@ def test_every_command_of_the_list_has_its_module_and_the_other_way_round() -> N
     assert modules == set(SUMMARIES)
 
 
-def test_progress_is_shown_on_a_terminal_only_and_once_work_takes_a_while(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from weft.surfaces.cli import progress
+PROGRESS = """
+from weft.surfaces.cli import progress
+with progress.Bar("too quick", shown=True) as bar:
+    bar.staged("events", 1, 10)
+progress.PATIENCE = 0
+with progress.Bar("not wanted", shown=False) as bar:
+    bar.staged("events", 1, 10)
+    bar.pulse()
+with progress.Bar("verify", shown=True) as bar:
+    bar.staged("events", 1, 10)
+    bar.staged("views", 5, 10)
+with progress.Bar("import", shown=True) as bar:
+    bar.counted(7)
+with progress.Bar("export", shown=True) as bar:
+    bar.pulse()
+"""
 
-    with progress.Bar("verify", shown=True) as bar:
-        bar.staged("events", 1, 10)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(progress, "PATIENCE", 0)
-    with progress.Bar("verify", shown=True) as bar:
-        bar.staged("events", 1, 10)
-        bar.staged("views", 5, 10)
-        bar.counted(7)
-    with progress.Bar("export", shown=True) as bar:
-        bar.pulse()
-    assert "export" in capsys.readouterr().err
-    with progress.Bar("verify", shown=False) as bar:
-        bar.staged("events", 1, 10)
-        bar.pulse()
-    assert capsys.readouterr().err == ""
+
+def test_progress_is_shown_where_it_is_wanted_and_once_work_takes_a_while(folder: Path) -> None:
+    code, shown = on_terminal(folder, program=[sys.executable, "-c", PROGRESS])
+    assert code == 0
+    assert all(title in shown for title in ("verify views", "import", "export"))
+    assert "too quick" not in shown
+    assert "not wanted" not in shown
+
+
+def test_progress_is_not_shown_in_a_pipe(forked: Shell) -> None:
+    for command in (("verify",), ("rebuild",), ("backup", "copy.db"), ("export-facts", "facts")):
+        assert spawn(forked.folder, *command).stderr == b""

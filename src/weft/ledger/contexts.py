@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from weft.kernel.contents import bytes_text
 from weft.kernel.dag_events import ModelRequest
@@ -42,30 +43,53 @@ def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     *_, last = ranges
     before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
     own = list(_query(txn, turn))
-    return _assemble(txn, before, turn.compaction, own)
+    return _assemble(txn, before, turn.compaction, own, turn.n)
 
 
 def context_after(txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None) -> Context:
     """What the next turn would see before its own query."""
     ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
-    return _assemble(txn, ranges, compaction, [])
+    return _assemble(txn, ranges, compaction, [], None)
 
 
-def _assemble(txn: ReadTxn, ranges: list[Range], compaction: str | None, own: list[Message]) -> Context:
+def _assemble(
+    txn: ReadTxn, ranges: list[Range], compaction: str | None, own: list[Message], arrived: int | None
+) -> Context:
+    """`arrived` is where the log stood when the agent looked: what came later it did not see."""
     start, summary = _start(txn, compaction)
     turns: list[str] = []
-    system: list[Message] = []
     rest: list[Message] = []
-    for part in ranges:
-        for row in turns_in(txn.sql, part):
-            events = part.events if row.depth == part.high else None
-            leading, others = _split_system(_transcript(txn, row, events))
-            system = leading or system
-            if row.depth >= start and row.type != TurnType.COMPACTION:
-                turns.append(row.id)
-                rest += others
+    system: list[Message] = []
+    for row, events in _turns_from(txn, ranges, start):
+        leading, others = _split_system(_transcript(txn, row, events, arrived))
+        system = leading or system
+        if row.type != TurnType.COMPACTION:
+            turns.append(row.id)
+            rest += others
     leading, query = _split_system(own)
-    return Context((*(leading or system), *summary, *rest, *query), tuple(turns), compaction)
+    prompt = leading or system or _earlier_system(txn, ranges, start)
+    return Context((*prompt, *summary, *rest, *query), tuple(turns), compaction)
+
+
+def _turns_from(txn: ReadTxn, ranges: list[Range], start: int) -> Iterator[tuple[TurnRow, int | None]]:
+    """The thread's turns from a depth on, each with how many of its events count."""
+    for part in ranges:
+        if part.high >= start:
+            for row in turns_in(txn.sql, replace(part, low=max(part.low, start))):
+                yield row, part.events if row.depth == part.high else None
+
+
+def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Message]:
+    """The system prompt in effect, where the last turn that brought one was summarised away."""
+    for part in reversed(ranges):
+        row = txn.sql.one(
+            "SELECT max(depth) FROM message WHERE segment = ? AND depth BETWEEN ? AND ? AND seq = 0"
+            " AND role = 'system'",
+            (part.segment, part.low, min(part.high, start - 1)),
+        )
+        if row is not None and row[0] is not None:
+            return _split_system(messages_between(txn, part.segment, row[0], row[0]))[0]
+    return []
 
 
 def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
@@ -107,10 +131,10 @@ def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
         yield placed.message
 
 
-def _transcript(txn: ReadTxn, turn: TurnRow, events: int | None) -> Iterator[Message]:
+def _transcript(txn: ReadTxn, turn: TurnRow, events: int | None, arrived: int | None) -> Iterator[Message]:
     """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
     messages = placed_messages(txn, turn.segment, turn.depth, events)
-    calls = calls_of(txn, turn, events)
+    calls = calls_of(txn, turn, events, arrived)
     used, answered = _mentioned(placed.message for placed in messages)
     waiting: list[ToolCall] = []
     items: list[tuple[int, Message | ToolCall]] = [(placed.position, placed.message) for placed in messages]

@@ -12,24 +12,27 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
-from weft.kernel.enums import MoveReason, SessionStatus
+from weft.kernel.enums import MoveReason, SessionStatus, ToolCallStatus
 from weft.kernel.errors import NotFound, StoreError
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import UlidSource
 from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, verifying
 from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
 from weft.ledger.draft import DEFAULT_AGENT, Desk
+from weft.ledger.late import record_late_result
 from weft.ledger.leases import Patience, sweep_dead
 from weft.ledger.model import (
     Codeblock,
     Compaction,
     HeadMove,
     Message,
+    NewError,
     RecordedTurn,
     Session,
     StoredContent,
     ToolCall,
     Turn,
+    as_record,
 )
 from weft.ledger.moments import parse_moment
 from weft.ledger.names import Spot, require, resolve
@@ -38,7 +41,7 @@ from weft.ledger.reading import calls_of, placed_messages, to_turn
 from weft.ledger.recording import WholeTurn, record_turn
 from weft.ledger.rows import SESSION, SessionRow, load_turn
 from weft.ledger.runs import Recorded, event_at, recorded_after, run_events
-from weft.ledger.scribe import Setting
+from weft.ledger.scribe import Setting, member
 from weft.ledger.steps import TurnWriter, begin_turn
 from weft.ledger.threads import (
     Thread,
@@ -181,6 +184,14 @@ class Ledger:
     def choose_compaction(self, session: str, compaction: str | None) -> None:
         """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
         compactions.choose_compaction(self._desk, session, compaction)
+
+    def record_late_result(
+        self, turn: str, call_id: str, result: Any = UNSET, *, error: Any = None, status: str | None = None
+    ) -> None:
+        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
+        fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
+        ended = None if status is None else member(ToolCallStatus, status, "status")
+        record_late_result(self._desk, self.resolve(turn), call_id, result, fault, ended)
 
     def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
         """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""

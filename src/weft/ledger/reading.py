@@ -118,17 +118,21 @@ def json_of(txn: ReadTxn, n: int | None) -> Any:
         return bytes_text(data)
 
 
-def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:
-    """The turn's tool calls in order; those that its first `events` events left open appear as interrupted."""
+def calls_of(
+    txn: ReadTxn, turn: TurnRow, events: int | None = None, arrived: int | None = None
+) -> list[tuple[CallRow, ToolCall]]:
+    """The turn's tool calls in order. Those that its first `events` events left open, or whose late result had not
+    come by arrival number `arrived`, appear as interrupted."""
     rows = txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
-    found = [_as_of(CallRow(*row), events) for row in rows]
+    found = [_as_of(CallRow(*row), events, arrived) for row in rows]
     return [(row, _to_call(txn, turn, row)) for row in found if events is None or row.position < events]
 
 
-def _as_of(row: CallRow, events: int | None) -> CallRow:
-    """A call as a fork point inside the turn sees it."""
-    unseen = row.result_position is None or (events is not None and row.result_position >= events)
-    if events is not None and unseen:
+def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:
+    """A call as a fork point inside the turn, or an earlier time, sees it."""
+    at = row.result_position
+    cut_off = events is not None and (at is None or at < 0 or at >= events)
+    if cut_off or (arrived is not None and at is not None and at < 0 and -at > arrived):
         row.result = row.error = row.error_code = row.completed_at = row.spawned = None
         row.outcome, row.status = "interrupted", "failed"
     return row

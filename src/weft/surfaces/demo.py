@@ -117,7 +117,7 @@ def run(path: Path, *arguments: str) -> None:
     """One command, shown as it would be typed and answered by the code that answers it there."""
     from weft.surfaces.cli.main import run as run_command
 
-    click.secho(f"$ weft {shlex.join(arguments)}", bold=True)
+    click.secho(f"$ weft {' '.join(arguments)}", bold=True)
     code = run_command(["--ledger", str(path), "--no-pager", *arguments])
     if code != 0:
         raise SystemExit(code)

@@ -21,8 +21,8 @@ from weft.kernel.fields import (
     ToolUseFact,
     Usage,
 )
-from weft.ledger.rows import CALL, CallRow, MessageRow, TurnRow
-from weft.ledger.runs import position_in_run
+from weft.ledger.rows import CallRow, MessageRow, TurnRow
+from weft.ledger.runs import place_of_event, position_in_run
 from weft.ledger.views.projector import Moment, Projector, handles, plain
 
 ROWS_PER_EVENT = 65536
@@ -257,16 +257,14 @@ def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None
         call.error, call.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     call.spawned = None if event.spawned is UNSET else view.session_number(event.spawned)
     call.completed_at = moment.when
-    call.result_position = turn.events if turn else None
+    call.result_position = turn.events if turn else -moment.n
 
 
 def _late_call(view: Projector, event: dag.ToolResult) -> CallRow | None:
     """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest."""
-    found = view.sql.one(f"{CALL.select} WHERE event = ?", (bytes.fromhex(event.call.event_id),))
-    if found is None:
-        return None
-    row = view.calls[bytes(found[3])] = CallRow(*found)
-    if row.outcome == "interrupted":
+    turn, _ = place_of_event(view.sql, view.facts, event.call.event_id)
+    row = view.call(turn, bytes.fromhex(event.call.event_id))
+    if row is not None and row.outcome != "ok":
         row.outcome = None
     return row
 

@@ -139,7 +139,7 @@ CREATE TABLE tool_call (
     spawned INTEGER,
     started_at INTEGER NOT NULL,
     completed_at INTEGER,
-    result_position INTEGER,
+    result_position INTEGER,        -- of a late result: minus its arrival number
     correlation TEXT NOT NULL,
     PRIMARY KEY (segment, depth, seq)
 ) WITHOUT ROWID;

@@ -71,7 +71,7 @@ def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None
     try:
         for name in [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")]:
             connection.execute(f'DROP VIEW "{name}"')
-        connection.execute(step.sql)
+        connection.execute(step.sql).fetchall()  # to the end, also past a statement that answers
         if step.number == schema.number:
             connection.execute(schema.surface)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -84,9 +84,8 @@ def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None
 
 
 def back_up_before(connection: apsw.Connection, target: Path) -> None:
-    """A whole copy, made aside and renamed: either it is complete or it is not there."""
-    if target.exists():
-        return
+    """A whole copy, made aside and renamed: either it is complete or it is not there. One of an earlier attempt gives
+    way, since the ledger may have grown after it."""
     aside = target.with_name(target.name + ".partial")
     aside.unlink(missing_ok=True)
     connection.execute("VACUUM INTO ?", (str(aside),))

@@ -1,0 +1,61 @@
+"""What becomes known of a turn after it ended: kept in the ledger's own stream, never changing the turn's digest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.contents import bytes_text
+from weft.kernel.dag_events import ToolResult
+from weft.kernel.enums import ToolCallStatus
+from weft.kernel.errors import NotApplicable, NotFound
+from weft.kernel.events import ledger_stream
+from weft.kernel.fields import EventRef
+from weft.ledger.draft import Desk, Draft
+from weft.ledger.model import NewError
+from weft.ledger.places import load_parent
+from weft.ledger.rows import CALL, CallRow, TurnRow
+from weft.ledger.scribe import Scribe
+
+LATE = ("interrupted", "timeout", "canceled")
+
+
+def record_late_result(
+    desk: Desk, turn: str, call_id: str, result: Any, error: str | NewError | None, status: ToolCallStatus | None
+) -> None:
+    """The outcome of a tool call whose turn did not wait for it."""
+
+    def work(draft: Draft) -> None:
+        row = load_parent(draft, turn)
+        if not row.closed:
+            raise NotApplicable(f"turn {turn} is still {row.status}", "record the result with the turn's own writer")
+        call = _open_call(draft, row, call_id)
+        draft.scope = row.root
+        ended = status or (ToolCallStatus.OK if error is None else ToolCallStatus.ERROR)
+        name = ledger_stream(draft.replica)
+        tip = draft.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        draft.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
+            ToolResult,
+            call=EventRef(bytes(call.event).hex()),
+            call_id=draft.put_text(call_id),
+            status=ended,
+            correlation_id=call.correlation,
+            result=UNSET if result is UNSET else draft.put_json(result, "result"),
+            error=UNSET if error is None else Scribe(draft, turn, actor=row.persona, scope=row.root).error(error),
+        )
+        draft.seal()
+
+    desk.write(work)
+
+
+def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> CallRow:
+    rows = draft.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
+    calls = [CallRow(*row) for row in rows]
+    named = [call for call in calls if bytes_text(draft.txn.facts.content(call.call_id)) == call_id]
+    waiting = [call for call in named if call.outcome is None or call.outcome in LATE]
+    if not named:
+        raise NotFound("tool call", f"{turn.id}:{call_id}")
+    if not waiting:
+        raise NotApplicable(f"tool call {call_id!r} of turn {turn.id} has its result already")
+    return waiting[0]

@@ -1,0 +1,191 @@
+"""verify names what is wrong, rebuild mends it; facts are judged by their hashes, views by the facts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import change, exported, grow, problems, select
+from tests.ledger.test_forks import long_turn
+from weft.kernel.errors import Damaged, FactDamaged
+from weft.ledger.ledger import Ledger
+from weft.ledger.verifying import VIEW_TABLES
+
+LOOKUPS = ("lookup_event", "lookup_content", "lookup_bytes")
+COLUMN = {  # one column of each view that a reader would miss
+    "segment": "base",
+    "turn": "status",
+    "message": "role",
+    "tool_call": "outcome",
+    "session": "head",
+    "history": "why",
+    "departure": "depth",
+    "alias": "reason",
+    "compaction": "through",
+    "message_file": "kind",
+    "message_lint": "severity",
+    "program": "kind",
+    "stream_tip": "last",
+    "codeblock": "language",
+}
+
+
+def rich(ledger: Ledger) -> None:
+    """A history with rows in every view."""
+    note = {"files": [{"kind": "read", "path": "x"}], "lints": [{"severity": "error"}], "content": "q"}
+    ledger.record_turn(session="main", persona="ann", query=note, response="```py\nx\n```\n")
+    turn = long_turn(ledger)
+    ledger.fork(ledger.events(turn)[4].id, label="alt")
+    grow(ledger, "alt", "a", "b")
+    ledger.record_compaction(session="alt", summary="s")
+    ledger.add_alias("nick", "main")
+    ledger.move_head("main", new=ledger.resolve("main~1"))
+    ledger.catch_up()
+
+
+@pytest.fixture
+def damaged(disk: Ledger) -> Ledger:
+    rich(disk)
+    assert problems(disk) == []
+    return disk
+
+
+def test_a_sound_ledger_has_no_problems(ledger: Ledger) -> None:
+    assert problems(ledger) == []
+    rich(ledger)
+    assert problems(ledger) == []
+    assert ledger.rebuild() == 0
+
+
+def test_the_test_knows_every_view(damaged: Ledger, path: Path) -> None:
+    assert COLUMN.keys() == VIEW_TABLES.keys()
+    for table in (*COLUMN, *LOOKUPS):
+        assert select(path, f"SELECT count(*) AS n FROM {table}")[0]["n"] > 0, table
+
+
+def mends(ledger: Ledger, table: str) -> None:
+    """verify names the table, rebuild mends it, and after that nothing is left to mend."""
+    found = problems(ledger)
+    assert found
+    assert all(f"view {table}" in problem for problem in found)
+    assert ledger.rebuild() == len(found)
+    assert problems(ledger) == []
+    assert ledger.rebuild() == 0
+
+
+@pytest.mark.parametrize("table", COLUMN)
+def test_a_changed_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
+    before = select(path, f"SELECT * FROM {table} ORDER BY 1, 2")
+    where = " WHERE stream LIKE 'program:%'" if table == "stream_tip" else ""
+    assert change(path, f"UPDATE {table} SET {COLUMN[table]} = 'damaged'{where}") > 0
+    mends(damaged, table)
+    assert select(path, f"SELECT * FROM {table} ORDER BY 1, 2") == before
+
+
+@pytest.mark.parametrize("table", COLUMN)
+def test_a_lost_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
+    first = ", ".join(VIEW_TABLES[table])
+    change(path, f"DELETE FROM {table} WHERE ({first}) IN (SELECT {first} FROM {table} ORDER BY {first} DESC LIMIT 1)")
+    mends(damaged, table)
+
+
+@pytest.mark.parametrize("table", ["alias", "program", "stream_tip", "message_file", "message_lint", "codeblock"])
+def test_an_invented_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Path, table: str) -> None:
+    key = VIEW_TABLES[table][0]
+    columns = [name for name in select(path, f"SELECT * FROM {table} LIMIT 1")[0] if name != key]
+    invented = "99999999" if key == "id" and table != "program" else "'invented'"
+    unique = ["'invented name'" if name == "name" else name for name in columns]
+    change(
+        path,
+        f"INSERT INTO {table}({key}, {', '.join(columns)}) SELECT {invented}, {', '.join(unique)} FROM {table} LIMIT 1",
+    )
+    assert problems(damaged)[0].endswith("has no fact behind it")
+    mends(damaged, table)
+
+
+@pytest.mark.parametrize("table", LOOKUPS)
+@pytest.mark.parametrize(
+    "damage",
+    ["DELETE FROM {0} WHERE n = (SELECT max(n) FROM {0})", "UPDATE {0} SET key = x'0011223344556677' WHERE n = 2"],
+)
+def test_damage_to_what_finds_facts_by_their_hash_is_named_and_mended(
+    damaged: Ledger, path: Path, table: str, damage: str
+) -> None:
+    facts = exported(damaged)
+    assert change(path, damage.format(table)) == 1
+    assert [problem for problem in problems(damaged) if f"view {table}" in problem]
+    assert damaged.rebuild() > 0
+    assert problems(damaged) == []
+    assert damaged.rebuild() == 0
+    assert exported(damaged) == facts
+
+
+def test_all_views_at_once_can_be_made_again(damaged: Ledger, path: Path) -> None:
+    before = {table: select(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in COLUMN}
+    for table in (*COLUMN, *LOOKUPS):
+        change(path, f"DELETE FROM {table}")
+    change(path, "DELETE FROM watermark WHERE view LIKE 'lookup%'")
+    assert damaged.rebuild() > len(COLUMN)
+    assert {table: select(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in COLUMN} == before
+    assert problems(damaged) == []
+
+
+def test_work_goes_on_after_a_rebuild(damaged: Ledger, path: Path) -> None:
+    change(path, "UPDATE session SET label = 'renamed by hand' WHERE label = 'main'")
+    damaged.rebuild()
+    head = damaged.session("main").head
+    assert damaged.record_turn(session="main", query="on").parent_id == head
+    assert problems(damaged) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE log SET events = CAST(replace(CAST(events AS TEXT), '\"v\":1', '\"v\": 1') AS BLOB) WHERE n < 20",
+        "UPDATE log SET chain = zeroblob(32) WHERE n = (SELECT max(n) FROM log)",
+        "DELETE FROM log WHERE n = (SELECT min(n) FROM log)",
+        "UPDATE log SET count = count + 1 WHERE n = (SELECT max(n) FROM log)",
+        "UPDATE log SET events = CAST(replace(CAST(events AS TEXT), '\"success\"', '\"error\"') AS BLOB)",
+        "UPDATE content SET bytes = CAST('other' AS BLOB) WHERE n = 2",
+        "UPDATE content SET salt = zeroblob(16) WHERE n = 2",
+        "UPDATE content SET ref = zeroblob(32) WHERE n = 2",
+        "UPDATE content SET size = size + 1 WHERE n = 2",
+        "UPDATE content SET digest = zeroblob(32) WHERE n = 2",
+    ],
+)
+def test_damage_to_a_fact_is_noticed(damaged: Ledger, path: Path, damage: str) -> None:
+    assert change(path, damage) > 0
+    assert [problem for problem in damaged.verify(views=False) if problem.what in ("log", "event", "content")]
+
+
+def test_a_damaged_content_is_never_shown(damaged: Ledger, path: Path) -> None:
+    change(path, "UPDATE content SET bytes = CAST('forged' AS BLOB) WHERE CAST(bytes AS TEXT) = 're: a'")
+    with pytest.raises(FactDamaged, match="do not hash"):
+        list(damaged.thread("alt").messages)
+    with pytest.raises(Damaged):
+        exported(damaged)
+
+
+def test_a_damaged_log_is_never_exported(damaged: Ledger, path: Path) -> None:
+    change(path, "UPDATE log SET events = CAST(replace(CAST(events AS TEXT), '\"success\"', '\"error\"') AS BLOB)")
+    with pytest.raises(FactDamaged):
+        exported(damaged)
+
+
+def test_verifying_reports_its_progress(damaged: Ledger) -> None:
+    seen: list[tuple[str, int, int]] = []
+    assert list(damaged.verify(progress=lambda *step: seen.append(step))) == []
+    assert {stage for stage, _, _ in seen} >= {"events", "contents", "views"}
+    assert all(0 <= done <= of for _, done, of in seen)
+    damaged.rebuild(progress=lambda *step: seen.append(step))
+
+
+def test_a_read_only_ledger_can_be_verified(open_ledger: OpenLedger) -> None:
+    rich(open_ledger())
+    assert problems(open_ledger(read_only=True)) == []
+
+
+def test_facts_and_views_are_verified_apart(damaged: Ledger, path: Path) -> None:
+    change(path, "UPDATE turn SET status = 'damaged'")
+    assert list(damaged.verify(views=False)) == []
+    assert {problem.what for problem in damaged.verify(facts=False)} == {"view"}
