@@ -7,8 +7,10 @@ The fact is always the stored bytes; an id is never computed from a struct that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from hashlib import sha256
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Union, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -80,10 +82,11 @@ class Registry:
     def __init__(self, *unions: Any) -> None:
         kinds = [kind for union in unions for kind in get_args(union)]
         self.kinds: dict[str, type[Event]] = {kind_of(kind): kind for kind in kinds}
-        union = kinds[0]
-        for kind in kinds[1:]:
-            union = union | kind
-        self._decode = msgspec.json.Decoder(union).decode
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes], Any]:
+        """Made when the first event is read: a command that reads none starts sooner."""
+        return msgspec.json.Decoder(Union[tuple(self.kinds.values())]).decode  # noqa: UP007
 
     def decode(self, line: bytes) -> Event | UnknownEvent:
         try:
