@@ -69,7 +69,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
     results = Results(sizes, describe_machine(directory), versions(specs))
     if file_system(directory) in IN_MEMORY:
         say("warning: this directory is in memory, so nothing is durable; choose another with --dir")
-    if (load := os.getloadavg()[0]) > BUSY:
+    load = os.getloadavg()[0]
+    if load > BUSY:
         say(f"warning: the machine is busy (load {load:.1f}); ratios will hold better than milliseconds")
     stages = build_stages(sections, specs, directory, results)
     if "load" in sections:
@@ -93,6 +94,7 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
     for stage in stages.values():
         stage.subject.close()
     results.seconds = time.monotonic() - started
+    results.machine["load average"] = f"{load:.1f} before the run, {os.getloadavg()[0]:.1f} after it"
     return results
 
 

@@ -24,10 +24,12 @@ Stages = dict[tuple[str, int], Stage]
 
 
 def measure_append(stages: Stages, results: Results) -> None:
+    """Stores of one depth run next to each other, for they are compared."""
     say("append")
     operations = results.sizes.operations
-    runs = {key: _append_case(stage, operations) for key, stage in stages.items()}
-    results.append = _by_name(interleave(runs, results.sizes.rounds))
+    in_turn = sorted(stages, key=lambda key: key[1])
+    found = interleave({key: _append_case(stages[key], operations) for key in in_turn}, results.sizes.rounds)
+    results.append = _by_name({key: found[key] for key in stages})
 
 
 def measure_fork(stages: Stages, results: Results) -> None:

@@ -94,9 +94,7 @@ class Module:
         """Lines with a comment that a reader learns from, and whether the comment has the line to itself."""
         found = {}
         for token in tokenize.generate_tokens(io.StringIO(self.source).readline):
-            if token.type == tokenize.COMMENT and not re.match(
-                r"#\s*(noqa|ruff:|type:|pragma)", token.string
-            ):
+            if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|ruff:|type:|pragma)", token.string):
                 found[token.start[0]] = not token.line[: token.start[1]].strip()
         return found
 

@@ -1,8 +1,10 @@
-"""A disk that fails or fills up: the caller gets a typed error, nothing acknowledged is lost, and it heals by itself."""
+"""A disk that fails or fills up: callers get a typed error, nothing acknowledged is lost, and it heals by itself."""
 
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -10,17 +12,19 @@ import pytest
 
 import weft
 from tests.faults.checks import assert_kept, assert_sound
+from tests.faults.processes import Say, run_well
 from tests.faults.scenarios import Ack, ack, whole_turn
 from tests.faults.sizes import Record, chance, sized
 from tests.faults.tripwires import Half, WatchedVfs
 from weft.kernel.ambient import SystemClock, system_random
-from weft.kernel.errors import StoreError, StoreFailed
+from weft.kernel.errors import StoreFailed
 from weft.kernel.ulid import UlidSource
 from weft.ledger.ledger import Ledger
 from weft.store.owners import process_owner
 from weft.store.sqlite import SqliteStore
 
 FULL, SYNC_FAILS, WRITE_FAILS = apsw.SQLITE_FULL, apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_WRITE
+ROOMS = (0, 100, 1_000, 4_096, 20_000, 100_000)  # bytes that a file may have: too few for a ledger
 Choice = Callable[[str, str], bool]
 
 
@@ -91,6 +95,65 @@ def only(numbers: set[int], choice: Choice) -> Choice:
 
 def queries(ledger: Ledger) -> list[str]:
     return [message.text for message in ledger.thread("main").messages if message.role == "user"]
+
+
+@contextmanager
+def no_room(path: str, spare: int) -> Iterator[None]:
+    """No file of this process grows beyond the ledger's largest one and a few bytes more."""
+    largest = max(Path(f"{path}{suffix}").stat().st_size for suffix in ("", "-wal"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest + spare, resource.RLIM_INFINITY))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def fill_up(say: Say, path: str) -> None:
+    with weft.open(path) as ledger:
+        kept, lost = [ack(ledger.record_turn(session="main", query="kept 0"))], list[str]()
+        with no_room(path, 200_000):
+            while len(lost) < 3:
+                try:
+                    kept.append(ack(ledger.record_turn(session="main", query=f"kept {len(kept)}", response="x" * 9000)))
+                except StoreFailed:
+                    lost.append(f"lost {len(lost)}")
+                    assert len(queries(ledger)) == len(kept)
+        for said in (kept, lost, ack(ledger.record_turn(session="main", query="later"))):
+            say(said)
+
+
+def close_without_room(say: Say, path: str) -> None:
+    ledger = weft.open(path)
+    say([ack(ledger.record_turn(session="main", query=f"{k}", response="x" * 9000)) for k in range(20)])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    ledger.close()
+
+
+def make_without_room(say: Say, path: str) -> None:
+    refused = 0
+    for room in ROOMS:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        try:
+            weft.open(path).close()
+        except StoreFailed:
+            refused += 1
+    say(refused)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with weft.open(path) as ledger:
+        say(ack(ledger.record_turn(session="main", query="at last")))
+
+
+def back_up_without_room(say: Say, path: str) -> None:
+    target = Path(path).with_name("backup.db")
+    with weft.open(path) as ledger:
+        ledger.record_turn(session="main", query="x" * 100_000)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+        try:
+            ledger.backup(target)
+        except StoreFailed:
+            say("refused")
+        assert not target.exists()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        ledger.backup(target)
+        say("made")
 
 
 def assert_healthy(ledger: Ledger, asked: list[str]) -> None:
@@ -206,30 +269,27 @@ def test_a_commit_shared_by_many_writers_fails_for_all_of_them_or_for_none(
     record_property("measured", f"{len(kept)} kept, {len(lost)} refused")
 
 
-def test_a_checkpoint_that_fails_harms_no_append(ledger: Ledger, disk: Disk, path: Path) -> None:
-    disk.fail(FULL, lambda operation, file: operation == "write" and file.endswith(".db"))
-    big = ledger.record_turn(session="main", query="x" * 20_000_000, response="yes")
-    small = ledger.record_turn(session="main", query="small", response="yes")
-    assert disk.failures
-    assert_kept(ledger, [ack(big), ack(small)])
-    ledger.close()
-    disk.heal()
-    assert_sound(path, [ack(big), ack(small)])
+def test_files_that_cannot_grow_refuse_appends_until_they_can(path: Path) -> None:
+    first, refused, later = run_well(fill_up, str(path))
+    assert refused == ["lost 0", "lost 1", "lost 2"]
+    assert_sound(path, [*first, later])
+    with weft.open(path) as ledger:
+        assert queries(ledger) == [*(f"kept {k}" for k in range(len(first))), "later", "still there?"]
 
 
-def test_a_ledger_cannot_be_made_on_a_full_disk_and_can_once_there_is_room(tmp_path: Path, disk: Disk) -> None:
-    path = tmp_path / "new.db"
-    for k in range(1, 100, 7):
-        disk.fail(FULL, only(set(range(k, 10_000)), lambda operation, file: operation == "write"))
-        with pytest.raises(StoreError):
-            SqliteStore(path, vfs="failing")
-        assert disk.failures
-    disk.heal()
-    SqliteStore(path, vfs="failing").close()
-    assert_sound(path)
+def test_a_checkpoint_that_finds_no_room_loses_nothing(path: Path) -> None:
+    (acks,) = run_well(close_without_room, str(path))
+    assert Path(f"{path}-wal").stat().st_size > 0
+    assert_sound(path, acks)
 
 
-def test_a_backup_that_finds_no_room_leaves_no_file(ledger: Ledger, tmp_path: Path) -> None:
-    with pytest.raises(weft.WeftError):
-        ledger.backup(tmp_path / "no such folder" / "backup.db")
-    assert_healthy(ledger, ["before"])
+def test_a_ledger_cannot_be_made_without_room_and_can_once_there_is_some(path: Path) -> None:
+    refused, made = run_well(make_without_room, str(path))
+    assert refused == len(ROOMS)
+    assert_sound(path, [made])
+
+
+def test_a_backup_that_finds_no_room_is_not_taken_for_one(path: Path) -> None:
+    assert run_well(back_up_without_room, str(path)) == ["refused", "made"]
+    assert_sound(path.with_name("backup.db"))
+    assert not list(path.parent.glob("*.partial"))

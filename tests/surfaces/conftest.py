@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +18,25 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.mkdir()
     folder.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("TZ", "UTC")
     for name in ("WEFT_LEDGER", "XDG_DATA_HOME", "NO_COLOR", "COLUMNS", "LINES", "LESS", "PAGER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(folder)
+
+
+@pytest.fixture(autouse=True)
+def zone() -> Iterator[Callable[[str], None]]:
+    """The viewer's zone: UTC, until a test says otherwise."""
+    before = os.environ.get("TZ")
+
+    def set_zone(name: str | None) -> None:
+        os.environ.pop("TZ", None)
+        if name is not None:
+            os.environ["TZ"] = name
+        time.tzset()
+
+    set_zone("UTC")
+    yield set_zone
+    set_zone(before)
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.surfaces.shell import Shell, masked
 from weft.kernel.ambient import FixedClock, SystemClock
 from weft.kernel.times import ms_from_iso
 from weft.surfaces import demo
+from weft.surfaces.cli.zones import UTC, LocalZone, local_time
 
 LONG = "\n".join(f"line {i}" for i in range(40))
 
@@ -33,7 +36,7 @@ def test_the_graph_of_a_forked_history(story: Shell) -> None:
 * T1 (main) Add a line to the changelog.
 | x T2 [failed] Add a line to the changelog.
 |/
-# T3 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as …
+# T3 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as +02:00 are kept.
 * T4 Fix it, please.
 | * T5 (by-hand) Could we keep strptime and cut the offset off instead?
 |/
@@ -236,7 +239,7 @@ def test_the_tree_runs_from_the_root_with_branches_set_in(story: Shell) -> None:
 * T1 test_dates fails since this morning. What is wrong?
 |-* T2 (by-hand) Could we keep strptime and cut the offset off instead?
 * T3 Fix it, please.
-# T4 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as …
+# T4 [compaction] The parser now reads dates with datetime.fromisoformat, so offsets such as +02:00 are kept.
 |-x T5 [failed] Add a line to the changelog.
 * T6 (main) Add a line to the changelog.
 """
@@ -353,18 +356,21 @@ def test_a_session_is_found_where_it_stood_at_a_time(shell: Shell, folder: Path)
     assert shell("show", "main@{9 days ago}", "--ledger", "old.db").code == 3
 
 
-def test_times_are_in_the_viewers_zone_and_in_utc_as_json(story: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
+def test_times_are_in_the_viewers_zone_and_in_utc_as_json(story: Shell, zone: Callable[[str], None]) -> None:
+    zone("CET-1CEST,M3.5.0,M10.5.0/3")
+    assert "Date:    2026-03-02 14:40:00 +0100" in story("show", "main").out
+    assert story.json("show", "main")["started_at"] == "2026-03-02T13:40:00.000Z"
+    assert story.json("show", "main@{2026-03-02 14:20}")["depth"] == 3
 
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    try:
-        assert "Date:    2026-03-02 14:40:00 +0100" in story("show", "main").out
-        assert story.json("show", "main")["started_at"] == "2026-03-02T13:40:00.000Z"
-        assert story.json("show", "main@{2026-03-02 14:20}")["depth"] == 3
-    finally:
-        monkeypatch.setenv("TZ", "UTC")
-        time.tzset()
+
+def test_summer_and_winter_each_have_their_offset(zone: Callable[[str], None]) -> None:
+    zone("CET-1CEST,M3.5.0,M10.5.0/3")
+    assert local_time(ms_from_iso("2026-01-15T12:00:00.000Z")) == "2026-01-15 13:00:00 +0100"
+    assert local_time(ms_from_iso("2026-07-15T12:00:00.000Z")) == "2026-07-15 14:00:00 +0200"
+    for month, hours in ((1, 1), (7, 2)):
+        moment = datetime(2026, month, 15, 12, tzinfo=LocalZone())
+        assert moment.utcoffset() == timedelta(hours=hours)
+        assert moment.astimezone(UTC).astimezone(LocalZone()) == moment
 
 
 def test_reading_writes_nothing(story: Shell, folder: Path) -> None:

@@ -34,7 +34,8 @@ def test_a_fork_can_start_inside_a_turn(weft: Shell, folder: Path) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
         call = next(found.id for found in ledger.events(turn) if '"kind":"tool_call"' in found.line.decode())
     forked = weft.json("fork", call, "before")
-    assert forked["head_event"] is not None
+    assert f"(before at event {forked['head_event']}, main)" in weft("log", "--oneline").out
+    assert weft.json("log")[0]["heads"] == ["before", "main"]
     shown = weft.json("context", "--session", "before")["messages"]
     assert shown[-1]["content"][0]["output"] == "interrupted"
 

@@ -22,8 +22,10 @@ from weft.kernel.errors import ContentTooLarge, InvalidInput, NoCanonicalForm
 SALT_BYTES = 16
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
 ROW_BYTES = 1024 * 1024
+MAX_INTEGER_BITS = 8192  # what the interpreter still writes and reads as decimal digits
 CONTENT_DOMAIN = b"weft.content.1\n"
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
+_split_pair = re.compile("[\ud800-\udbff][\udc00-\udfff]").search
 _long_integer = re.compile(rb"[0-9]{19}").search
 
 
@@ -118,9 +120,11 @@ def readable(data: bytes) -> str | None:
 def json_bytes(value: Any, what: str) -> bytes:
     """JSON that reads back as the same value: key order kept, integers of any size, surrogates escaped."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_SUBCLASS) if _plain_floats(value) else _exact(value)
+        if _plain_floats(value):
+            return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
     except (TypeError, ValueError, RecursionError):
-        return _slow_json_bytes(value, what)
+        pass
+    return _slow_json_bytes(value, what)
 
 
 def _plain_floats(value: Any) -> bool:
@@ -154,13 +158,17 @@ def check_json(value: Any, path: str) -> None:
             for key, child in node.items():
                 if not isinstance(key, str):
                     raise NoCanonicalForm(where, f"a key is {type(key).__name__}, not a string")
-                waiting.append((child, f"{where}.{key}", depth + 1))
+                waiting += [(key, where, depth), (child, f"{where}.{key}", depth + 1)]
         elif isinstance(node, list | tuple):
             waiting += [(child, f"{where}[{i}]", depth + 1) for i, child in enumerate(node)]
         elif isinstance(node, float) and (node != node or node in (float("inf"), float("-inf"))):
             raise NoCanonicalForm(where, f"{node} has no JSON form")
         elif not isinstance(node, str | int | float | None):
             raise NoCanonicalForm(where, f"{type(node).__name__} has no JSON form")
+        elif isinstance(node, str) and _split_pair(node):
+            raise NoCanonicalForm(where, "two surrogates in a row, which JSON reads as one character")
+        elif isinstance(node, int) and node.bit_length() > MAX_INTEGER_BITS:
+            raise NoCanonicalForm(where, f"an integer of more than {MAX_INTEGER_BITS} bits")
 
 
 def json_value(data: bytes) -> Any:

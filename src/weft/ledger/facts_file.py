@@ -19,8 +19,8 @@ from msgspec import UNSET, Struct
 from weft.kernel import canonical
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes_text, content_ref
-from weft.kernel.dag_events import AgentForked, RunStarted
-from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput
+from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.facts import check_event, content_refs, is_digest
 from weft.kernel.kinds import KINDS
@@ -34,6 +34,7 @@ BATCH_LINES = 512
 BATCH_BYTES = 4 * 1024 * 1024
 ROW_EVENTS = 128
 LINE_LIMIT = 16 * 1024 * 1024
+LACKS = "lacks_contents"  # local state: some event came without a content that it names
 Progress = Callable[[int], None]
 
 
@@ -109,6 +110,12 @@ def import_lines(store: Store, lines: Iterable[bytes], progress: Progress | None
             progress(last_line)
     store.catch_up()
     return total
+
+
+def lacks_contents(store: Store) -> bool:
+    """Has an event ever come before a content that it names? Its views wait for a rebuild once the content is here."""
+    with store.read() as txn:
+        return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS,)) is not None
 
 
 def _take(store: Store, batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
@@ -208,6 +215,7 @@ class _Batch:
         self._numbers = self._recent_contents()
         self._recent = {sha256(line).digest() for _, line in self.facts.lines(self.facts.watermark("lookup_event"))}
         self._at = store.now_ms()
+        self._lacks = False
         self.events = self.contents = self.known = 0
 
     def _recent_contents(self) -> dict[str, int]:
@@ -223,10 +231,12 @@ class _Batch:
             else:
                 self._take_event(fact, f"line {number}")
         self._seal()
+        if self._lacks:
+            self.txn.sql.run("INSERT INTO local(key, value) VALUES (?, '') ON CONFLICT (key) DO NOTHING", (LACKS,))
         return FactsIn(self.events, self.contents, self.known)
 
     def _take_content(self, fact: NewContent) -> None:
-        if self.number(fact.ref.hex()):
+        if self._find(fact.ref.hex()):
             self.known += 1
             return
         self._numbers[fact.ref.hex()] = self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
@@ -241,7 +251,7 @@ class _Batch:
             if self._looks_back(fact.event):
                 self._seal()
             self._view.apply(self._first + len(self._lines), when_of(fact.event, self._at), fact.id, fact.event)
-        except InvalidFact as error:
+        except (InvalidFact, NotFound) as error:
             raise InvalidFact(where, str(error)) from error
         self._lines.append(fact.line)
         self._ids.append(fact.id)
@@ -276,6 +286,8 @@ class _Batch:
             return parent is not None and not (parent.closed and parent.digest == event.fork.event)
         if isinstance(event, SessionMoved):
             return event.at is not UNSET
+        if isinstance(event, ToolResult):
+            return not event.stream.startswith("run:")
         return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived)
 
     def _starts(self, kind: str, name: str) -> bool:
@@ -312,6 +324,11 @@ class _Batch:
         self._view.flush()
 
     def number(self, ref: str) -> int:
+        found = self._find(ref)
+        self._lacks = self._lacks or found == 0
+        return found
+
+    def _find(self, ref: str) -> int:
         known = self._numbers.get(ref)
         if known is None:
             key = bytes.fromhex(ref)

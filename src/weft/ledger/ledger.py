@@ -253,9 +253,11 @@ class Ledger:
         """Compare and swap: move the head if it stands at `expected`, else HeadMoved."""
         return self._move(session, new, expected, MoveReason.MOVE, reason)
 
-    def reset_session(self, session: str, *, reason: str | None = None) -> Session:
+    def reset_session(
+        self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
+    ) -> Session:
         """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
-        return self._move(session, None, UNSET, MoveReason.RESET, reason)
+        return self._move(session, None, expected, MoveReason.RESET, reason)
 
     def restore_session(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
         """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
@@ -490,7 +492,10 @@ class Ledger:
         if not hasattr(source, "readline"):
             with Path(source).open("rb") as file:
                 return self.import_facts(file, progress=progress)
-        return facts_file.import_lines(self._store, _limited_lines(source), progress)
+        brought = facts_file.import_lines(self._store, _limited_lines(source), progress)
+        if brought.contents and facts_file.lacks_contents(self._store):
+            self.rebuild()
+        return brought
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on."""

@@ -301,6 +301,8 @@ def as_messages(value: Any, role: MessageRole, what: str) -> list[NewMessage]:
     if isinstance(value, str | StoredContent):
         return [NewMessage(role=role, content=value)]
     if isinstance(value, list | tuple):
+        if any(isinstance(item, list | tuple) for item in value):
+            raise InvalidInput(f"{what} is a list of lists", "give one list of messages")
         return [message for i, item in enumerate(value) for message in as_messages(item, role, f"{what}[{i}]")]
     if isinstance(value, dict) and "role" not in value:
         value = {"role": role.value, **value}

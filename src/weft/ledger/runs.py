@@ -12,7 +12,7 @@ from weft.kernel.errors import FactDamaged, InvalidFact, NotFound
 from weft.kernel.events import Event, UnknownEvent, event_id, run_stream
 from weft.kernel.kinds import KINDS
 from weft.ledger.rows import TurnRow, load_turn
-from weft.store.facts import FactReader
+from weft.store.facts import FactReader, LogRow
 from weft.store.port import Sql
 
 
@@ -35,14 +35,17 @@ def recorded(n: int, line: bytes) -> Recorded:
 def recorded_after(facts: FactReader, after: int, rows: int) -> list[Recorded]:
     """The events beyond `after` of so many rows of the log, held against the chain of arrival."""
     found: list[Recorded] = []
-    chain: bytes | None = None
+    last: LogRow | None = None
     for row in facts.log(after, rows):
-        chain = chain or (GENESIS if row.first == 1 else facts.chain_at(row.first - 1))
         events = [recorded(n, line) for n, line in enumerate(row.lines(), row.first)]
+        if last is None:
+            chain = GENESIS if row.first == 1 else facts.chain_at(row.first - 1)
+        else:
+            chain = last.chain if row.first == last.n + 1 else None
         if chain is None or extend(chain, (bytes.fromhex(event.id) for event in events)) != row.chain:
-            raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
-        chain = row.chain
+            raise FactDamaged("log row", str(row.n), "the chain of arrival does not lead here")
         found += (event for event in events if event.n > after)
+        last = row
     return found
 
 

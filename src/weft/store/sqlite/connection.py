@@ -28,10 +28,16 @@ class SqliteSql:
         self._execute_many = connection.executemany
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-        return self._execute(sql, values).fetchone()
+        try:
+            return self._execute(sql, values).fetchone()
+        except UnicodeDecodeError as error:
+            raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self._execute(sql, values).fetchall()
+        try:
+            return self._execute(sql, values).fetchall()
+        except UnicodeDecodeError as error:
+            raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self._execute(sql, values)

@@ -62,16 +62,25 @@ class Reader:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._heads: dict[str, list[str]] = {}
-        for session in ledger.sessions():
+        self._heads: dict[str, list[Session]] = {}
+        for session in sorted(ledger.sessions(), key=lambda session: session.label):
             if session.head is not None:
-                self._heads.setdefault(session.head, []).append(session.label)
+                self._heads.setdefault(session.head, []).append(session)
 
     def heads(self, turn_id: str) -> list[str]:
-        return sorted(self._heads.get(turn_id, ()))
+        """The labels of the sessions that stand here."""
+        return [session.label for session in self._heads.get(turn_id, ())]
+
+    def places(self, turn_id: str) -> list[str]:
+        """The same for people, who want to know if a session stands in the middle of the turn."""
+        return [_place(session) for session in self._heads.get(turn_id, ())]
 
     def subject(self, turn: Turn) -> str:
         return subject_of(self._ledger, turn)
+
+
+def _place(session: Session) -> str:
+    return session.label if session.head_event is None else f"{session.label} at event {session.head_event}"
 
 
 def subject_of(ledger: Ledger, turn: Turn) -> str:

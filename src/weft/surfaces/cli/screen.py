@@ -15,7 +15,7 @@ import click
 
 from weft.surfaces.cli.plain_text import cut, pad, safe, width
 
-PIPED_WIDTH = 100
+PIPED_WIDTH = 200
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "id": {"fg": "yellow"},
@@ -116,10 +116,10 @@ def terminal_size() -> tuple[int, int]:
     try:
         found = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
-        found = os.terminal_size((PIPED_WIDTH, 24))
+        found = os.terminal_size((80, 24))
     given = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
     columns, rows = (int(word) if word.isdecimal() else size for word, size in zip(given, found, strict=True))
-    return columns or PIPED_WIDTH, rows or 24
+    return columns or 80, rows or 24
 
 
 def colours_wanted() -> bool:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from msgspec import UNSET, Struct
 
 from weft.kernel.times import iso_from_ms
 from weft.surfaces.cli.plain_text import safe_json
+
+if TYPE_CHECKING:
+    from weft.ledger.model import Turn
+    from weft.surfaces.cli.history import Reader
 
 
 def to_json(value: Any) -> Any:
@@ -31,6 +35,11 @@ def _record(record: Struct) -> dict[str, Any]:
             continue
         made[field] = iso_from_ms(value) if field.endswith("_at") and isinstance(value, int) else to_json(value)
     return made
+
+
+def listed_turn(turn: Turn, reader: Reader) -> dict[str, Any]:
+    """A turn as lists show it: with what it is about, and the sessions that stand there."""
+    return {**_record(turn), "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
 
 
 def document(value: Any, *, indent: bool = False) -> str:

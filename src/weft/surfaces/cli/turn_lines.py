@@ -53,7 +53,7 @@ def flag(turn: Turn) -> Line:
 
 def one_line(turn: Turn, reader: Reader, columns: int) -> Line:
     """Id, sessions, state and subject, cut to the width there is."""
-    lead = [Span(short(turn.id), "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
+    lead = [Span(short(turn.id), "id"), *decoration(reader.places(turn.id)), *flag(turn)]
     subject = cut(safe(reader.subject(turn)), max(20, columns - line_width(lead) - 1))
     return [*lead, f" {subject}"] if subject else lead
 
@@ -64,7 +64,7 @@ def line_width(line: Line) -> int:
 
 def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
     """A turn as `weft log` shows it."""
-    yield [Span(f"turn {turn.id}", "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
+    yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
     yield ["Date:  ", local_time(turn.started_at)]
     yield ["Agent: ", ", ".join(facts_of(turn))]
     if turn.error is not None:

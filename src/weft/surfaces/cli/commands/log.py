@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from itertools import chain
 
 import click
 
@@ -14,7 +14,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, Place, gutter, gutter_below, upward
 from weft.surfaces.cli.history import Reader, chosen_turns
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import entry, mark, one_line
 
 
@@ -33,21 +33,16 @@ def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int 
         reader = Reader(ledger)
         turns = chosen_turns(ledger, rev, session, limit)
         if call.json:
-            call.documents(_shape(turn, reader) for turn in turns)
+            call.documents(listed_turn(turn, reader) for turn in turns)
             return
         first = next(turns, None)
         if first is None:
             call.note(_nothing(rev, session, limit))
             return
         drawing = _Drawing(reader, oneline, call.screen.columns)
-        every = _chain(first, turns)
+        every = chain([first], turns)
         glyphs = UNICODE if call.screen.unicode else ASCII
         call.screen.page(drawing.graph(list(every), glyphs) if graph else drawing.plain(every))
-
-
-def _chain(first: Turn, rest: Iterable[Turn]) -> Iterator[Turn]:
-    yield first
-    yield from rest
 
 
 def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:
@@ -56,11 +51,6 @@ def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:
     if limit == 0 or rev is not None:
         return "no turns asked for"
     return 'no turns yet: record one with `weft record --query "…" --response "…"`, or pipe JSON to `weft record`'
-
-
-def _shape(turn: Turn, reader: Reader) -> dict[str, Any]:
-    made: dict[str, Any] = to_json(turn)
-    return {**made, "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
 
 
 class _Drawing:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from weft.ledger.model import Session
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import find_session, short
 from weft.surfaces.cli.screen import Span
-
-if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
 
 
 @weft_command("restore")
@@ -28,12 +22,6 @@ def command(call: Call, session: str, number: int | None, reason: str | None) ->
     goes back by 1, a deleted or archived one becomes active again where it stood.
     """
     with call.writing() as ledger:
-        restored = _restore(ledger, find_session(ledger, session), number, reason)
+        restored = ledger.restore_session(find_session(ledger, session).id, number, reason=reason)
     head = "no turn" if restored.head is None else short(restored.head)
     call.answer(restored, [Span(restored.label, "label"), " stands at ", Span(head, "id")])
-
-
-def _restore(ledger: Ledger, session: Session, number: int | None, reason: str | None) -> Session:
-    if number is None and session.status != "active":
-        return ledger.unarchive_session(session.id, reason=reason)
-    return ledger.restore_session(session.id, 1 if number is None else number, reason=reason)

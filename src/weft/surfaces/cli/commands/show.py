@@ -61,7 +61,7 @@ def _session_label(ledger: Ledger, turn: Turn) -> str | None:
 
 
 def _lines(turn: Turn, session: str | None, reader: Reader, compaction: Compaction | None) -> Iterator[Line]:
-    yield [Span(f"turn {turn.id}", "id"), *decoration(reader.heads(turn.id)), *flag(turn)]
+    yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
     for name, value in _facts(turn, session):
         if value:
             yield [Span(f"{name + ':':9}", "dim"), value]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from weft.ledger.model import Turn
 from weft.surfaces.cli import arguments
@@ -12,7 +11,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, downward, gutter
 from weft.surfaces.cli.history import Reader
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import mark, one_line
 
 
@@ -26,15 +25,10 @@ def command(call: Call, rev: str) -> None:
     with call.reading() as ledger:
         turns, reader = ledger.tree(rev), Reader(ledger)
         if call.json:
-            call.documents(_shape(turn, reader) for turn in turns)
+            call.documents(listed_turn(turn, reader) for turn in turns)
         else:
             glyphs = UNICODE if call.screen.unicode else ASCII
             call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
-
-
-def _shape(turn: Turn, reader: Reader) -> dict[str, Any]:
-    made: dict[str, Any] = to_json(turn)
-    return {**made, "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
 
 
 def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> Iterator[Line]:

@@ -1,0 +1,331 @@
+"""What people write never enters an event: a canary goes into every argument of every verb that records.
+
+The arguments are read from the signatures and types, so that a new one fails here until somebody says what it is.
+"""
+
+import base64
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from msgspec import UNSET, Struct
+
+import weft
+from tests.ledger.histories import exported, grow, lines
+from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.kernel.errors import WeftError
+from weft.kernel.fields import EventRef, RequestInput, Usage
+from weft.ledger.compactions import MEASURES
+from weft.ledger.ledger import Ledger
+from weft.ledger.model import NewError, NewMessage, NewToolCall, StoredContent
+from weft.ledger.recording import WholeTurn
+from weft.ledger.scribe import Setting
+from weft.ledger.sessions import DETAILS
+from weft.ledger.steps import TurnWriter
+
+SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
+
+READS = """
+    changes children close codeblocks common_ancestor compaction context diff events head_at heads log message messages
+    path read_content reflog replica resolve session sessions sessions_containing stats thread tool_calls tree turn
+    verify export_facts backup rebuild catch_up import_facts
+""".split()
+
+# content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
+# refused: nothing is recorded.                    strict: refused unless it looks like a name.
+# local:   steers the call and is not recorded.
+EXPECTED: dict[str, dict[str, str]] = {
+    "record_turn": {
+        "content": "session query response system params tools_spec error permissions_used persona permissions_granted"
+        " thinking_config effective_config workspace source_event_id",
+        "name": "model provider finish_reason toolset tools_available",
+        "refused": "parent expected usage tool_calls role reason",
+        "local": "wait",
+    },
+    "begin_turn": {
+        "content": "session persona permissions_granted thinking_config effective_config workspace source_event_id",
+        "name": "toolset tools_available",
+        "refused": "parent expected role reason",
+        "local": "wait",
+    },
+    "record_compaction": {
+        "content": "summary metadata",
+        "name": "model provider",
+        "refused": f"session parent through first_kept compaction_type trigger {' '.join(MEASURES)}",
+        "local": "wait",
+    },
+    "choose_compaction": {"refused": "session compaction"},
+    "record_late_result": {"content": "result error", "refused": "turn call_id status"},
+    "put_content": {"content": "data"},
+    "create_session": {
+        "content": "label persona routing_key origin_session_id spawn_tool_call_id task_description",
+        "strict": "origin",
+        "refused": "parent_session parent_turn_id",
+    },
+    "fork": {"content": "label persona", "refused": "at session"},
+    "move_head": {"content": "reason", "refused": "session new expected"},
+    "reset_session": {"content": "reason", "refused": "session"},
+    "restore_session": {"content": "reason", "refused": "session", "local": "number"},
+    "rename_session": {"content": "label", "refused": "session"},
+    "add_alias": {"content": "alias", "refused": "session reason"},
+    "archive_session": {"content": "reason", "refused": "session"},
+    "delete_session": {"content": "reason", "refused": "session"},
+    "unarchive_session": {"content": "reason", "refused": "session"},
+    "TurnWriter.message": {"content": "message", "name": "history", "refused": "role"},
+    "TurnWriter.request": {"content": "params tools_spec", "name": "model provider", "refused": "input attempt"},
+    "TurnWriter.response": {"content": "message", "name": "finish_reason model", "refused": "usage latency_ms"},
+    "TurnWriter.tool_call": {"content": "arguments id", "name": "name server", "refused": "number"},
+    "TurnWriter.tool_result": {
+        "content": "result error spawned_session",
+        "refused": "call status duration_ms",
+    },
+    "TurnWriter.renew": {},
+    "TurnWriter.finish": {"content": "permissions_used", "refused": "usage"},
+    "TurnWriter.fail": {"content": "error"},
+    "TurnWriter.interrupt": {"refused": "reason"},
+    "NewMessage": {
+        "content": "content thinking_config context metadata",
+        "name": "model",
+        "refused": "role source parent files lints codeblocks",
+    },
+    "TextPart": {"content": "text"},
+    "ImagePart": {"content": "url detail"},
+    "ToolUsePart": {"content": "id input", "name": "name"},
+    "ToolResultPart": {"content": "tool_call_id output", "refused": "is_error"},
+    "ReasoningPart": {"content": "text"},
+    "FileNote": {"content": "path", "refused": "kind line_start line_end"},
+    "LintNote": {
+        "content": "path message",
+        "name": "source",
+        "refused": "start_line start_col end_line end_col severity",
+    },
+    "Codeblock": {"content": "content path", "name": "language", "refused": "line_start line_end"},
+    "NewToolCall": {
+        "content": "id arguments result error spawned_session",
+        "name": "name server",
+        "refused": "status number duration_ms",
+    },
+    "NewError": {"content": "message details", "name": "code"},
+    "Usage": {"refused": " ".join(Usage.__struct_fields__)},
+    "RequestInput": {"refused": "base keep then"},
+    "EventRef": {"refused": "event_id"},
+}
+
+VERB_BASE: dict[str, dict[str, Any]] = {
+    "record_turn": {"session": "main", "query": "q", "response": "r"},
+    "begin_turn": {"session": "main"},
+    "record_compaction": {"session": "main", "summary": "s"},
+    "choose_compaction": {"session": "main", "compaction": None},
+    "record_late_result": {"turn": "cut", "call_id": "c1"},
+    "put_content": {},
+    "create_session": {"label": "new"},
+    "fork": {"at": "main", "label": "new"},
+    "move_head": {"session": "main", "new": None},
+    "rename_session": {"session": "main", "label": "new"},
+    "add_alias": {"alias": "nick", "session": "main"},
+    "TurnWriter.message": {"message": "m"},
+    "TurnWriter.request": {"model": "m"},
+    "TurnWriter.tool_call": {"name": "t"},
+    "TurnWriter.tool_result": {"call": "c1"},
+    "TurnWriter.fail": {"error": "e"},
+}
+STRUCT_BASE: dict[str, dict[str, Any]] = {
+    "NewMessage": {"content": "x"},
+    "TextPart": {"type": "text", "text": "x"},
+    "ImagePart": {"type": "image_url", "url": "x"},
+    "ToolUsePart": {"type": "tool_use", "id": "x", "name": "x", "input": {}},
+    "ToolResultPart": {"type": "tool_result", "tool_call_id": "x", "output": 1},
+    "ReasoningPart": {"type": "reasoning", "text": "x"},
+    "FileNote": {"kind": "read", "path": "x"},
+    "LintNote": {},
+    "Codeblock": {"content": "x"},
+    "NewToolCall": {"name": "t"},
+    "NewError": {"message": "x"},
+    "Usage": {},
+    "RequestInput": {"base": None, "keep": 0, "then": []},
+    "EventRef": {},
+}
+LISTS = {"tools_available", "tool_calls", "files", "lints", "codeblocks", "then"}
+ROOTS = (NewMessage, NewToolCall, NewError, Usage, RequestInput)
+
+
+def public(owner: type) -> dict[str, Callable[..., Any]]:
+    return {name: value for name, value in vars(owner).items() if not name.startswith("_") and callable(value)}
+
+
+def parameters(call: Callable[..., Any]) -> list[str]:
+    found = inspect.signature(call).parameters.values()
+    return [one.name for one in found if one.name != "self" and one.kind is not inspect.Parameter.VAR_KEYWORD]
+
+
+def arguments(verb: str) -> set[str]:
+    """Every argument of a verb, also those that it takes as keywords and hands on."""
+    owner, _, name = verb.rpartition(".")
+    found = set(parameters(public(TurnWriter if owner else Ledger)[name]))
+    handed_on: dict[str, set[str]] = {
+        "record_turn": {*parameters(WholeTurn.__init__), *parameters(Setting.__init__)},
+        "begin_turn": set(parameters(Setting.__init__)),
+        "record_compaction": set(MEASURES),
+        "create_session": set(DETAILS),
+    }
+    return found | handed_on.get(verb, set())
+
+
+def structs_in(annotation: Any) -> Iterator[type[Struct]]:
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        yield annotation
+        for kind in get_type_hints(annotation, include_extras=True).values():
+            yield from structs_in(kind)
+    elif get_origin(annotation) in (Union, UnionType, tuple):
+        for part in get_args(annotation):
+            yield from structs_in(part)
+
+
+def nested() -> dict[str, type[Struct]]:
+    found = {record.__name__: record for root in ROOTS for record in structs_in(root)}
+    return {name: record for name, record in found.items() if record is not StoredContent}
+
+
+def listed(groups: dict[str, str]) -> dict[str, str]:
+    return {argument: group for group, names in groups.items() for argument in names.split()}
+
+
+CASES = [(where, argument, group) for where, groups in EXPECTED.items() for argument, group in listed(groups).items()]
+
+
+def test_every_verb_is_known_to_record_or_not() -> None:
+    verbs = {*public(Ledger), *(name for name in vars(Ledger) if isinstance(vars(Ledger)[name], property))}
+    assert verbs == {*READS, *(verb for verb in EXPECTED if verb[0].islower())}
+    assert {f"TurnWriter.{name}" for name in public(TurnWriter)} == {v for v in EXPECTED if v.startswith("TurnWriter")}
+
+
+@pytest.mark.parametrize("verb", [where for where in EXPECTED if where[0].islower() or "." in where])
+def test_every_argument_of_a_verb_is_known(verb: str) -> None:
+    assert arguments(verb) == set(listed(EXPECTED[verb]))
+
+
+def test_every_field_of_every_nested_record_is_known() -> None:
+    found = {name: set(record.__struct_fields__) for name, record in nested().items()}
+    assert found == {name: set(listed(EXPECTED[name])) for name in STRUCT_BASE}
+
+
+def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
+    given = {**VERB_BASE.get(verb, {"session": "main"} if verb[0].islower() else {}), argument: value}
+    owner, _, name = verb.rpartition(".")
+    if not owner:
+        if verb == "put_content":
+            given["data"] = str(value).encode()
+        getattr(ledger, name)(**given)
+        return
+    writer = ledger.begin_turn(session="steps")
+    if name == "tool_result":
+        writer.tool_call("t", id="c1")
+    getattr(writer, name)(**given)
+
+
+def record_nested(ledger: Ledger, name: str, argument: str, value: object, *, as_struct: bool = False) -> None:
+    fields = {**STRUCT_BASE[name], argument: value}
+    made: Any = fields
+    if as_struct:
+        fields.pop("type", None)
+        made = nested()[name](**fields)
+    wrapped: dict[str, Callable[[], object]] = {
+        "NewMessage": lambda: ledger.record_turn(session="main", query=made),
+        "FileNote": lambda: ledger.record_turn(session="main", query={"content": "x", "files": [made]}),
+        "LintNote": lambda: ledger.record_turn(session="main", query={"content": "x", "lints": [made]}),
+        "Codeblock": lambda: ledger.record_turn(session="main", response={"content": "x", "codeblocks": [made]}),
+        "NewToolCall": lambda: ledger.record_turn(session="main", tool_calls=[made]),
+        "NewError": lambda: ledger.record_turn(session="main", error=made),
+        "Usage": lambda: ledger.record_turn(session="main", usage=made),
+        "RequestInput": lambda: ledger.begin_turn(session="main").request("m", input=made),
+        "EventRef": lambda: ledger.begin_turn(session="main").request("m", input=[made]),
+    }
+    wrapped.get(name, lambda: ledger.record_turn(session="main", query={"content": [made]}))()
+
+
+def contents(ledger: Ledger) -> list[str]:
+    values = [json.loads(line) for line in exported(ledger).splitlines()]
+    found = [value for value in values if "ref" in value]
+    return [value["text"] if "text" in value else base64.b64decode(value["base64"]).decode() for value in found]
+
+
+def outcome(call: Callable[[Ledger], object], canary: str) -> set[str]:
+    """Where the canary was found after the call: in an event, in a content; or that the call was refused."""
+    with weft.open(":memory:") as ledger:
+        grow(ledger, "main", "a", "b")
+        ledger.record_turn(session="cut", tool_calls=[{"id": "c1", "name": "t", "status": "interrupted"}])
+        found = set()
+        try:
+            call(ledger)
+        except WeftError:
+            found.add("refused")
+        except (TypeError, OSError):
+            found.add("no such value")
+        if any(b"canary" in line for line in lines(ledger)):
+            found.add("event")
+        if any(canary in text for text in contents(ledger)):
+            found.add("content")
+        return found
+
+
+WHERE = {
+    ("content", SPACED): {"content"},
+    ("content", NAMELIKE): {"content"},
+    ("name", SPACED): {"content"},
+    ("name", NAMELIKE): {"event"},
+    ("refused", SPACED): {"refused"},
+    ("refused", NAMELIKE): {"refused"},
+    ("strict", SPACED): {"refused"},
+    ("strict", NAMELIKE): {"event"},
+    ("local", SPACED): {"no such value"},
+    ("local", NAMELIKE): {"no such value"},
+}
+
+
+@pytest.mark.parametrize("canary", [SPACED, NAMELIKE])
+@pytest.mark.parametrize(("where", "argument", "group"), CASES)
+def test_a_canary_is_found_only_where_its_argument_may_put_it(
+    where: str, argument: str, group: str, canary: str
+) -> None:
+    value: object = [canary] if argument in LISTS else canary
+    record = record_nested if where in STRUCT_BASE else call_verb
+    assert outcome(lambda ledger: record(ledger, where, argument, value), canary) == WHERE[group, canary]
+
+
+PUBLIC_RECORDS = (
+    TextPart,
+    ImagePart,
+    ToolUsePart,
+    ToolResultPart,
+    ReasoningPart,
+    Codeblock,
+    Usage,
+    RequestInput,
+    EventRef,
+)
+
+
+@pytest.mark.parametrize("canary", [SPACED, NAMELIKE])
+@pytest.mark.parametrize(
+    ("name", "argument"), [(record.__name__, field) for record in PUBLIC_RECORDS for field in record.__struct_fields__]
+)
+def test_records_made_by_hand_are_no_way_around(name: str, argument: str, canary: str) -> None:
+    value: object = (canary,) if argument in LISTS else canary
+    found = outcome(partial(record_nested, name=name, argument=argument, value=value, as_struct=True), canary)
+    assert found == WHERE[listed(EXPECTED[name])[argument], canary]
+
+
+@pytest.mark.parametrize("value", [1.5, 2**53, -(2**53), True, float("nan"), "7", UNSET])
+@pytest.mark.parametrize(
+    ("where", "argument"), [(w, a) for w, a, _ in CASES if a.endswith(("_ms", "number", "line_start"))]
+)
+def test_numbers_that_an_event_cannot_hold_are_refused(where: str, argument: str, value: object) -> None:
+    if where == "restore_session":
+        pytest.skip("not recorded")
+    record = record_nested if where in STRUCT_BASE else call_verb
+    found = outcome(lambda ledger: record(ledger, where, argument, value), "canary")
+    assert found == {"refused"}

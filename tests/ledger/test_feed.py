@@ -1,0 +1,182 @@
+"""The change feed, figures, backups, reading only, and streams of bytes in and out."""
+
+import io
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import weft
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import exported, grow, problems, queries, texts
+from tests.ledger.test_verifying import rich
+from weft.kernel.contents import ROW_BYTES
+from weft.kernel.errors import LedgerMissing, NotFound, ReadOnlyLedger, StoreError, Unsupported
+from weft.ledger.ledger import Ledger
+
+
+def test_the_feed_has_every_event_once_in_order_of_arrival(ledger: Ledger) -> None:
+    rich(ledger)
+    found = list(ledger.changes())
+    assert [change.n for change in found] == list(range(1, ledger.stats()["events"] + 1))
+    assert sum(len(ledger.events(turn.id)) for turn in ledger.log()) == sum(
+        change.event.stream.startswith("run:") for change in found
+    )
+
+
+def test_the_feed_resumes_after_any_event(ledger: Ledger) -> None:
+    rich(ledger)
+    whole = list(ledger.changes())
+    for after in (0, 1, 2, 7, len(whole) - 1, len(whole), len(whole) + 5):
+        assert list(ledger.changes(after)) == whole[after:]
+
+
+def test_a_reader_of_the_feed_sees_what_is_written_meanwhile(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    feed = ledger.changes()
+    seen = [next(feed).n]
+    grow(ledger, "main", *(f"{i}" for i in range(80)))
+    seen += [change.n for change in feed]
+    assert seen == list(range(1, ledger.stats()["events"] + 1))
+
+
+def test_a_reader_of_the_feed_can_wait(path: Path) -> None:
+    with weft.open(path) as ours, weft.open(path) as theirs:
+        writer = Thread(target=lambda: grow(ours, "main", "a"))
+        writer.start()
+        found = list(theirs.changes(0, wait=30))
+        writer.join()
+        assert found
+        assert list(theirs.changes(theirs.stats()["events"], wait=0.05)) == []
+
+
+def test_figures_count_what_is_there(ledger: Ledger) -> None:
+    empty = ledger.stats()
+    assert (empty["events"], empty["turns"], empty["log"], empty["deepest"]) == (0, 0, "00" * 32, 0)
+    rich(ledger)
+    stats = ledger.stats()
+    assert stats["replica"] == ledger.replica
+    assert (stats["turns"], stats["sessions"], stats["compactions"]) == (6, 2, 1)
+    assert (stats["trees"], stats["forks"], stats["deepest"], stats["tool_calls"]) == (1, 1, 6, 3)
+    assert stats["turns_by_status"] == {"completed": 6}
+    assert stats["total_tokens"] == 12
+    assert stats["messages"] == sum(len(ledger.messages(turn.id)) for turn in ledger.log())
+    assert stats["contents"] == exported(ledger).count(b'"ref"')
+    ledger.delete_session("alt")
+    assert ledger.stats()["sessions"] == 1
+
+
+def test_a_backup_is_a_ledger_of_its_own(ledger: Ledger, tmp_path: Path) -> None:
+    rich(ledger)
+    target, steps = tmp_path / "backup.db", list[tuple[int, int]]()
+    ledger.backup(target, progress=lambda done, of: steps.append((done, of)))
+    grow(ledger, "main", "after the backup")
+    assert steps[-1][0] == steps[-1][1]
+    with weft.open(target) as copy:
+        assert copy.replica == ledger.replica
+        assert queries(copy, "main") == queries(ledger, "main")[:-1]
+        assert exported(ledger).startswith(exported(copy)[:100])
+        assert problems(copy) == []
+        grow(copy, "main", "its own way")
+    with pytest.raises(StoreError, match="exists already"):
+        ledger.backup(target)
+
+
+def test_a_ledger_in_memory_and_one_on_disk_tell_the_same_story(open_ledger: OpenLedger) -> None:
+    disk, memory = open_ledger(), open_ledger(":memory:")
+    for ledger in (disk, memory):
+        rich(ledger)
+    for name in ("main", "alt", "main@{1}", "alt@{1}"):
+        assert texts(disk.thread(name).messages) == texts(memory.thread(name).messages)
+        assert texts(disk.context(name).messages) == texts(memory.context(name).messages)
+    ours, theirs = disk.stats(), memory.stats()
+    assert {key: ours[key] for key in ours.keys() - {"replica", "log"}} == {
+        key: theirs[key] for key in theirs.keys() - {"replica", "log"}
+    }
+
+
+def test_two_ledgers_in_memory_are_two_ledgers(open_ledger: OpenLedger) -> None:
+    one, other = open_ledger(":memory:"), open_ledger(":memory:")
+    grow(one, "main", "a")
+    assert other.stats()["events"] == 0
+    assert one.replica != other.replica
+
+
+def test_a_ledger_opened_for_reading_reads_everything_and_writes_nothing(open_ledger: OpenLedger, path: Path) -> None:
+    writer = open_ledger()
+    rich(writer)
+    made = writer.record_turn(session="main", query="q", response="```py\nnot yet in the view\n```")
+    before = sorted(file.name for file in path.parent.iterdir())
+    reader = open_ledger(read_only=True)
+    assert queries(reader, "main") == queries(writer, "main")
+    assert reader.codeblocks(str(made.response_message_id)) == writer.codeblocks(str(made.response_message_id))
+    assert reader.context(session="alt") == writer.context(session="alt")
+    assert exported(reader) == exported(writer)
+    assert problems(reader) == []
+    for verb in (
+        lambda: grow(reader, "main", "x"),
+        lambda: reader.create_session("x"),
+        lambda: reader.begin_turn(session="main"),
+        lambda: reader.put_content(b"x"),
+        reader.rebuild,
+    ):
+        with pytest.raises(ReadOnlyLedger):
+            verb()
+    grow(writer, "main", "seen by the reader at once")
+    assert queries(reader, "main")[-1] == "seen by the reader at once"
+    assert sorted(file.name for file in path.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize("options", [{"read_only": True}, {"create": False}])
+def test_a_ledger_that_is_not_there_is_not_made_by_looking(
+    open_ledger: OpenLedger, path: Path, options: dict[str, bool]
+) -> None:
+    with pytest.raises(LedgerMissing):
+        open_ledger(**options)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_other_addresses_are_not_pretended(open_ledger: OpenLedger) -> None:
+    with pytest.raises(Unsupported, match="postgresql"):
+        open_ledger("postgresql://localhost/weft")
+
+
+def test_a_closed_ledger_says_so(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    ledger.close()
+    ledger.close()
+    for verb in (lambda: grow(ledger, "main", "b"), lambda: ledger.session("main"), ledger.stats):
+        with pytest.raises(StoreError, match="closed"):
+            verb()
+
+
+@pytest.mark.parametrize("size", [0, 1, ROW_BYTES - 1, ROW_BYTES, ROW_BYTES + 1, 3 * ROW_BYTES + 5])
+def test_bytes_stream_in_and_out(ledger: Ledger, size: int) -> None:
+    data = (bytes(range(251)) * (size // 251 + 1))[:size]
+    for source in (data, io.BytesIO(data), (data[i : i + 100_000] for i in range(0, size, 100_000))):
+        stored = ledger.put_content(source)
+        assert stored.size == size
+        pieces = list(ledger.read_content(stored.ref))
+        assert b"".join(pieces) == data
+        assert all(len(piece) <= ROW_BYTES for piece in pieces)
+        ledger.catch_up()
+        assert list(ledger.read_content(stored.ref)) == pieces
+    assert problems(ledger) == []
+    assert len(exported(ledger).splitlines()) >= 3
+
+
+@pytest.mark.parametrize("ref", ["0" * 64, "zz", "", "0" * 63])
+def test_a_content_that_is_not_there_is_not_found(ledger: Ledger, ref: str) -> None:
+    with pytest.raises(NotFound):
+        list(ledger.read_content(ref))
+
+
+def test_a_stream_that_breaks_leaves_nothing(ledger: Ledger) -> None:
+    def broken() -> object:
+        yield b"x" * (2 * ROW_BYTES)
+        raise OSError("the wire broke")
+
+    with pytest.raises(OSError, match="wire"):
+        ledger.put_content(broken())
+    assert ledger.stats()["contents"] == 0
+    assert problems(ledger) == []
