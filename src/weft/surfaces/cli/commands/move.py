@@ -42,12 +42,12 @@ def command(call: Call, session: str, rev: str | None, reset: bool, expect: str 
 
 
 def _move(ledger: Ledger, session: str, rev: str | None, expect: str | None, reason: str | None) -> Session:
-    if rev is None and expect is None:
-        return ledger.reset_session(session, reason=reason)
     guard: dict[str, Any] = {}
     if expect is not None:
         guard["expected"] = None if expect == NO_TURN else ledger.resolve(expect)
-    return ledger.move_head(session, new=None if rev is None else ledger.resolve(rev), reason=reason, **guard)
+    if rev is None:
+        return ledger.reset_session(session, reason=reason, **guard)
+    return ledger.move_head(session, new=ledger.resolve(rev), reason=reason, **guard)
 
 
 def _name(head: str | None) -> str:
