@@ -11,8 +11,11 @@ import pytest
 import weft
 from tests.faults.checks import answers, end_of, facts_of
 from tests.faults.sizes import PROVING, Record, sized
+from weft.kernel import canonical
 from weft.kernel.contents import MAX_CONTENT_BYTES
 from weft.kernel.errors import ContentTooLarge, InvalidFact, InvalidInput
+from weft.kernel.events import STREAM_KINDS
+from weft.ledger.facts_file import event_line
 from weft.ledger.ledger import Ledger
 
 MEGABYTES = sized(test=8, prove=100)
@@ -350,3 +353,32 @@ def test_a_fact_written_with_other_spaces_numbers_and_order_is_the_same_fact() -
             ledger.import_facts(BytesIO(line.replace(b"session_created", b"session_renamed")))
         ledger.import_facts(BytesIO(shuffled))
         assert line in facts_of(ledger)
+
+
+def elsewhere(line: bytes, stream: str) -> bytes:
+    """The same event as the first of another stream, with the id that it has there."""
+    fields = {**canonical.loads(line), "stream": stream, "prev": None}
+    del fields["event_id"]
+    moved = canonical.dumps(fields)
+    return event_line(moved)
+
+
+@pytest.mark.parametrize("stream", STREAM_KINDS)
+def test_an_event_in_a_stream_where_it_does_not_belong_is_kept_or_refused_and_harms_nothing(stream: str) -> None:
+    with weft.open(":memory:") as ledger:
+        call = {"name": "t", "result": 1}
+        ledger.record_turn(session="main", query="x", response="y", model="m", tool_calls=[call], persona="Zoe")
+        ledger.record_compaction(session="main", summary="short")
+        ledger.add_alias("other", "main")
+        ledger.fork("main", label="fork")
+        before = ledger.stats()
+        events = [line for line in facts_of(ledger) if b'"event_id"' in line]
+        for i, line in enumerate(events):
+            try:
+                ledger.import_facts(BytesIO(elsewhere(line, f"{stream}:01ARZ3NDEKTSV4RRFFQ69G{i:04d}")))
+            except InvalidFact:
+                continue
+        assert list(ledger.verify()) == []
+        begun = ("run_started", "session_created")
+        added = ledger.stats()["turns"] + ledger.stats()["sessions"] - before["turns"] - before["sessions"]
+        assert added <= sum(any(kind.encode() in line for kind in begun) for line in events)

@@ -150,6 +150,20 @@ def test_days_are_counted_in_the_zone_of_the_viewer(open_ledger: OpenLedger, clo
     assert east.resolve("main@{2026-11-15 12:00}") == second
 
 
+def test_a_routing_key_leads_to_the_one_session_that_has_it(ledger: Ledger) -> None:
+    ledger.create_session("a", routing_key="dm:ann")
+    ledger.create_session("b", routing_key="dm:ben")
+    (turn,) = grow(ledger, "a", "q")
+    assert (ledger.session("dm:ann").label, ledger.resolve("dm:ann")) == ("a", turn)
+    ledger.create_session("c", routing_key="dm:ben")
+    with pytest.raises(NotFound):
+        ledger.session("dm:ben")
+    ledger.delete_session("c")
+    assert ledger.session("dm:ben").label == "b"
+    ledger.create_session("dm:ann")
+    assert ledger.session("dm:ann").label == "dm:ann"
+
+
 def same_end(size: int) -> bytes:
     """Randomness that gives all ids of a millisecond the same ending."""
     return bytes(range(size))

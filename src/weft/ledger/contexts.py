@@ -18,10 +18,10 @@ from weft.kernel.errors import NotFound
 from weft.kernel.fields import EventRef, RequestInput
 from weft.kernel.ulid import decode
 from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.reading import calls_of, messages_between, placed_messages
+from weft.ledger.reading import Leaf, calls_of, messages_between, placed_messages, read_leaves
 from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.runs import place_of_event, recorded, run_events
-from weft.ledger.threads import Range, ranges_to, turns_in
+from weft.ledger.threads import CHUNK, Range, ranges_to, turns_in
 from weft.store.port import ReadTxn
 
 
@@ -60,23 +60,24 @@ def _assemble(
     turns: list[str] = []
     rest: list[Message] = []
     system: list[Message] = []
-    for row, events in _turns_from(txn, ranges, start):
-        leading, others = _split_system(_transcript(txn, row, events, arrived))
+    for leaf in _leaves_from(txn, ranges, start, arrived):
+        leading, others = _split_system(_transcript(leaf))
         system = leading or system
-        if row.type != TurnType.COMPACTION:
-            turns.append(row.id)
+        if leaf.turn.type != TurnType.COMPACTION:
+            turns.append(leaf.turn.id)
             rest += others
     leading, query = _split_system(own)
     prompt = leading or system or _earlier_system(txn, ranges, start)
     return Context((*prompt, *summary, *rest, *query), tuple(turns), compaction)
 
 
-def _turns_from(txn: ReadTxn, ranges: list[Range], start: int) -> Iterator[tuple[TurnRow, int | None]]:
-    """The thread's turns from a depth on, each with how many of its events count."""
+def _leaves_from(txn: ReadTxn, ranges: list[Range], start: int, arrived: int | None) -> Iterator[Leaf]:
+    """The thread's turns from a depth on, a few hundred at a time."""
     for part in ranges:
-        if part.high >= start:
-            for row in turns_in(txn.sql, replace(part, low=max(part.low, start))):
-                yield row, part.events if row.depth == part.high else None
+        for low in range(max(part.low, start), part.high + 1, CHUNK):
+            high = min(low + CHUNK - 1, part.high)
+            turns = list(turns_in(txn.sql, replace(part, low=low, high=high)))
+            yield from read_leaves(txn, turns, part.events if high == part.high else None, arrived)
 
 
 def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Message]:
@@ -131,10 +132,9 @@ def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
         yield placed.message
 
 
-def _transcript(txn: ReadTxn, turn: TurnRow, events: int | None, arrived: int | None) -> Iterator[Message]:
+def _transcript(leaf: Leaf) -> Iterator[Message]:
     """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
-    messages = placed_messages(txn, turn.segment, turn.depth, events)
-    calls = calls_of(txn, turn, events, arrived)
+    messages, calls = leaf.messages, leaf.calls
     used, answered = _mentioned(placed.message for placed in messages)
     waiting: list[ToolCall] = []
     items: list[tuple[int, Message | ToolCall]] = [(placed.position, placed.message) for placed in messages]

@@ -467,7 +467,9 @@ class Ledger:
 
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        return verifying.rebuild(self._store, progress or verifying._silent)
+        changed = verifying.rebuild(self._store, progress or verifying._silent)
+        codeblocks.catch_up(self._store)
+        return changed
 
     def catch_up(self) -> None:
         """Bring every lagging view up to the newest fact."""

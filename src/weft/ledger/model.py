@@ -294,16 +294,17 @@ def as_record(value: Any, record: type[T], what: str) -> T:
         raise InvalidInput(f"{what}: {error}") from error
 
 
-def as_messages(value: Any, role: MessageRole, what: str) -> list[NewMessage]:
-    """Plain text, a message, or a list of either, in order."""
+def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> list[NewMessage]:
+    """Plain text, a message, or a list of either, in order; lists within lists count as one."""
     if value is None:
         return []
     if isinstance(value, str | StoredContent):
         return [NewMessage(role=role, content=value)]
     if isinstance(value, list | tuple):
-        if any(isinstance(item, list | tuple) for item in value):
-            raise InvalidInput(f"{what} is a list of lists", "give one list of messages")
-        return [message for i, item in enumerate(value) for message in as_messages(item, role, f"{what}[{i}]")]
+        if not levels:
+            raise InvalidInput(f"{what} lies within too many lists", "give one list of messages")
+        found = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
+        return [message for messages in found for message in messages]
     if isinstance(value, dict) and "role" not in value:
         value = {"role": role.value, **value}
     return [as_record(value, NewMessage, what)]

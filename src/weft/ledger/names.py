@@ -74,8 +74,7 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
         keyed = find_session(txn.sql, base[: match.start()])
         if keyed is not None:
             return Spot(_at_depth(txn, keyed, int(match.group(1)), base), None, keyed.label)
-    routed = _by_routing_key(txn, base)
-    return _by_id(txn, base) if routed is None else _head(txn, routed)
+    return _by_id(txn, base)
 
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
@@ -149,6 +148,8 @@ def _by_id(txn: ReadTxn, text: str) -> Spot:
         candidates |= {id: Spot(_load(txn, id)) for (id,) in rows}
     if _HEX.fullmatch(text.lower()):
         candidates |= _by_digest(txn, text.lower())
+    if not candidates and (routed := _by_routing_key(txn, text)) is not None:
+        return _head(txn, routed)
     if not candidates:
         raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
     if len(candidates) > 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from msgspec import UNSET, Struct
@@ -27,6 +28,7 @@ from weft.ledger.sessions import agent_name, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.store.port import ReadTxn, Row
 
+T = TypeVar("T")
 _COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
 _FROM = (
     "FROM message m LEFT JOIN content c ON c.n = m.text"
@@ -118,14 +120,52 @@ def json_of(txn: ReadTxn, n: int | None) -> Any:
         return bytes_text(data)
 
 
-def calls_of(
-    txn: ReadTxn, turn: TurnRow, events: int | None = None, arrived: int | None = None
-) -> list[tuple[CallRow, ToolCall]]:
-    """The turn's tool calls in order. Those that its first `events` events left open, or whose late result had not
-    come by arrival number `arrived`, appear as interrupted."""
+def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:
+    """The turn's tool calls in order; those that its first `events` events left open appear as interrupted."""
     rows = txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
-    found = [_as_of(CallRow(*row), events, arrived) for row in rows]
+    found = [_as_of(CallRow(*row), events, None) for row in rows]
     return [(row, _to_call(txn, turn, row)) for row in found if events is None or row.position < events]
+
+
+class Leaf(Struct, frozen=True):
+    """One turn with all that was said and done in it."""
+
+    turn: TurnRow
+    messages: list[Placed]
+    calls: list[tuple[CallRow, ToolCall]]
+
+
+def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arrived: int | None) -> Iterator[Leaf]:
+    """Consecutive turns of one segment, read together: of the last one only what its first `last_events` events
+    brought. A late result that had not come by arrival number `arrived` is left out."""
+    if not turns:
+        return
+    segment, span = turns[0].segment, (turns[0].segment, turns[0].depth, turns[-1].depth)
+    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM}", span)
+    calls = [
+        CallRow(*row)
+        for row in txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth, seq", span)
+    ]
+    txn.facts.hold(n for call in calls for n in (call.call_id, call.params, call.result, call.error) if n)
+    messages_at = _by_depth(rows, lambda row: int(row[6]))
+    calls_at = _by_depth(calls, lambda call: call.depth)
+    for turn in turns:
+        events = last_events if turn is turns[-1] else None
+        shown = [row for row in messages_at.get(turn.depth, ()) if events is None or row[0] < events]
+        messages = _to_messages(txn, segment, [row[1:] for row in shown])
+        seen = [_as_of(call, events, arrived) for call in calls_at.get(turn.depth, ())]
+        yield Leaf(
+            turn,
+            [Placed(row[0], message) for row, message in zip(shown, messages, strict=True)],
+            [(call, _to_call(txn, turn, call)) for call in seen if events is None or call.position < events],
+        )
+
+
+def _by_depth(rows: Iterable[T], depth_of: Callable[[T], int]) -> dict[int, list[T]]:
+    found: dict[int, list[T]] = {}
+    for row in rows:
+        found.setdefault(depth_of(row), []).append(row)
+    return found
 
 
 def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:

@@ -183,7 +183,7 @@ def add_alias(desk: Desk, alias: str, name: str, reason: str) -> None:
 def set_status(desk: Desk, name: str, status: SessionStatus, reason: str | None) -> None:
     def work(draft: Draft) -> None:
         row = require_session(draft, name)
-        if status == SessionStatus.ACTIVE and row.status == SessionStatus.DELETED:
+        if status != SessionStatus.DELETED and row.status == SessionStatus.DELETED:
             other = draft.view.find_session(row.label)
             if other is not None and other.id != row.id:
                 raise LabelTaken(row.label, "used by a newer session; rename that one first")

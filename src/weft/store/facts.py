@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weft.store.port import Sql
 
 KEY_BYTES = 8
+HELD_AT_ONCE = 256
 LEDGER_SCOPE = 0
 
 
@@ -77,6 +78,7 @@ class FactReader:
 
     def __init__(self, sql: Sql) -> None:
         self.sql = sql
+        self._held: dict[int, bytes] = {}
 
     def tip(self) -> Tip:
         row = self.sql.one("SELECT n, chain FROM log ORDER BY n DESC LIMIT 1")
@@ -161,12 +163,31 @@ class FactReader:
 
     def content(self, n: int) -> bytes:
         """The bytes of a content, hashed before they are shown."""
+        held = self._held.get(n)
+        if held is not None:
+            return held
         row = self.content_row(n)
         if row is None or row.data is None:
             raise ContentMissing(row.ref.hex() if row else f"number {n}")
         if content_ref(row.salt, row.data) != row.ref:
             raise FactDamaged("content", row.ref.hex(), "its bytes do not hash to its reference")
         return row.data
+
+    def hold(self, numbers: Iterable[int]) -> None:
+        """Read many contents at once, in place of those held before; `content` then has them at hand."""
+        self._held.clear()
+        wanted = sorted({n for n in numbers if n})
+        for start in range(0, len(wanted), HELD_AT_ONCE):
+            some = wanted[start : start + HELD_AT_ONCE]
+            rows = self.sql.all(
+                f"SELECT n, ref, salt, bytes FROM content WHERE n IN ({', '.join('?' * len(some))})"
+                " AND bytes IS NOT NULL",
+                some,
+            )
+            for n, ref, salt, data in rows:
+                if content_ref(salt, data) != ref:
+                    raise FactDamaged("content", bytes(ref).hex(), "its bytes do not hash to its reference")
+                self._held[n] = data
 
     def content_row(self, n: int) -> ContentRow | None:
         row = self.sql.one("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))

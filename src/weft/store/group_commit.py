@@ -59,12 +59,23 @@ class GroupCommit(Generic[T]):
             job.leads = not self._led
             self._led = True
         if not job.leads:
-            job.wait()
+            self._follow(job)
         if job.leads:
             self._lead(job)
         if job.error is not None:
             raise job.error
         return job.result
+
+    def _follow(self, job: Job[T]) -> None:
+        try:
+            job.wait()
+        except BaseException:  # an interrupted caller leaves the queue, and the lead to the next in line
+            with self._guard:
+                if job in self._waiting:
+                    self._waiting.remove(job)
+                if job.leads:
+                    self._appoint()
+            raise
 
     def _lead(self, own: Job[T]) -> None:
         batch: list[Job[T]] = []
@@ -82,7 +93,8 @@ class GroupCommit(Generic[T]):
 
     def _take(self) -> list[Job[T]]:
         with self._guard:
-            batch, weight = [self._waiting.popleft()], 0
+            batch = [self._waiting.popleft()]
+            weight = batch[0].weight
             while self._waiting and len(batch) < MAX_JOBS and weight + self._waiting[0].weight <= MAX_BYTES:
                 job = self._waiting.popleft()
                 weight += job.weight
@@ -90,12 +102,15 @@ class GroupCommit(Generic[T]):
             return batch
 
     def _hand_over(self, batch: Sequence[Job[T]], own: Job[T]) -> None:
-        with self._guard:
-            successor = self._waiting[0] if self._waiting else None
-            self._led = successor is not None
         for job in batch:
             if job is not own:
                 job.wake()
-        if successor is not None:
-            successor.leads = True
-            successor.wake()
+        with self._guard:
+            self._appoint()
+
+    def _appoint(self) -> None:
+        """The first in line leads from now on. The guard is held."""
+        self._led = bool(self._waiting)
+        if self._led:
+            self._waiting[0].leads = True
+            self._waiting[0].wake()

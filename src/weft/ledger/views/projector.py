@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel import dag_events as dag
-from weft.kernel import ledger_events as own
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import Named, Words
@@ -65,25 +63,26 @@ class Projector:
         self._moment = Moment()
 
     def apply(self, n: int, when: int, event_id: bytes, event: Event | UnknownEvent) -> None:
-        """One fact. Events of unknown kinds still move their stream on."""
+        """One fact. An event whose kind is unknown, or does not belong in its stream, only moves the stream on."""
         moment, kind = self._moment, type(event)
         moment.n, moment.when, moment.event_id = n, when, event_id
-        handler = HANDLERS.get(kind)
         stream = event.stream
-        if kind in BEGINNINGS:
-            assert handler is not None
-            handler(self, moment, event)
+        begin = BEGINNINGS.get(kind)
+        if begin is not None and event.prev is None and stream.startswith(begin.stream):
+            begin.handler(self, moment, event)
         elif stream[:4] == "run:":
             moment.row = row = self.turn(stream[4:])
+            handler = RUN.get(kind)
             if handler is not None:
                 handler(self, moment, event)
             row.events += 1
             row.last_event = event_id
             self.changed_turns[row.id] = row
         elif stream[:8] == "session:":
-            self._apply_to_session(moment, event, handler)
+            self._apply_to_session(moment, event, SESSIONS.get(kind))
         else:
             moment.row = None
+            handler = OTHERS.get(kind)
             if handler is not None:
                 handler(self, moment, event)
             self._move_stream_tip(stream, event_id)
@@ -227,13 +226,36 @@ class Moment:
 
 
 Handler = Callable[[Projector, Moment, Any], None]
-HANDLERS: dict[type, Handler] = {}
-BEGINNINGS = frozenset((dag.RunStarted, own.SessionCreated))
+Handlers = dict[type, Handler]
+RUN: Handlers = {}
+SESSIONS: Handlers = {}
+OTHERS: Handlers = {}
 
 
-def handles(kind: type) -> Callable[[Handler], Handler]:
+class Beginning(Struct, frozen=True):
+    """The kind of event with which a stream begins to have a row."""
+
+    stream: str
+    handler: Handler
+
+
+BEGINNINGS: dict[type, Beginning] = {}
+
+
+def begins(kind: type, stream: str) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
-        HANDLERS[kind] = handler
+        BEGINNINGS[kind] = Beginning(stream, handler)
+        return handler
+
+    return register
+
+
+def handles(kind: type, *streams: Handlers) -> Callable[[Handler], Handler]:
+    """What an event of this kind does in streams where it belongs."""
+
+    def register(handler: Handler) -> Handler:
+        for handlers in streams:
+            handlers[kind] = handler
         return handler
 
     return register

@@ -23,7 +23,7 @@ from weft.kernel.fields import (
 )
 from weft.ledger.rows import CallRow, MessageRow, TurnRow
 from weft.ledger.runs import place_of_event, position_in_run
-from weft.ledger.views.projector import Moment, Projector, handles, plain
+from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 
 ROWS_PER_EVENT = 65536
 PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
@@ -31,7 +31,7 @@ RUNNING, COMPLETED, FAILED = CallState.RUNNING.value, CallState.COMPLETED.value,
 TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
-@handles(dag.RunStarted)
+@begins(dag.RunStarted, "run:")
 def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None:
     turn = event.stream[4:]
     parent = None if event.fork is UNSET else view.turn(event.fork.turn)
@@ -86,7 +86,7 @@ def _tools(view: Projector, tools: tuple[Named, ...] | UnsetType) -> str | None:
     return None if tools is UNSET else orjson.dumps([view.name(tool) for tool in tools]).decode()
 
 
-@handles(dag.ModelRequest)
+@handles(dag.ModelRequest, RUN)
 def _model_request(view: Projector, moment: Moment, event: dag.ModelRequest) -> None:
     row: TurnRow = moment.row
     row.model = view.name(event.model)
@@ -95,7 +95,7 @@ def _model_request(view: Projector, moment: Moment, event: dag.ModelRequest) -> 
         row.status = STREAMING
 
 
-@handles(dag.ModelResponse)
+@handles(dag.ModelResponse, RUN)
 def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -> None:
     row: TurnRow = moment.row
     if event.output is not UNSET:
@@ -105,7 +105,7 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
     _count(row, event.usage)
 
 
-@handles(dag.HistoryAppend)
+@handles(dag.HistoryAppend, RUN)
 def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -> None:
     row: TurnRow = moment.row
     message = event.message
@@ -217,7 +217,7 @@ def _add_annotations(view: Projector, n: int, message: MessageFact) -> None:
         )  # fmt: skip
 
 
-@handles(dag.ToolCall)
+@handles(dag.ToolCall, RUN)
 def _tool_call(view: Projector, moment: Moment, event: dag.ToolCall) -> None:
     row: TurnRow = moment.row
     call_id = view.contents.number(event.call_id)
@@ -244,7 +244,7 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
     return (stored[0] if stored else 0) + fresh
 
 
-@handles(dag.ToolResult)
+@handles(dag.ToolResult, RUN, OTHERS)
 def _tool_result(view: Projector, moment: Moment, event: dag.ToolResult) -> None:
     turn: TurnRow | None = moment.row
     call = view.call(turn, bytes.fromhex(event.call.event_id)) if turn else _late_call(view, event)
@@ -269,7 +269,7 @@ def _late_call(view: Projector, event: dag.ToolResult) -> CallRow | None:
     return row
 
 
-@handles(dag.Interruption)
+@handles(dag.Interruption, RUN)
 def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> None:
     row: TurnRow = moment.row
     row.interrupted = event.reason
@@ -280,7 +280,7 @@ def _interruption(view: Projector, moment: Moment, event: dag.Interruption) -> N
             call.completed_at = moment.when
 
 
-@handles(dag.RunFinished)
+@handles(dag.RunFinished, RUN)
 def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> None:
     row: TurnRow = moment.row
     row.status = COMPLETED if event.exit == RunExit.SUCCESS else FAILED
@@ -293,7 +293,7 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     _count(row, event.usage)
 
 
-@handles(own.CompactionRecorded)
+@handles(own.CompactionRecorded, RUN)
 def _compaction_recorded(view: Projector, moment: Moment, event: own.CompactionRecorded) -> None:
     row: TurnRow = moment.row
     view.sql.run(

@@ -10,7 +10,7 @@ from weft.kernel.contents import showable
 from weft.kernel.enums import TurnType
 from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
 from weft.ledger.runs import position_in_run
-from weft.ledger.views.projector import Moment, Projector, handles, plain
+from weft.ledger.views.projector import OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 
 
 def _text(view: Projector, ref: str) -> str | None:
@@ -19,7 +19,7 @@ def _text(view: Projector, ref: str) -> str | None:
     return None if text is None else showable(text)
 
 
-@handles(own.AgentCreated)
+@handles(own.AgentCreated, OTHERS)
 def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> None:
     program = event.stream.partition(":")[2]
     name = _text(view, event.name) or program
@@ -30,7 +30,7 @@ def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> 
     )
 
 
-@handles(own.SessionCreated)
+@begins(own.SessionCreated, "session:")
 def _session_created(view: Projector, moment: Moment, event: own.SessionCreated) -> None:
     session = event.stream[8:]
     (highest,) = view.sql.one("SELECT max(n) FROM session") or (0,)
@@ -62,14 +62,14 @@ def _label_taken(view: Projector, label: str, session: str) -> bool:
     return fresh or view.sql.one(stored, (label, session)) is not None
 
 
-@handles(own.SessionMoved)
+@handles(own.SessionMoved, SESSIONS)
 def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
     turn = None if event.to is None else view.turn(event.to)
     events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
     _move(view, moment, turn, events, moment.when, event.why, view.number(event.reason))
 
 
-@handles(dag.AgentForked)
+@handles(dag.AgentForked, SESSIONS)
 def _agent_forked(view: Projector, moment: Moment, event: dag.AgentForked) -> None:
     turn = view.turn(event.at_turn)
     whole = turn.closed and bytes.fromhex(event.at_event.event_id) == turn.last_event
@@ -108,19 +108,19 @@ def _depart(view: Projector, session: SessionRow) -> None:
     )
 
 
-@handles(own.SessionArchived)
+@handles(own.SessionArchived, SESSIONS)
 def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
     moment.row.status = event.status
     view.memory.labels.clear()
 
 
-@handles(own.SessionRenamed)
+@handles(own.SessionRenamed, SESSIONS)
 def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed) -> None:
     moment.row.label = _free_label(view, event, moment.row.id)
     view.memory.labels.clear()
 
 
-@handles(own.AliasAdded)
+@handles(own.AliasAdded, SESSIONS)
 def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
     alias = _text(view, event.alias)
     if alias is not None:
@@ -131,6 +131,6 @@ def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None
         )
 
 
-@handles(own.CompactionChosen)
+@handles(own.CompactionChosen, SESSIONS)
 def _compaction_chosen(view: Projector, moment: Moment, event: own.CompactionChosen) -> None:
     moment.row.compaction = event.compaction or ""

@@ -1,0 +1,362 @@
+"""Everything a ledger can do, in any order, by two ledgers on one file, against a plain model of it.
+
+After every step the nine invariants of the agents ledger schema are asserted from SQL; now and then the views are
+compared with a rebuild and the facts are carried into a fresh ledger. WEFT_PROVE=1 makes 100,000 steps.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import weft
+from tests.conftest import PROVING
+from tests.ledger.invariants import check_all, check_names, check_step
+from tests.ledger.plain_model import PlainLedger, PlainSession, PlainTurn
+from weft.kernel.ambient import FixedClock
+from weft.kernel.errors import LabelTaken, LeaseLost, NotApplicable, NotFound, SessionBusy, WeftError
+from weft.ledger.ledger import Ledger
+from weft.ledger.steps import TurnWriter
+
+SHARDS = 40 if PROVING else 5
+STEPS = (100_000 if PROVING else 2_000) // SHARDS
+FIRST_SEED = int(os.environ.get("WEFT_SEED", "1000"))
+SETTINGS = settings(
+    max_examples=10,
+    stateful_step_count=50,
+    database=None,
+    deadline=None,
+    derandomize=False,
+    suppress_health_check=list(HealthCheck),
+)
+NAMES = "ant bee cat dog eel fox".split()
+
+names, picks, sides = st.sampled_from(NAMES), st.integers(0, 999), st.booleans()
+patience = st.sampled_from([0, 0, 60])
+counted = {"steps": 0}
+NOWHERE: tuple[str | None, int | None] = (None, None)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    @initialize()
+    def open(self) -> None:
+        self.stack, self.clock = ExitStack(), FixedClock(1_794_700_800_000)
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+        self.path, self.plain, self.said = Path(folder) / "ledger.db", PlainLedger(), 0
+        self.writers: dict[str, tuple[TurnWriter, PlainSession | None]] = {}
+        self.lost: list[TurnWriter] = []
+        self.ledgers = [self._open(), self._open()]
+        self.sql = apsw.Connection(str(self.path), apsw.SQLITE_OPEN_READONLY)
+        self.stack.callback(self.sql.close)
+
+    def _open(self) -> Ledger:
+        ledger = weft.open(self.path, clock=self.clock)
+        self.stack.callback(ledger.close)
+        return ledger
+
+    def teardown(self) -> None:
+        if hasattr(self, "stack"):
+            self.stack.close()
+
+    # --- picking ------------------------------------------------------------------------------------------------
+
+    def ledger(self, side: bool) -> Ledger:
+        counted["steps"] += 1
+        self.clock.tick()
+        return self.ledgers[side]
+
+    def turn_at(self, pick: int) -> PlainTurn:
+        return list(self.plain.turns.values())[pick % len(self.plain.turns)]
+
+    def session_at(self, pick: int) -> PlainSession:
+        return list(self.plain.sessions.values())[pick % len(self.plain.sessions)]
+
+    def writer_at(self, pick: int) -> tuple[TurnWriter, PlainSession | None, PlainTurn]:
+        turn = list(self.writers)[pick % len(self.writers)]
+        return *self.writers[turn], self.plain.turns[turn]
+
+    def say(self) -> str:
+        self.said += 1
+        return f"text {self.said}"
+
+    def refused(self, error: type[WeftError] | tuple[type[WeftError], ...], call: Callable[[], object]) -> None:
+        with pytest.raises(error):
+            call()
+
+    def take(self, session: PlainSession | None, wait: float, call: Callable[[], Any]) -> Any:
+        """Work that needs the session: refused while somebody holds it, or taken from them after a silence."""
+        if session is not None and session.held_by is not None and wait == 0:
+            return self.refused(SessionBusy, call)
+        if session is not None and session.held_by is not None:
+            self.lost += [found[0] for turn, found in self.writers.items() if turn == session.held_by]
+            self.writers.pop(session.held_by, None)
+            self.plain.abandon(session)
+        return call()
+
+    # --- recording ----------------------------------------------------------------------------------------------
+
+    def joined(self, ledger: Ledger, name: str) -> PlainSession:
+        """The session of this name, which the work before has made if there was none."""
+        return self.plain.find(name) or self.plain.add_session(ledger.session(name).id, name)
+
+    @rule(side=sides, name=names, fails=st.sampled_from([False] * 4 + [True]), calls=st.integers(0, 2), wait=patience)
+    def record(self, side: bool, name: str, fails: bool, calls: int, wait: float) -> None:
+        ledger, query, known = self.ledger(side), self.say(), self.plain.find(name)
+        fields: dict[str, Any] = {
+            "session": name, "query": query, "response": f"re: {query}", "wait": wait, "error": "x" if fails else None,
+            "usage": {"output_tokens": self.said}, "tool_calls": [{"id": f"c{i}", "name": "t"} for i in range(calls)],
+        }  # fmt: skip
+        if known is not None and known.status == "archived":
+            return self.refused(NotApplicable, lambda: ledger.record_turn(**fields))
+        made = self.take(known, wait, lambda: ledger.record_turn(**fields))
+        if made is not None:
+            session = self.joined(ledger, name)
+            turn = self.plain.add_turn(made.id, session.head, session.head_events)
+            turn.events += [query, None, *[None] * 2 * calls, f"re: {query}", None]
+            turn.calls = {f"c{i}": "ok" for i in range(calls)}
+            turn.status, turn.tokens = "failed" if fails else "completed", self.said
+            assert made.digest == ledger.turn(made.id).digest
+            if not fails:
+                session.move(turn.id)
+
+    @precondition(lambda self: self.plain.turns)
+    @rule(side=sides, pick=picks)
+    def record_beside(self, side: bool, pick: int) -> None:
+        parent, query = self.turn_at(pick), self.say()
+        made = self.ledger(side).record_turn(parent=parent.id, query=query)
+        turn = self.plain.add_turn(made.id, parent.id, None)
+        turn.events += [query, None]
+        turn.status = "completed"
+
+    @rule(side=sides, name=names | st.none(), wait=patience)
+    def begin(self, side: bool, name: str | None, wait: float) -> None:
+        ledger, known = self.ledger(side), None if name is None else self.plain.find(name)
+        if known is not None and known.status == "archived":
+            return self.refused(NotApplicable, lambda: ledger.begin_turn(session=name, wait=wait))
+        writer = self.take(known, wait, lambda: ledger.begin_turn(session=name, wait=wait))
+        if writer is not None:
+            session = None if name is None else self.joined(ledger, name)
+            at = (None, None) if session is None else (session.head, session.head_events)
+            self.plain.add_turn(writer.id, *at)
+            self.writers[writer.id] = (writer, session)
+            if session is not None:
+                session.held_by = writer.id
+
+    @precondition(lambda self: self.writers)
+    @rule(pick=picks, what=st.sampled_from(["message", "response", "call", "result", "renew"]))
+    def step(self, pick: int, what: str) -> None:
+        writer, _, turn = self.writer_at(pick)
+        self.ledger(False)
+        text = self.say()
+        if what == "message":
+            writer.message(text)
+            turn.events.append(text)
+        elif what == "response":
+            writer.response(text, usage={"input_tokens": 1})
+            turn.events.append(text)
+            turn.tokens += 1
+        elif what == "call":
+            turn.calls[writer.tool_call("t", id=f"c{len(turn.calls)}")] = None
+            turn.events.append(None)
+        elif what == "result" and turn.open_calls:
+            writer.tool_result(turn.open_calls[0], text)
+            turn.calls[turn.open_calls[0]] = "ok"
+            turn.events.append(None)
+        elif what == "renew":
+            writer.renew()
+
+    @precondition(lambda self: self.writers)
+    @rule(pick=picks, how=st.sampled_from(["finish", "fail", "interrupt"]))
+    def end(self, pick: int, how: str) -> None:
+        writer, session, turn = self.writer_at(pick)
+        self.ledger(False)
+        if how == "finish" and turn.open_calls:
+            return self.refused(NotApplicable, writer.finish)
+        writer.fail("x") if how == "fail" else getattr(writer, how)()
+        turn.close("failed" if how == "fail" else "completed", interrupted=how == "interrupt" or bool(turn.open_calls))
+        del self.writers[turn.id]
+        if session is not None:
+            session.held_by = None
+            if how != "fail":
+                session.move(turn.id)
+
+    @precondition(lambda self: self.lost)
+    @rule(pick=picks, what=st.sampled_from(["message", "finish", "renew"]))
+    def step_too_late(self, pick: int, what: str) -> None:
+        writer = self.lost[pick % len(self.lost)]
+        self.ledger(False)
+        self.refused(LeaseLost, lambda: writer.message("late") if what == "message" else getattr(writer, what)())
+
+    @precondition(lambda self: any("interrupted" in turn.calls.values() for turn in self.plain.turns.values()))
+    @rule(side=sides)
+    def late_result(self, side: bool) -> None:
+        turn = next(turn for turn in self.plain.turns.values() if "interrupted" in turn.calls.values())
+        call = next(call for call, outcome in turn.calls.items() if outcome == "interrupted")
+        self.ledger(side).record_late_result(turn.id, call, "late")
+        turn.calls[call] = "ok"
+
+    # --- heads --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.plain.turns)
+    @rule(side=sides, pick=picks, at=picks, name=names, inside=st.booleans())
+    def fork(self, side: bool, pick: int, at: int, name: str, inside: bool) -> None:
+        ledger, turn = self.ledger(side), self.turn_at(pick)
+        position = at % len(turn.events) if inside else len(turn.events) - 1
+        point = ledger.events(turn.id)[position].id if inside else turn.id
+        if self.plain.find(name) is not None:
+            return self.refused(LabelTaken, lambda: ledger.fork(point, label=name))
+        session = self.plain.add_session(ledger.fork(point, label=name).id, name)
+        whole = turn.closed and position == len(turn.events) - 1
+        session.move(turn.id, None if whole else position + 1)
+
+    @precondition(lambda self: self.plain.sessions)
+    @rule(side=sides, pick=picks, to=picks, how=st.sampled_from(["move", "reset", "restore"]))
+    def move(self, side: bool, pick: int, to: int, how: str) -> None:
+        ledger, session = self.ledger(side), self.session_at(pick)
+        number, target = to % (len(session.history) or 1), NOWHERE
+        if how == "move" and self.plain.turns:
+            target = (self.turn_at(to).id, None)
+        elif how == "restore":
+            if session.status != "active" or not session.history:
+                return self.refused(NotFound, lambda: ledger.restore_session(session.id, len(session.history) + 1))
+            target = session.history[-1 - number]
+        verbs: dict[str, Callable[[], object]] = {
+            "move": lambda: ledger.move_head(session.id, new=target[0], expected=session.head),
+            "reset": lambda: ledger.reset_session(session.id),
+            "restore": lambda: ledger.restore_session(session.id, number),
+        }
+        if session.held_by is not None:
+            return self.refused(SessionBusy, verbs[how])
+        verbs[how]()
+        return session.move(*target)
+
+    # --- names --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.plain.sessions)
+    @rule(side=sides, pick=picks, name=names, how=st.sampled_from(["rename", "alias"]))
+    def call_it(self, side: bool, pick: int, name: str, how: str) -> None:
+        ledger, session, taken = self.ledger(side), self.session_at(pick), self.plain.find(name)
+        free = taken is None or (how == "rename" and taken is session and session.label != name)
+        verbs: dict[str, Callable[[], object]] = {
+            "rename": lambda: ledger.rename_session(session.id, name),
+            "alias": lambda: ledger.add_alias(name, session.id),
+        }
+        if not free:
+            return self.refused(LabelTaken, verbs[how])
+        if session.status == "deleted":
+            return None  # it has no name to look it up by afterwards
+        verbs[how]()
+        if how == "rename":
+            session.label = name
+        else:
+            self.plain.aliases[name] = session.id
+        return None
+
+    @precondition(lambda self: self.plain.sessions)
+    @rule(side=sides, pick=picks, how=st.sampled_from(["archive", "delete", "unarchive"]))
+    def set_aside(self, side: bool, pick: int, how: str) -> None:
+        ledger, session = self.ledger(side), self.session_at(pick)
+        other = self.plain.find(session.label)
+        verb = {
+            "archive": ledger.archive_session, "delete": ledger.delete_session, "unarchive": ledger.unarchive_session,
+        }[how]  # fmt: skip
+        if how != "delete" and session.status == "deleted" and other is not None:
+            return self.refused(LabelTaken, lambda: verb(session.id))
+        verb(session.id)
+        session.status = {"archive": "archived", "delete": "deleted", "unarchive": "active"}[how]
+        return None
+
+    # --- compactions --------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.plain.sessions)
+    @rule(side=sides, pick=picks, keep=picks, beside=st.booleans(), wait=patience)
+    def compact(self, side: bool, pick: int, keep: int, beside: bool, wait: float) -> None:
+        ledger, session = self.ledger(side), self.session_at(pick)
+        thread = [] if session.head is None else self.plain.ancestry(session.head)
+        kept = thread[keep % len(thread)] if thread and keep % 3 else None
+        place: dict[str, Any] = {"parent": session.head} if beside else {"session": session.id, "wait": wait}
+        call = lambda: ledger.record_compaction(summary=self.say(), first_kept=kept, **place)  # noqa: E731
+        if session.head is None:
+            busy = not beside and session.held_by is not None and wait == 0
+            return self.refused(SessionBusy if busy else NotApplicable, call)
+        made = self.take(None if beside else session, wait, call)
+        if made is not None:
+            turn = self.plain.add_turn(made.id, session.head, None if beside else session.head_events, "compaction")
+            turn.events += [None, None]
+            turn.status = "completed"
+            if not beside:
+                session.move(turn.id)
+        return None
+
+    @precondition(lambda self: self.plain.sessions)
+    @rule(side=sides, pick=picks, which=picks, undo=st.sampled_from([False, False, True]))
+    def choose(self, side: bool, pick: int, which: int, undo: bool) -> None:
+        ledger, session = self.ledger(side), self.session_at(pick)
+        made = [turn for turn in self.plain.turns.values() if turn.kind == "compaction"]
+        chosen = None if undo or not made else made[which % len(made)]
+        fits = chosen is None or (session.head is not None and chosen.parent in self.plain.ancestry(session.head))
+        wanted = None if chosen is None else chosen.id
+        if not fits:
+            return self.refused(NotApplicable, lambda: ledger.choose_compaction(session.id, wanted))
+        return ledger.choose_compaction(session.id, wanted)
+
+    # --- coming and going ---------------------------------------------------------------------------------------
+
+    @rule(side=sides, cleanly=st.booleans())
+    def reopen(self, side: bool, cleanly: bool) -> None:
+        """The writers of a ledger that is closed or dropped never come back; what they hold stays held."""
+        gone = self.ledger(side)
+        self.writers = {turn: found for turn, found in self.writers.items() if found[0]._desk is not gone._desk}
+        self.lost = [writer for writer in self.lost if writer._desk is not gone._desk]
+        if cleanly:
+            gone.close()
+        self.ledgers[side] = self._open()
+
+    @precondition(lambda self: self.plain.turns)
+    @rule(side=sides)
+    def checkpoint(self, side: bool) -> None:
+        check_all(self.ledger(side), self.plain)
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        check_step(self.sql, self.plain)
+        check_names(self.ledgers[0], self.plain, NAMES)
+
+
+def run_steps(total: int, number: int) -> tuple[int, int]:
+    """Machines from this seed on until so many steps are made; returns the steps and the last seed."""
+    counted["steps"] = 0
+    while counted["steps"] < total:
+        seeded = seed(number)(type("SeededMachine", (LedgerMachine,), {}))
+        run_state_machine_as_test(seeded, settings=SETTINGS)
+        number += 1
+    return counted["steps"], number - 1
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_whatever_is_done_in_whatever_order_the_invariants_hold(shard: int) -> None:
+    first = FIRST_SEED + 1000 * shard
+    steps, last = run_steps(STEPS, first)
+    print(f"{steps} steps with seeds {first} to {last}")
+    assert steps >= STEPS
+
+
+if PROVING:
+    test_whatever_is_done_in_whatever_order_the_invariants_hold = pytest.mark.prove(
+        test_whatever_is_done_in_whatever_order_the_invariants_hold
+    )

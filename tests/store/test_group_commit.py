@@ -1,0 +1,158 @@
+"""Callers that come while a commit is under way share the next one, and nobody is left waiting."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from weft.store.group_commit import MAX_BYTES, MAX_JOBS, GroupCommit, Job
+
+Batches = list[list[str]]
+
+
+class Committer:
+    """Keeps every batch; the first one waits until it is let go."""
+
+    def __init__(self, fails: Callable[[str], Exception | None] = lambda work: None) -> None:
+        self.batches: Batches = []
+        self.begun, self.let_go = threading.Event(), threading.Event()
+        self._fails = fails
+
+    def __call__(self, jobs: Sequence[Job[str]]) -> None:
+        self.batches.append([job.work for job in jobs])
+        if len(self.batches) == 1:
+            self.begun.set()
+            self.let_go.wait()
+        for job in jobs:
+            error = self._fails(job.work)
+            job.succeed(job.work.upper()) if error is None else job.fail(error)
+
+
+class Caller(threading.Thread):
+    """One thread with one piece of work."""
+
+    def __init__(self, group: GroupCommit[str], work: str, weight: int = 0) -> None:
+        super().__init__(daemon=True)
+        self._group, self._work, self._weight = group, work, weight
+        self.result: object = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._group.submit(self._work, self._weight)
+        except BaseException as error:
+            self.result = error
+
+
+def wait_until_queued(thread: threading.Thread) -> None:
+    """Until the thread stands in the queue, asleep."""
+    while True:
+        frame = sys._current_frames().get(thread.ident or 0)
+        if frame is not None and frame.f_code.co_name == "wait" and "group_commit" in frame.f_code.co_filename:
+            return
+
+
+def lead_and_queue(committer: Committer, works: Sequence[str], weight: int = 0) -> list[Caller]:
+    """A first caller whose commit is under way, and others who came meanwhile, in this order."""
+    group = GroupCommit(committer)
+    callers = [Caller(group, "first")]
+    committer.begun.wait()
+    for work in works:
+        callers.append(Caller(group, work, weight))
+        wait_until_queued(callers[-1])
+    return callers
+
+
+def finish(committer: Committer, callers: Sequence[Caller]) -> list[object]:
+    committer.let_go.set()
+    for caller in callers:
+        caller.join()
+    return [caller.result for caller in callers]
+
+
+def test_a_lone_caller_commits_at_once() -> None:
+    committer = Committer()
+    committer.let_go.set()
+    group = GroupCommit(committer)
+    assert [group.submit("a"), group.submit("b")] == ["A", "B"]
+    assert committer.batches == [["a"], ["b"]]
+
+
+def test_those_who_come_during_a_commit_share_the_next_one_in_order() -> None:
+    committer = Committer()
+    callers = lead_and_queue(committer, ["a", "b", "c"])
+    assert finish(committer, callers) == ["FIRST", "A", "B", "C"]
+    assert committer.batches == [["first"], ["a", "b", "c"]]
+
+
+def test_a_failing_piece_of_work_fails_its_caller_alone() -> None:
+    error = ValueError("b")
+    committer = Committer(lambda work: error if work == "b" else None)
+    callers = lead_and_queue(committer, ["a", "b", "c"])
+    assert finish(committer, callers) == ["FIRST", "A", error, "C"]
+
+
+def test_a_commit_that_breaks_down_fails_all_it_served_and_the_next_goes_on() -> None:
+    def commit(jobs: Sequence[Job[str]]) -> None:
+        committer(jobs)
+        if len(committer.batches) == 2:
+            raise SystemError("broken")
+
+    committer = Committer()
+    committer.let_go.set()
+    group = GroupCommit(commit)
+    assert group.submit("a") == "A"
+    with pytest.raises(SystemError):
+        group.submit("b")
+    assert group.submit("c") == "C"
+
+
+def test_a_batch_is_bounded_in_number() -> None:
+    committer = Committer()
+    callers = lead_and_queue(committer, [f"{k}" for k in range(MAX_JOBS + 6)])
+    finish(committer, callers)
+    assert [len(batch) for batch in committer.batches] == [1, MAX_JOBS, 6]
+
+
+def test_a_batch_is_bounded_in_weight() -> None:
+    committer = Committer()
+    callers = lead_and_queue(committer, ["a", "b", "c", "d", "e"], weight=MAX_BYTES // 2)
+    finish(committer, callers)
+    assert committer.batches == [["first"], ["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_work_that_is_too_heavy_for_any_batch_goes_alone() -> None:
+    committer = Committer()
+    callers = lead_and_queue(committer, ["a", "b"], weight=MAX_BYTES + 1)
+    assert finish(committer, callers) == ["FIRST", "A", "B"]
+    assert committer.batches == [["first"], ["a"], ["b"]]
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, whatever the test runner made of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_caller_interrupted_in_the_queue_leaves_it_and_nobody_waits_for_it() -> None:
+    committer = Committer()
+    group = GroupCommit(committer)
+    first = Caller(group, "first")
+    committer.begun.wait()
+    threading.Thread(target=interrupt_once_queued, args=(threading.current_thread(),), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        group.submit("interrupted")
+    last = Caller(group, "last")
+    wait_until_queued(last)
+    assert finish(committer, [first, last]) == ["FIRST", "LAST"]
+    assert committer.batches == [["first"], ["last"]]
+
+
+def interrupt_once_queued(thread: threading.Thread) -> None:
+    wait_until_queued(thread)
+    signal.pthread_kill(thread.ident or 0, signal.SIGINT)

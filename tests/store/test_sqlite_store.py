@@ -1,0 +1,169 @@
+"""Opening and keeping a ledger file: what is refused, with which word, and what stays untouched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from weft.kernel.errors import LedgerMissing, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
+from weft.store.sqlite import MemoryStore, SqliteStore
+from weft.store.sqlite.connection import make_durable
+from weft.store.testing import append, feed
+
+FORKED = """
+import os, sys
+from weft.store.sqlite import SqliteStore
+from weft.store.testing import append, feed
+from weft.kernel.errors import Unsupported
+store = SqliteStore(sys.argv[1])
+append(store, "parent")
+if os.fork() == 0:
+    refused = 0
+    for use in (lambda: append(store, "child"), lambda: feed(store)):
+        try:
+            use()
+        except Unsupported:
+            refused += 1
+    store.close()
+    os._exit(0 if refused == 2 else 1)
+status = os.wait()[1]
+append(store, "parent again")
+store.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_ledger_that_is_not_there_is_made_only_when_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with pytest.raises(LedgerMissing):
+        SqliteStore(path, create=False)
+    with pytest.raises(LedgerMissing):
+        SqliteStore(path, read_only=True)
+    assert list(tmp_path.iterdir()) == []
+    SqliteStore(path).close()
+    SqliteStore(path, create=False).close()
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no folder"):
+        SqliteStore(tmp_path / "nowhere" / "ledger.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(StoreError):
+        SqliteStore(tmp_path / "folder.db")
+
+
+def test_an_empty_file_becomes_a_ledger_but_holds_none_yet(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.touch()
+    with pytest.raises(LedgerMissing):
+        SqliteStore(path, read_only=True)
+    store = SqliteStore(path)
+    assert append(store, "a") == 1
+    store.close()
+
+
+def test_a_refused_opening_leaves_no_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are notes, not a database" * 100)
+    before = open_files()
+    for _ in range(5):
+        with pytest.raises(NotALedger):
+            SqliteStore(path)
+    assert open_files() == before
+
+
+def open_files() -> set[str]:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("the system does not tell which files are open")
+    return {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and fd.exists()}
+
+
+def test_a_closed_ledger_is_one_file_that_holds_everything(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(path)
+    append(store, "a", 3)
+    store.close()
+    assert not Path(f"{path}-wal").exists()
+    path.rename(tmp_path / "moved.db")
+    moved = SqliteStore(tmp_path / "moved.db")
+    assert len(feed(moved)) == 3
+    moved.close()
+
+
+def test_every_connection_syncs_every_commit(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    settings = store.write(lambda txn: [txn.sql.one("PRAGMA journal_mode"), txn.sql.one("PRAGMA synchronous")])
+    assert settings == [("wal",), (2,)]
+    store.close()
+
+
+def test_a_database_that_would_not_keep_the_promise_is_refused() -> None:
+    with pytest.raises(WeakDurability) as refused:
+        make_durable(apsw.Connection(":memory:"))
+    assert (refused.value.setting, refused.value.found) == ("journal_mode", "memory")
+    assert refused.value.hint
+
+
+def test_a_reader_cannot_write_even_by_sql(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    append(store, "a")
+    with pytest.raises(ReadOnlyLedger), store.read() as txn:
+        txn.sql.run("DELETE FROM log")
+    assert len(feed(store)) == 1
+    store.close()
+
+
+def test_a_plain_shell_may_read_while_the_ledger_is_written(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    shell = apsw.Connection(store.path, apsw.SQLITE_OPEN_READONLY)
+    for k in range(5):
+        append(store, f"{k}")
+        assert shell.execute("SELECT count(*) FROM log").fetchall() == [(k + 1,)]
+    shell.close()
+    store.close()
+
+
+def test_a_ledger_is_not_used_across_a_fork(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    assert subprocess.run([sys.executable, "-c", FORKED, str(path)], check=False).returncode == 0
+    store = SqliteStore(path)
+    assert len(feed(store)) == 2
+    store.close()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused_with_a_word(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(StoreFailed, match="Permission"):
+        SqliteStore(tmp_path / "locked" / "ledger.db")
+
+
+def test_what_a_backup_left_aside_when_it_was_cut_short_is_replaced(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    append(store, "a")
+    (tmp_path / "copy.db.partial").write_text("half of a backup")
+    seen = []
+    store.backup(tmp_path / "copy.db", lambda done, of: seen.append((done, of)))
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert not (tmp_path / "copy.db.partial").exists()
+    copy = SqliteStore(tmp_path / "copy.db")
+    assert feed(copy) == feed(store)
+    assert copy.replica == store.replica
+    copy.close()
+    store.close()
+
+
+def test_stores_in_memory_know_nothing_of_each_other() -> None:
+    one, two = MemoryStore(), MemoryStore()
+    append(one, "a")
+    assert feed(two) == []
+    assert one.replica != two.replica
+    one.close()
+    two.close()
