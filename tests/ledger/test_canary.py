@@ -68,7 +68,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "fork": {"content": "label persona", "refused": "at session"},
     "move_head": {"content": "reason", "refused": "session new expected"},
-    "reset_session": {"content": "reason", "refused": "session"},
+    "reset_session": {"content": "reason", "refused": "session expected"},
     "restore_session": {"content": "reason", "refused": "session", "local": "number"},
     "rename_session": {"content": "label", "refused": "session"},
     "add_alias": {"content": "alias", "refused": "session reason"},

@@ -16,7 +16,7 @@ from msgspec import Struct
 from weft.kernel.canonical import is_canonical
 from weft.kernel.chain import GENESIS, Receipt
 from weft.kernel.contents import bytes_text, content_ref
-from weft.kernel.errors import Damaged, WeftError
+from weft.kernel.errors import Damaged, StoreError, WeftError
 from weft.kernel.events import encode
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
@@ -65,11 +65,20 @@ def _silent(stage: str, done: int, of: int) -> None:
 
 def verify_facts(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
     """Every event against its place in the chains, every content against its reference."""
+    yield from _as_far_as_it_goes(store, _verify_log(store, progress))
+    yield from _as_far_as_it_goes(store, _verify_contents(store, progress))
+
+
+def _as_far_as_it_goes(store: Store, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """A damaged database can fail in any way while it is read; that is one more finding, not the end of verifying."""
     try:
-        yield from _verify_log(store, progress)
-        yield from _verify_contents(store, progress)
+        yield from problems
     except Damaged as error:
         yield Problem("database", store.path, str(error))
+    except StoreError:
+        raise
+    except Exception as error:  # whatever a damaged value made of itself
+        yield Problem("database", store.path, f"cannot be read any further: {error!r:.200}")
 
 
 def _engine_problems(store: Store) -> list[str]:
@@ -205,6 +214,10 @@ def _project_line(projector: Projector, n: int, at: int, line: bytes) -> None:
 
 def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
     """The engine's own structures, then every view against a fresh computation."""
+    yield from _as_far_as_it_goes(store, _verify_views(store, progress))
+
+
+def _verify_views(store: Store, progress: Progress) -> Iterator[Problem]:
     yield from (Problem("database", store.path, found) for found in _engine_problems(store))
     store.catch_up()
     with store.read() as txn, store.scratch() as scratch:

@@ -25,7 +25,7 @@ from weft.kernel.contents import (
     readable,
     rows_of,
 )
-from weft.kernel.errors import ContentMissing, ContentTooLarge, FactDamaged, StoreFailed
+from weft.kernel.errors import ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
 
 if TYPE_CHECKING:
     from weft.store.port import Sql
@@ -73,6 +73,15 @@ class ContentRow(Struct, frozen=True, gc=False):
     data: bytes | None
 
 
+def blob(value: object) -> bytes:
+    """A stored value that must be bytes: of a damaged row's number, `bytes` would make so many zeros."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise Damaged(f"a stored value is {type(value).__name__}, not bytes")
+
+
 class FactReader:
     """Facts within one transaction."""
 
@@ -82,18 +91,18 @@ class FactReader:
 
     def tip(self) -> Tip:
         row = self.sql.one("SELECT n, chain FROM log ORDER BY n DESC LIMIT 1")
-        return Tip(row[0], bytes(row[1])) if row else Tip(0, GENESIS)
+        return Tip(row[0], blob(row[1])) if row else Tip(0, GENESIS)
 
     def chain_at(self, n: int) -> bytes | None:
         row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
-        return bytes(row[0]) if row else None
+        return blob(row[0]) if row else None
 
     def log(self, after: int = 0, limit: int = 512) -> list[LogRow]:
         """Up to `limit` rows whose last event arrived after `after`."""
         rows = self.sql.all(
             "SELECT n, count, at, chain, events FROM log WHERE n > ? ORDER BY n LIMIT ?", (after, limit)
         )
-        return [LogRow(n, count, at, bytes(chain), bytes(events)) for n, count, at, chain, events in rows]
+        return [LogRow(n, count, at, blob(chain), blob(events)) for n, count, at, chain, events in rows]
 
     def rows(self, after: int = 0) -> Iterator[LogRow]:
         """Every row whose last event arrived after `after`, in order."""
@@ -196,8 +205,8 @@ class FactReader:
         ref, salt, size, data = row
         if data is None:
             parts = self.sql.all("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
-            data = b"".join(bytes(part) for (part,) in parts) if parts or size == 0 else None
-        return ContentRow(n, bytes(ref), bytes(salt), size, data)
+            data = b"".join(blob(part) for (part,) in parts) if parts or size == 0 else None
+        return ContentRow(n, blob(ref), blob(salt), size, data)
 
     def content_size(self, n: int) -> int:
         row = self.sql.one("SELECT size FROM content WHERE n = ?", (n,))
@@ -208,7 +217,7 @@ class FactReader:
         row = self.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
         if row is None:
             raise ContentMissing(f"number {n}")
-        ref, salt, size = bytes(row[0]), bytes(row[1]), int(row[2])
+        ref, salt, size = blob(row[0]), blob(row[1]), int(row[2])
         if size <= ROW_BYTES:
             yield self.content(n)
             return
@@ -219,7 +228,7 @@ class FactReader:
                 raise ContentMissing(ref.hex())
             if held:
                 yield held
-            held = bytes(part[0])
+            held = blob(part[0])
             hasher.feed(held)
         if hasher.ref() != ref:
             raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
