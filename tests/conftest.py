@@ -25,3 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "faults" in item.path.parts:
                 item.add_marker("prove")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the fault tests counted, as rows for the table of results in docs/faults.md."""
+    if not PROVING:
+        return
+    terminalreporter.section("measured by the fault tests")
+    for report in sorted(terminalreporter.getreports("passed"), key=lambda report: report.nodeid):
+        for name, value in report.user_properties:
+            if name == "measured":
+                test = report.nodeid.rpartition("::")[2]
+                terminalreporter.write_line(f"| `{test}` | {value} | {report.duration:.0f} s |")

@@ -6,8 +6,9 @@ from datetime import timezone, tzinfo
 from pathlib import Path
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.ulid import UlidSource
+from weft.ledger.arguments import checked_path
 from weft.ledger.ledger import LEASE_TTL, Ledger
 from weft.store.owners import process_owner
 from weft.store.port import Store
@@ -27,6 +28,7 @@ def open(
 ) -> Ledger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open."""
     clock = clock or SystemClock()
+    checked_path(path, "path")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
     ulids = UlidSource(clock.now_ms, random_bytes)
     return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=lease_ttl, zone=zone)
@@ -38,6 +40,8 @@ def _store(
     if "://" in path:
         raise Unsupported(f"no backend for {path.split('://')[0]}://", "give the path of a SQLite file, or :memory:")
     if path == ":memory:":
+        if read_only:
+            raise InvalidInput("a ledger in memory begins empty and cannot be opened for reading only")
         return MemoryStore(clock=clock, random_bytes=random_bytes)
     return SqliteStore(
         path,

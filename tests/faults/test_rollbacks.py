@@ -14,7 +14,7 @@ from tests.faults.checks import answers, assert_sound, copy_ledger
 from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import make_ledger
 from weft.kernel.chain import GENESIS, Receipt, extend
-from weft.kernel.errors import LogCut, WeftError
+from weft.kernel.errors import Damaged, LogCut, WeftError
 from weft.ledger.ledger import Ledger
 
 FILES = ("", "-wal", "-head")
@@ -173,6 +173,20 @@ def test_an_older_receipt_notices_it_where_the_head_file_is_gone_too(path: Path,
     Path(f"{path}-head").unlink()
     with weft.open(path) as ledger:
         assert problems(ledger, receipt) == ["receipt"]
+
+
+def test_an_older_database_beneath_a_newer_log_is_noticed(path: Path) -> None:
+    record(path, 30)
+    kept = shutil.copyfile(path, path.with_name("kept.db"))
+    record(path, 60)
+    assert run(scenarios.leave_unclosed, str(path)) == (KILLED, [])
+    shutil.copyfile(kept, path)
+    try:
+        with weft.open(path) as ledger:
+            found = [problem.what for problem in ledger.verify()]
+    except Damaged:
+        found = ["damaged"]
+    assert found
 
 
 def test_a_receipt_holds_for_as_long_as_the_ledger_grows(path: Path) -> None:

@@ -31,8 +31,8 @@ def _append(ledger: Ledger, dice: random.Random, label: str, text: str) -> Ack:
             return ack(ledger.record_turn(session=label, query=text, response="yes", model="m", usage=USAGE))
         case "fork":
             at = ledger.record_turn(session="shared", query=text)
-            ledger.fork(at.id, label=FORK + text)
-            return ack(ledger.record_turn(session=FORK + text, query=text))
+            ledger.fork(at.id, label=FORK + at.id)
+            return ack(ledger.record_turn(session=FORK + at.id, query=text))
         case "large":
             return ack(ledger.record_turn(session=label, query=text + "x" * 1_100_000))
     with ledger.begin_turn(session=label) as turn:

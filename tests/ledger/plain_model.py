@@ -38,6 +38,7 @@ class PlainSession:
     head_events: int | None = None
     history: list[tuple[str | None, int | None]] = field(default_factory=list)
     held_by: str | None = None  # the open turn whose writer holds the lease
+    beat: int = 0  # when that writer last showed life
 
     def move(self, turn: str | None, events: int | None = None) -> None:
         self.head, self.head_events = turn, events

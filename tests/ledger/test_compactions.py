@@ -61,7 +61,7 @@ def test_a_compaction_without_details_says_so(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "expected"), [(0, ["SUMMARY"]), (2, ["SUMMARY", "d", "e"]), (5, ["SUMMARY", *"abcde"])]
+    ("keep", "expected"), [(0, ["SUMMARY"]), (2, ["SUMMARY", "d", "e"]), (4, ["SUMMARY", *"bcde"])]
 )
 def test_the_context_is_the_summary_and_the_kept_turns_and_all_after(
     ledger: Ledger, keep: int, expected: list[str]
@@ -260,7 +260,7 @@ def test_every_turn_is_seen_or_summarised_whatever_was_chosen(steps: list[tuple[
 
 def act(ledger: Ledger, turns: list[str], compactions: list[str], action: str, number: int, text: str) -> None:
     thread = [turn.id for turn in ledger.thread("main").turns if turn.turn_type == "normal"]
-    kept = {} if number >= len(thread) else {"first_kept": thread[-1 - number]}
+    kept = {} if number >= len(thread) - 1 else {"first_kept": thread[-1 - number]}
     if action == "grow":
         turns += grow(ledger, "main", text)
     elif action == "compact":

@@ -263,7 +263,7 @@ def test_a_refusal_names_the_place(ledger: Ledger) -> None:
 
 
 def test_an_unknown_argument_is_a_mistake_of_the_caller(ledger: Ledger) -> None:
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(InvalidInput, match="colour"):
         ledger.record_turn(session="main", colour="red")
 
 

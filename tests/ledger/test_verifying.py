@@ -37,7 +37,9 @@ def rich(ledger: Ledger) -> None:
     turn = long_turn(ledger)
     ledger.fork(ledger.events(turn)[4].id, label="alt")
     grow(ledger, "alt", "a", "b")
-    ledger.record_turn(session="alt", tool_calls=[{"id": "c1", "name": "slow", "status": "timeout"}])
+    with ledger.begin_turn(session="alt") as writer:
+        writer.tool_call("slow", id="c1")
+        writer.interrupt("timeout")
     ledger.record_late_result("alt", "c1", "at last")
     ledger.record_compaction(session="alt", summary="s")
     ledger.add_alias("nick", "main")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from weft.kernel.errors import NotApplicable
 from weft.store.group_commit import MAX_BYTES, MAX_JOBS, GroupCommit, Job
 
 Batches = list[list[str]]
@@ -128,6 +129,16 @@ def test_work_that_is_too_heavy_for_any_batch_goes_alone() -> None:
     callers = lead_and_queue(committer, ["a", "b"], weight=MAX_BYTES + 1)
     assert finish(committer, callers) == ["FIRST", "A", "B"]
     assert committer.batches == [["first"], ["a"], ["b"]]
+
+
+def test_a_write_inside_a_write_is_refused_since_it_would_wait_for_itself() -> None:
+    def commit(jobs: Sequence[Job[str]]) -> None:
+        for job in jobs:
+            job.succeed(group.submit("inner"))
+
+    group = GroupCommit(commit)
+    with pytest.raises(NotApplicable):
+        group.submit("outer")
 
 
 @pytest.fixture

@@ -1,4 +1,9 @@
-"""Checking an event that somebody else wrote, and finding the contents it refers to: both read the field types."""
+"""Checking an event that somebody else wrote, and finding the contents it refers to: both read the field types.
+
+A kind this program knows must fit its type. What a newer program may have added fits too: fields, members of a closed
+set and shapes of parts that are not known here, as long as a member or a shape is called by a name. Such an event is
+kept raw. Plain text where the type wants an id, a time, a name or a reference is refused, whoever wrote it.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,18 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
+from msgspec.structs import fields as struct_fields
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import InvalidFact
-from weft.kernel.events import STREAM_KINDS, Event
-from weft.kernel.fields import is_name
+from weft.kernel.events import STREAM_KINDS, Event, UnknownEvent
+from weft.kernel.fields import Usage, is_name
 from weft.kernel.times import is_iso
-from weft.kernel.ulid import is_ulid
+from weft.kernel.ulid import ALPHABET, is_ulid
 
 _matches_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -77,9 +84,30 @@ def _strings(found: Any, path: str, kinds: frozenset[str]) -> Iterator[tuple[str
         yield path, found, kinds
 
 
-def content_refs(event: Struct) -> Iterator[str]:
+def content_refs(value: Struct) -> Iterator[str]:
     """The references of all contents that an event names."""
-    return (text for _, text, kinds in strings(event) if kinds == {"content"})
+    for name, direct in _content_fields(type(value)):
+        found = getattr(value, name)
+        if found is UNSET or found is None:
+            continue
+        for item in found if isinstance(found, tuple) else (found,):
+            if isinstance(item, Struct):
+                yield from content_refs(item)
+            elif direct:
+                yield item
+
+
+@lru_cache(maxsize=256)
+def _content_fields(record: type[Struct]) -> tuple[tuple[str, bool], ...]:
+    """The fields that may lead to a content, and whether their strings are references themselves."""
+    plan = ((name, markers(annotation) == {"content"}, annotation) for name, annotation in field_types(record).items())
+    return tuple((name, direct) for name, direct, annotation in plan if direct or _holds_struct(annotation))
+
+
+def _holds_struct(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return True
+    return any(_holds_struct(part) for part in get_args(annotation))
 
 
 def check_event(event: Event) -> None:
@@ -89,6 +117,90 @@ def check_event(event: Event) -> None:
             _check_stream(text)
         elif not any(CHECKS[kind](text) for kind in kinds):
             raise InvalidFact(path, f"{text!r:.80} is no {' or '.join(sorted(kinds)) or 'value of this field'}")
+    _check_counts(event)
+
+
+def _check_counts(event: Event) -> None:
+    """Tokens are counted from 0."""
+    usage = getattr(event, "usage", UNSET)
+    counts = asdict(usage) if isinstance(usage, Usage) else {}
+    counts |= {name: getattr(event, name) for name in event.__struct_fields__ if "tokens" in name}
+    for name, count in counts.items():
+        if count is not UNSET and count < 0:
+            raise InvalidFact(f"$.{name}", f"{count} is less than none")
+
+
+def check_unknown(event: UnknownEvent, kind: type[Event] | None) -> None:
+    """Refuse an event that this program cannot read and that no newer program wrote either.
+
+    Of a kind unknown here the envelope is checked; of a `kind` known here, everything that is known of it.
+    """
+    if not _is_stream(event.stream):
+        raise InvalidFact("$.stream", f"{event.stream!r:.80} names no stream")
+    if event.prev is not None and not is_digest(event.prev):
+        raise InvalidFact("$.prev", f"{event.prev!r:.80} is no digest")
+    if event.ts is not None and not is_iso(event.ts):
+        raise InvalidFact("$.ts", f"{event.ts!r:.80} is no time")
+    if kind is not None:
+        _check_shape(event.fields, kind, "$")
+
+
+_is_stream = re.compile(f"[a-z_]{{1,32}}:[0-7][{ALPHABET}]{{25}}").fullmatch
+
+
+def _check_shape(found: dict[str, Any], record: type[Struct], path: str) -> None:
+    types = field_types(record)
+    for field in struct_fields(record):
+        if field.name in found:
+            if field.name != "stream" and not _fits(found[field.name], types[field.name]):
+                raise InvalidFact(f"{path}.{field.name}", f"{found[field.name]!r:.80} is no value of this field")
+        elif field.required:
+            raise InvalidFact(f"{path}.{field.name}", "is missing")
+
+
+def _fits(found: Any, annotation: Any) -> bool:
+    """Is this JSON value one of the type, or one that a newer program may have added to it?"""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return any(_fits(found, part) for part in get_args(annotation)) or _is_newer_shape(found, annotation)
+    if origin is Annotated:
+        return isinstance(found, str) and any(CHECKS[kind](found) for kind in markers(annotation))
+    if origin is tuple:
+        return isinstance(found, list) and all(_fits(item, get_args(annotation)[0]) for item in found)
+    if origin is Literal:
+        return found in get_args(annotation)
+    if annotation is int:
+        return type(found) is int and abs(found) <= MAX_INTEGER
+    return _fits_class(found, annotation)
+
+
+def _fits_class(found: Any, kind: type) -> bool:
+    if kind is UnsetType:
+        return False
+    if issubclass(kind, Enum):
+        return isinstance(found, str) and is_name(found)
+    if issubclass(kind, Struct):
+        return isinstance(found, dict) and _fits_struct(found, kind)
+    return isinstance(found, kind)
+
+
+def _fits_struct(found: dict[str, Any], record: type[Struct]) -> bool:
+    config = record.__struct_config__
+    if config.tag is not None and found.get(str(config.tag_field)) != config.tag:
+        return False
+    try:
+        _check_shape(found, record, "")
+    except InvalidFact:
+        return False
+    return True
+
+
+def _is_newer_shape(found: Any, annotation: Any) -> bool:
+    """A part whose `type` is a name that is not known here."""
+    configs = [part.__struct_config__ for part in get_args(annotation) if isinstance(part, type(Struct))]
+    tags = {config.tag for config in configs if config.tag is not None}
+    shape = found.get("type") if isinstance(found, dict) else None
+    return bool(tags) and isinstance(shape, str) and is_name(shape) and shape not in tags
 
 
 def _check_stream(stream: str) -> None:

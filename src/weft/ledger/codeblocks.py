@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import UNSET
 
@@ -99,7 +100,7 @@ def _blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
         return
     if message.role == "assistant":
         found = _named(facts, message) if message.codeblocks is not UNSET else _derived(facts, message)
-        for idx, (language, content, *rest) in enumerate(found):
+        for idx, (language, content, *rest) in enumerate(islice(found, ROWS_PER_EVENT - 1)):
             yield (n * ROWS_PER_EVENT + idx, message.id, idx, language, content, *rest)
 
 

@@ -56,6 +56,9 @@ class NewCompaction:
         if unknown:
             raise InvalidInput(f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(MEASURES)}")
         self.measures = {name: whole(value, name) for name, value in measures.items()}
+        for name, value in self.measures.items():
+            if value is not UNSET and value < 0:
+                raise InvalidInput(f"compaction: {name} is {value}", "it is counted from 0")
 
     def write(self, scribe: Scribe, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
         draft = scribe.draft
@@ -101,6 +104,8 @@ def record_compaction(
 def _range(draft: Draft, compaction: NewCompaction, parent: TurnRow) -> tuple[TurnRow, TurnRow | None, int]:
     """The last summarised turn, the first kept one and how many lie before it; both must lie on the thread."""
     kept = None if compaction.first_kept is None else load_parent(draft, compaction.first_kept)
+    if kept is not None and kept.parent is None:
+        raise NotApplicable(f"turn {kept.id} is the first of its thread: nothing would be summarised", "keep fewer")
     if compaction.through is not None:
         through = load_parent(draft, compaction.through)
     elif kept is not None and kept.parent is not None:

@@ -36,14 +36,13 @@ class Context(Struct, frozen=True):
 
 def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     """What the agent saw when it began to answer this turn's query."""
-    sent = _recorded_input(txn, turn)
+    asked, sent = _first_request(txn, turn)
     if sent is not None:
         return Context(tuple(_message_named(txn, ref) for ref in _resolve(txn, sent)), (), turn.compaction, True)
     ranges = ranges_to(txn.sql, turn.segment, turn.depth)
     *_, last = ranges
     before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
-    own = list(_query(txn, turn))
-    return _assemble(txn, before, turn.compaction, own, turn.n)
+    return _assemble(txn, before, turn.compaction, _query(txn, turn, asked), turn.n)
 
 
 def context_after(txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None) -> Context:
@@ -122,14 +121,15 @@ def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Mess
     return leading, others
 
 
-def _query(txn: ReadTxn, turn: TurnRow) -> Iterator[Message]:
-    """A turn's messages until the agent first acted."""
-    calls = calls_of(txn, turn)
-    acted = min((row.position for row, _ in calls), default=None)
-    for placed in placed_messages(txn, turn.segment, turn.depth):
-        if placed.message.role in ("assistant", "tool") or (acted is not None and placed.position > acted):
-            return
-        yield placed.message
+def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
+    """A turn's messages until its model was asked; where that was not recorded, until the agent first acted."""
+    messages = placed_messages(txn, turn.segment, turn.depth, main_only=True)
+    if asked is not None:
+        return [placed.message for placed in messages if placed.position < asked]
+    called = min((row.position for row, _ in calls_of(txn, turn)), default=turn.events)
+    answered = (placed.position for placed in messages if placed.message.role in ("assistant", "tool"))
+    acted = min([called, *answered])
+    return [placed.message for placed in messages if placed.position < acted]
 
 
 def _transcript(leaf: Leaf) -> Iterator[Message]:
@@ -175,11 +175,12 @@ def _result_part(call: ToolCall) -> ToolResultPart:
     return ToolResultPart(call.call_id, call.error if call.result is None else call.result, True)
 
 
-def _recorded_input(txn: ReadTxn, turn: TurnRow) -> RequestInput | None:
-    for found in run_events(txn.facts, turn):
+def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, RequestInput | None]:
+    """Which event of the turn first asked the model, and what it was sent, where that was recorded."""
+    for position, found in enumerate(run_events(txn.facts, turn)):
         if isinstance(found.event, ModelRequest):
-            return None if found.event.input is UNSET else found.event.input
-    return None
+            return position, None if found.event.input is UNSET else found.event.input
+    return None, None
 
 
 def _resolve(txn: ReadTxn, sent: RequestInput) -> list[str | EventRef]:

@@ -17,6 +17,7 @@ from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.ledger_events import AgentCreated
 from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
+from weft.ledger.labels import checked_length
 from weft.ledger.model import StoredContent
 from weft.ledger.rows import RowMemory
 from weft.ledger.views import Projector
@@ -36,6 +37,8 @@ class Desk:
     def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
         self.store, self.clock, self.ulids = store, clock, ulids
         self.memory = RowMemory()
+        self.seen_beats: dict[int, tuple[int, int, float]] = {}
+        self.held: dict[int, str] = {}
         self._serial = 0
 
     def write(self, work: Callable[[Draft], T], weight: int = 0) -> T:
@@ -116,6 +119,8 @@ class Draft:
         return Words(content=self.put_text(text))
 
     def _known(self, ref: str) -> str:
+        if not isinstance(ref, str):
+            raise InvalidInput(f"a stored content's reference is {ref!r:.80}", "pass what put_content gave")
         if ref not in self._numbers:
             number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_digest(ref) else None
             if number is None:
@@ -127,7 +132,7 @@ class Draft:
         """The id of the agent of this name; the two default agents are their own ids, others are made on first use."""
         if name in (DEFAULT_AGENT, IMPORTED_AGENT):
             return name
-        if not isinstance(name, str) or not name or showable(name) != name:
+        if showable(checked_length(name, "agent's name")) != name:
             raise InvalidInput(f"an agent's name is {name!r:.80}", "it is text without NUL and lone surrogates")
         found = self.sql.one("SELECT id FROM program WHERE name = ? OR id = ?", (name, name))
         if found is not None:
@@ -144,7 +149,8 @@ class Draft:
     def seal(self) -> None:
         """Contents, then the one row, then the views: everything this append will ever write."""
         self.txn.facts.flush()
-        self.txn.facts.append(self.lines, self.ids)
+        if self.lines:
+            self.txn.facts.append(self.lines, self.ids)
         self.view.flush()
 
     def receipt(self, digest: str) -> Receipt:

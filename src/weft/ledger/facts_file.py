@@ -22,19 +22,21 @@ from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
 from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound
 from weft.kernel.events import Event, UnknownEvent
-from weft.kernel.facts import check_event, content_refs, is_digest
+from weft.kernel.facts import check_event, check_unknown, content_refs
 from weft.kernel.kinds import KINDS
-from weft.kernel.ledger_events import SessionArchived, SessionCreated, SessionMoved, SessionRenamed
+from weft.kernel.ledger_events import AliasAdded, SessionArchived, SessionCreated, SessionMoved, SessionRenamed
+from weft.ledger.import_checks import check_run_event
+from weft.ledger.runs import stream_of
+from weft.ledger.verifying import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.store.facts import KEY_BYTES, LEDGER_SCOPE, FactReader
+from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
 from weft.store.port import Store, WriteTxn
 
 BATCH_LINES = 512
 BATCH_BYTES = 4 * 1024 * 1024
 ROW_EVENTS = 128
 LINE_LIMIT = 16 * 1024 * 1024
-LACKS = "lacks_contents"  # local state: some event came without a content that it names
 Progress = Callable[[int], None]
 
 
@@ -104,7 +106,7 @@ def import_lines(store: Store, lines: Iterable[bytes], progress: Progress | None
     total = FactsIn(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):
         store.catch_up()
-        brought = store.write(partial(_take, store, batch))
+        brought = store.write(partial(_take, batch))
         total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
         if progress is not None:
             progress(last_line)
@@ -112,14 +114,14 @@ def import_lines(store: Store, lines: Iterable[bytes], progress: Progress | None
     return total
 
 
-def lacks_contents(store: Store) -> bool:
-    """Has an event ever come before a content that it names? Its views wait for a rebuild once the content is here."""
+def views_are_stale(store: Store) -> bool:
+    """Has a content come after an event that names it? The rebuild that the views then wait for takes the mark away."""
     with store.read() as txn:
-        return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS,)) is not None
+        return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
 
 
-def _take(store: Store, batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
-    return _Batch(txn, store).take(batch)
+def _take(batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
+    return _Batch(txn).take(batch)
 
 
 def _counts(brought: FactsIn) -> tuple[int, int, int]:
@@ -176,8 +178,8 @@ def _event(value: dict[str, Any], where: str) -> NewEvent:
         event = KINDS.decode(line)
         if isinstance(event, Event):
             check_event(event)
-        elif event.prev is not None and not is_digest(event.prev):
-            raise InvalidFact("$.prev", f"{event.prev!r:.80} is no digest")
+        else:
+            check_unknown(event, KINDS.kinds.get(event.kind))
     except (ValueError, InvalidFact) as error:
         raise InvalidFact(where, str(error)) from error
     return NewEvent(line, digest, event)
@@ -206,16 +208,16 @@ def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewConte
 class _Batch:
     """Some facts on their way into one transaction."""
 
-    def __init__(self, txn: WriteTxn, store: Store) -> None:
+    def __init__(self, txn: WriteTxn) -> None:
         self.txn, self.facts = txn, txn.facts
         self._view = Projector(txn.sql, txn.facts, self)
         self._first = self.facts.tip().n + 1
         self._lines: list[bytes] = []
         self._ids: list[bytes] = []
         self._numbers = self._recent_contents()
-        self._recent = {sha256(line).digest() for _, line in self.facts.lines(self.facts.watermark("lookup_event"))}
-        self._at = store.now_ms()
-        self._lacks = False
+        lines = self.facts.lines(self.facts.watermark("lookup_event"))
+        self._recent = {sha256(line).digest(): stream_of(n, line) for n, line in lines}
+        self._lacking: set[str] = set()
         self.events = self.contents = self.known = 0
 
     def _recent_contents(self) -> dict[str, int]:
@@ -231,53 +233,85 @@ class _Batch:
             else:
                 self._take_event(fact, f"line {number}")
         self._seal()
-        if self._lacks:
-            self.txn.sql.run("INSERT INTO local(key, value) VALUES (?, '') ON CONFLICT (key) DO NOTHING", (LACKS,))
+        self._note_lacking()
         return FactsIn(self.events, self.contents, self.known)
 
     def _take_content(self, fact: NewContent) -> None:
-        if self._find(fact.ref.hex()):
+        ref = fact.ref.hex()
+        if self._find(ref):
             self.known += 1
             return
-        self._numbers[fact.ref.hex()] = self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
+        self._numbers[ref] = n = self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
         self.contents += 1
+        if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
+            self._note_stale(ref, n)
+
+    def _note_stale(self, ref: str, n: int) -> None:
+        """An event that named this content is in the views already, without it."""
+        self._lacking.discard(ref)
+        self.txn.sql.run("DELETE FROM local WHERE key = ?", (LACKS + ref,))
+        self.txn.sql.run(
+            "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            (VIEWS_STALE, str(n)),
+        )
+
+    def _note_lacking(self) -> None:
+        self.txn.sql.run_many(
+            "INSERT INTO local(key, value) VALUES (?, '') ON CONFLICT (key) DO NOTHING",
+            [(LACKS + ref,) for ref in sorted(self._lacking)],
+        )
 
     def _take_event(self, fact: NewEvent, where: str) -> None:
-        if fact.id in self._recent or self._is_indexed(fact.id):
+        if self._stream_with(fact.id) is not None:
             self.known += 1
             return
         try:
             self._check_place(fact.event)
             if self._looks_back(fact.event):
                 self._seal()
-            self._view.apply(self._first + len(self._lines), when_of(fact.event, self._at), fact.id, fact.event)
+            self._view.apply(
+                self._first + len(self._lines), when_of(fact.event, self.facts.now_ms), fact.id, fact.event
+            )
         except (InvalidFact, NotFound) as error:
             raise InvalidFact(where, str(error)) from error
         self._lines.append(fact.line)
         self._ids.append(fact.id)
-        self._recent.add(fact.id)
+        self._recent[fact.id] = fact.event.stream
         self.events += 1
         self._adopt(fact.event)
         if len(self._lines) >= ROW_EVENTS:
             self._seal()
 
-    def _is_indexed(self, event: bytes) -> bool:
-        rows = self.txn.sql.all("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],))
-        return any(self.facts.event_id(n) == event for (n,) in rows)
+    def _stream_with(self, event: bytes) -> str | None:
+        """The stream that holds this event; None when it is not here."""
+        if event in self._recent:
+            return self._recent[event]
+        for (n,) in self.txn.sql.all("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],)):
+            line = self.facts.line(n)
+            if line is not None and sha256(line).digest() == event:
+                return stream_of(n, line)
+        return None
 
     def _check_place(self, event: Event | UnknownEvent) -> None:
-        """A run's chain is one line; a session's may have branches, but each grows from an event that is here."""
+        """A run's chain is one line; other streams may have branches, but each grows from an event of its own."""
         kind, _, name = event.stream.partition(":")
         starts = self._starts(kind, name)
         if event.prev is None:
             if not starts:
                 raise InvalidFact(event.stream, "begins a second time")
-        elif kind == "run" and (starts or self._view.turn(name).digest != event.prev):
+        elif kind == "run":
+            self._check_run(name, event)
+        elif (found := self._stream_with(bytes.fromhex(event.prev))) != event.stream:
+            where = "which is not here" if found is None else f"an event of {found}"
+            raise InvalidFact(event.stream, f"grows from {event.prev}, {where}")
+
+    def _check_run(self, turn: str, event: Event | UnknownEvent) -> None:
+        row = self._view.find_turn(turn)
+        if row is None or row.digest != event.prev:
             raise InvalidFact(event.stream, f"does not end at {event.prev}")
-        elif kind == "run" and self._view.turn(name).closed:
+        if row.closed:
             raise InvalidFact(event.stream, "has ended and takes no more events")
-        elif bytes.fromhex(event.prev) not in self._recent and not self._is_indexed(bytes.fromhex(event.prev)):
-            raise InvalidFact(event.stream, f"grows from {event.prev}, which is not here")
+        check_run_event(self._view, row, event)
 
     def _looks_back(self, event: Event | UnknownEvent) -> bool:
         """Will its view read earlier events in their rows, or compare its label with those of other sessions?"""
@@ -288,7 +322,7 @@ class _Batch:
             return event.at is not UNSET
         if isinstance(event, ToolResult):
             return not event.stream.startswith("run:")
-        return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived)
+        return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived | AliasAdded)
 
     def _starts(self, kind: str, name: str) -> bool:
         """Is this the first event of its stream?"""
@@ -301,12 +335,12 @@ class _Batch:
 
     def _adopt(self, event: Event | UnknownEvent) -> None:
         """Contents of a run belong to its tree, where later equal bytes will find them."""
+        numbers = [self.number(ref) for ref in content_refs(event)]
         if isinstance(event, UnknownEvent) or not event.stream.startswith("run:"):
             return
         turn = self._view.turn(event.stream[4:])
         self.facts.flush()
-        for ref in content_refs(event):
-            n = self.number(ref)
+        for n in numbers:
             row = self.txn.sql.one("SELECT digest FROM content WHERE n = ? AND scope = ?", (n, LEDGER_SCOPE))
             if row is not None:
                 self.txn.sql.run("UPDATE content SET scope = ? WHERE n = ?", (turn.root, n))
@@ -325,7 +359,8 @@ class _Batch:
 
     def number(self, ref: str) -> int:
         found = self._find(ref)
-        self._lacks = self._lacks or found == 0
+        if not found:
+            self._lacking.add(ref)
         return found
 
     def _find(self, ref: str) -> int:

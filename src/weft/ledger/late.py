@@ -13,12 +13,10 @@ from weft.kernel.errors import NotApplicable, NotFound
 from weft.kernel.events import ledger_stream
 from weft.kernel.fields import EventRef
 from weft.ledger.draft import Desk, Draft
-from weft.ledger.model import NewError
+from weft.ledger.model import NewError, repeated_id
 from weft.ledger.places import load_parent
 from weft.ledger.rows import CALL, CallRow, TurnRow
 from weft.ledger.scribe import Scribe
-
-LATE = ("interrupted", "timeout", "canceled")
 
 
 def record_late_result(
@@ -30,7 +28,7 @@ def record_late_result(
         row = load_parent(draft, turn)
         if not row.closed:
             raise NotApplicable(f"turn {turn} is still {row.status}", "record the result with the turn's own writer")
-        call = _open_call(draft, row, call_id)
+        call, native = _open_call(draft, row, call_id)
         draft.scope = row.root
         ended = status or (ToolCallStatus.OK if error is None else ToolCallStatus.ERROR)
         name = ledger_stream(draft.replica)
@@ -38,7 +36,7 @@ def record_late_result(
         draft.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
             ToolResult,
             call=EventRef(bytes(call.event).hex()),
-            call_id=draft.put_text(call_id),
+            call_id=draft.put_text(native),
             status=ended,
             correlation_id=call.correlation,
             result=UNSET if result is UNSET else draft.put_json(result, "result"),
@@ -49,13 +47,21 @@ def record_late_result(
     desk.write(work)
 
 
-def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> CallRow:
+def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> tuple[CallRow, str]:
+    """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
+    Returns the provider's id beside it."""
     rows = draft.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
-    calls = [CallRow(*row) for row in rows]
-    named = [call for call in calls if bytes_text(draft.txn.facts.content(call.call_id)) == call_id]
-    waiting = [call for call in named if call.outcome is None or call.outcome in LATE]
+    calls = [(call, bytes_text(draft.txn.facts.content(call.call_id))) for call in (CallRow(*row) for row in rows)]
+    ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
+    named = [pair for pair in calls if pair[1] == call_id] or ours
+    waiting = [(call, native) for call, native in named if call.outcome in (None, "interrupted")]
     if not named:
         raise NotFound("tool call", f"{turn.id}:{call_id}")
     if not waiting:
         raise NotApplicable(f"tool call {call_id!r} of turn {turn.id} has its result already")
     return waiting[0]
+
+
+def _spellings(turn: TurnRow, call: CallRow, native: str) -> tuple[str, str]:
+    ours = repeated_id(native, call.repeated)
+    return f"{turn.id}:{ours}", ours

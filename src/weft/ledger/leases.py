@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import InterruptionReason, RunExit
 from weft.kernel.errors import LeaseLost, SessionBusy
+from weft.ledger.arguments import checked_seconds
 from weft.ledger.draft import Desk, Draft
 from weft.ledger.model import NewError
 from weft.ledger.rows import SessionRow, TurnRow
@@ -32,21 +33,20 @@ class Lease(Struct, frozen=True):
 
 
 class Patience:
-    """What one waiting contender has seen, and for how long it will wait."""
+    """How long a contender will wait. What it has seen of others' beats is remembered by the desk across calls."""
 
     def __init__(self, desk: Desk, wait: float, ttl: float) -> None:
-        self._clock, self._ttl = desk.clock, ttl
+        self._clock, self._ttl, self._seen = desk.clock, ttl, desk.seen_beats
+        wait = checked_seconds(wait, "wait")
         self._until = desk.clock.monotonic() + wait if wait else 0.0
-        self._seen: tuple[int, int] | None = None
-        self._since = 0.0
 
-    def judge_stale(self, owner: str, epoch: int, beat: int) -> bool:
+    def judge_stale(self, key: int, owner: str, epoch: int, beat: int) -> bool:
         if is_dead(owner):
             return True
         now = self._clock.monotonic()
-        if self._seen != (epoch, beat):
-            self._seen, self._since = (epoch, beat), now
-        return now - self._since >= self._ttl
+        if self._seen.get(key, (0, 0, 0.0))[:2] != (epoch, beat):
+            self._seen[key] = (epoch, beat, now)
+        return now - self._seen[key][2] >= self._ttl
 
     def keep_trying(self, attempt: Callable[[], T]) -> T:
         while True:
@@ -72,21 +72,22 @@ def _freed(draft: Draft, session: SessionRow, patience: Patience, *lease: Any) -
     owner, epoch, beat, turn = lease
     if turn is None:
         return int(epoch)
-    if not patience.judge_stale(owner, epoch, beat):
+    if not patience.judge_stale(session.n, owner, epoch, beat):
         raise SessionBusy(session.label, turn, owner)
     fail_abandoned(draft, draft.view.turn(turn))
     draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
     return int(epoch) + 1
 
 
-def take(draft: Draft, session: SessionRow, epoch: int, owner: str, turn: str) -> Lease:
+def take(draft: Draft, key: int, epoch: int, owner: str, turn: str) -> Lease:
+    """A turn of a session is held under the session's number, any other under minus its own arrival number."""
     draft.sql.run(
         "INSERT INTO lease(session, owner, epoch, beat, turn) VALUES (?, ?, ?, 0, ?) ON CONFLICT (session)"
         " DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, beat = 0, turn = excluded.turn",
-        (session.n, owner, epoch + 1, turn),
+        (key, owner, epoch + 1, turn),
     )
-    draft.view.memory.free_epochs.pop(session.n, None)
-    return Lease(session.n, owner, epoch + 1)
+    draft.view.memory.free_epochs.pop(key, None)
+    return Lease(key, owner, epoch + 1)
 
 
 def renew(draft: Draft, lease: Lease, turn: str) -> None:
@@ -100,13 +101,18 @@ def release(draft: Draft, lease: Lease) -> None:
     draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (lease.session,))
 
 
-def fail_abandoned(draft: Draft, turn: TurnRow) -> None:
+def fail_abandoned(
+    draft: Draft,
+    turn: TurnRow,
+    reason: InterruptionReason = InterruptionReason.CRASH,
+    message: str = "its writer went silent",
+) -> None:
     """Close a turn whose writer is gone."""
     if turn.closed:
         return
     scribe = Scribe(draft, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root)
-    scribe.interruption(InterruptionReason.CRASH, open_calls(draft, turn))
-    scribe.finish(RunExit.ERROR, error=NewError(code="lease_lost", message="its writer went silent"))
+    scribe.interruption(reason, open_calls(draft, turn))
+    scribe.finish(RunExit.ERROR, error=NewError(code="lease_lost", message=message))
 
 
 def open_calls(draft: Draft, turn: TurnRow) -> tuple[str, ...]:
@@ -123,6 +129,21 @@ def sweep_dead(desk: Desk) -> int:
         held = txn.sql.all("SELECT session, owner FROM lease WHERE turn IS NOT NULL")
     dead = [session for session, owner in held if is_dead(owner)]
     return sum(desk.write(partial(_sweep, session)) for session in dead)
+
+
+def give_up(desk: Desk) -> None:
+    """At the end: fail the turns that this ledger began and nobody ended, so that their sessions are free at once."""
+    for key, turn in list(desk.held.items()):
+        desk.write(partial(_give_up, key, turn))
+        del desk.held[key]
+
+
+def _give_up(key: int, turn: str, draft: Draft) -> None:
+    row = draft.sql.one("SELECT turn FROM lease WHERE session = ?", (key,))
+    if row == (turn,):
+        fail_abandoned(draft, draft.view.turn(turn), InterruptionReason.SHUTDOWN, "the ledger was closed")
+        draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (key,))
+        draft.seal()
 
 
 def _sweep(session: int, draft: Draft) -> int:

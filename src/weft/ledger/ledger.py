@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timezone, tzinfo
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,14 +14,16 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.enums import MoveReason, SessionStatus, ToolCallStatus
-from weft.kernel.errors import NotFound, StoreError
+from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import UlidSource
 from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, verifying
+from weft.ledger.arguments import checked_count, checked_number, checked_path, checked_seconds, checked_text, path_error
 from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
 from weft.ledger.draft import DEFAULT_AGENT, Desk
+from weft.ledger.labels import checked_label
 from weft.ledger.late import record_late_result
-from weft.ledger.leases import Patience, sweep_dead
+from weft.ledger.leases import Patience, give_up, sweep_dead
 from weft.ledger.model import (
     Codeblock,
     Compaction,
@@ -41,7 +44,7 @@ from weft.ledger.reading import calls_of, placed_messages, to_turn
 from weft.ledger.recording import WholeTurn, record_turn
 from weft.ledger.rows import SESSION, SessionRow, load_turn
 from weft.ledger.runs import Recorded, event_at, recorded_after, run_events
-from weft.ledger.scribe import Setting, member
+from weft.ledger.scribe import as_setting, checked_id, member
 from weft.ledger.steps import TurnWriter, begin_turn
 from weft.ledger.threads import (
     Thread,
@@ -89,6 +92,9 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
+        """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
+        if self._desk.held:
+            give_up(self._desk)
         self._store.close()
 
     @property
@@ -119,7 +125,8 @@ class Ledger:
         toolset, tools_available, permissions_granted, thinking_config, effective_config, workspace, source_event_id.
         """
         if session is not None:
-            sessions.checked_label(session, "session")
+            checked_label(session, "session")
+        _check_pins(parent, expected)
         whole = WholeTurn(query=query, response=response, **turn)
         return record_turn(
             self._desk, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
@@ -137,7 +144,8 @@ class Ledger:
     ) -> TurnWriter:
         """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
         if session is not None:
-            sessions.checked_label(session, "session")
+            checked_label(session, "session")
+        _check_pins(parent, expected)
         return begin_turn(
             self._desk,
             session=session,
@@ -147,7 +155,7 @@ class Ledger:
             owner=self._owner,
             wait=wait,
             ttl=self._ttl,
-            setting=Setting(**setting),
+            setting=as_setting(setting, ("session", "parent", "expected", "persona", "wait")),
         )
 
     def record_compaction(
@@ -167,6 +175,7 @@ class Ledger:
         **measures: int | None,
     ) -> RecordedTurn:
         """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
+        _check_pins(parent, UNSET)
         compaction = compactions.NewCompaction(
             summary=summary,
             through=through,
@@ -191,17 +200,20 @@ class Ledger:
         """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         ended = None if status is None else member(ToolCallStatus, status, "status")
+        checked_text(call_id, "tool call id")
         record_late_result(self._desk, self.resolve(turn), call_id, result, fault, ended)
 
     def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
         """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""
         chunks: Iterable[bytes]
-        if isinstance(data, bytes):
-            chunks = (data,)
+        if isinstance(data, bytes | bytearray | memoryview):
+            chunks = (bytes(data),)
         elif hasattr(data, "read"):
-            chunks = iter(lambda: data.read(CHUNK), b"")
+            chunks = _checked_chunks(iter(lambda: data.read(CHUNK), b""))
+        elif isinstance(data, str) or not isinstance(data, Iterable):
+            raise InvalidInput(f"content is {type(data).__name__}", "give bytes, chunks of bytes or a binary file")
         else:
-            chunks = data
+            chunks = _checked_chunks(data)
         stored = self._store.put_stream(chunks, LEDGER_SCOPE)
         with self._store.read() as txn:
             row = txn.facts.content_size(stored.n)
@@ -210,7 +222,7 @@ class Ledger:
     def read_content(self, ref: str) -> Iterator[bytes]:
         """A content's bytes in pieces of at most 1 MiB, checked against its reference."""
         with self._store.read() as txn:
-            n = txn.facts.find_content(bytes.fromhex(ref)) if is_digest(ref) else None
+            n = txn.facts.find_content(bytes.fromhex(ref)) if is_digest(checked_text(ref, "reference")) else None
             if n is None:
                 raise NotFound("content", ref)
             yield from txn.facts.stream_content(n)
@@ -264,7 +276,7 @@ class Ledger:
         archived 0. Such a session becomes active again."""
         with self._store.read() as txn:
             row = require(txn, session)
-            number = int(row.status == SessionStatus.ACTIVE) if number is None else number
+            number = int(row.status == SessionStatus.ACTIVE) if number is None else checked_number(number, "number")
             if number == 0 and row.moves == 0:
                 return self._set_status(row.id, SessionStatus.ACTIVE, reason)
             moves = sessions.reflog(txn, row, 1, number) if number >= 0 else []
@@ -322,12 +334,13 @@ class Ledger:
         return self.session(found.id)
 
     def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:
+        most = None if limit is None else checked_count(limit, "limit")
         with self._store.read() as txn:
-            return sessions.reflog(txn, require(txn, session), limit)
+            return sessions.reflog(txn, require(txn, session), most)
 
     def head_at(self, session: str, when: int | str) -> str | None:
         """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
-        moment = self._parse_time(when) if isinstance(when, str) else when
+        moment = self._parse_time(when) if isinstance(when, str) else checked_number(when, "time")
         with self._store.read() as txn:
             found = sessions.head_at(txn.sql, require(txn, session), moment)
         return found[0] if found else None
@@ -371,7 +384,7 @@ class Ledger:
 
     def message(self, message: str) -> Message:
         with self._store.read() as txn:
-            found = find_message(txn, message)
+            found = find_message(txn, checked_id(message, "message"))
         if found is None:
             raise NotFound("message", message)
         return found
@@ -387,6 +400,7 @@ class Ledger:
 
     def codeblocks(self, message: str) -> list[Codeblock]:
         """The code blocks of an assistant's message."""
+        checked_id(message, "message")
         codeblocks.catch_up(self._store)
         with self._store.read() as txn:
             return codeblocks.load(txn, message)
@@ -430,8 +444,7 @@ class Ledger:
     def log(self, limit: int | None = None) -> list[Turn]:
         """Turns of all sessions, the newest first, children before parents."""
         with self._store.read() as txn:
-            found = newest_turns(txn)
-            rows = [row for _, row in zip(range(limit), found, strict=False)] if limit is not None else list(found)
+            rows = list(islice(newest_turns(txn), None if limit is None else checked_count(limit, "limit")))
             return [to_turn(txn, row) for row in rows]
 
     def events(self, turn: str) -> list[Recorded]:
@@ -441,7 +454,8 @@ class Ledger:
 
     def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
-        if wait:
+        checked_count(after, "after")
+        if checked_seconds(wait, "wait"):
             self._store.changes(after, wait)
         while True:
             with self._store.read() as txn:
@@ -459,6 +473,8 @@ class Ledger:
         """Every problem there is; an empty list is a sound ledger."""
         report = progress or verifying._silent
         if receipt is not None:
+            if not isinstance(receipt, Receipt):
+                raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
             yield from verifying.verify_receipt(self._store, receipt)
         if facts:
             yield from verifying.verify_facts(self._store, report)
@@ -480,7 +496,13 @@ class Ledger:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
         if hasattr(target, "write"):
             return _write_lines(target, facts_file.export_lines(self._store))
-        path = Path(target)
+        path = checked_path(target, "target")
+        try:
+            return self._export_to(path)
+        except OSError as error:
+            raise path_error(path, error) from error
+
+    def _export_to(self, path: Path) -> int:
         if path.exists():
             raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
         aside = path.with_name(path.name + ".partial")
@@ -492,20 +514,45 @@ class Ledger:
     def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
         """Bring facts in from a file of JSON lines; known ones are passed over."""
         if not hasattr(source, "readline"):
-            with Path(source).open("rb") as file:
+            path = checked_path(source, "source")
+            try:
+                file = path.open("rb")
+            except OSError as error:
+                raise path_error(path, error) from error
+            with file:
                 return self.import_facts(file, progress=progress)
         brought = facts_file.import_lines(self._store, _limited_lines(source), progress)
-        if brought.contents and facts_file.lacks_contents(self._store):
+        if facts_file.views_are_stale(self._store):
             self.rebuild()
         return brought
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on."""
-        self._store.backup(Path(target), progress)
+        path = checked_path(target, "target")
+        try:
+            self._store.backup(path, progress)
+        except OSError as error:
+            raise path_error(path, error) from error
 
     def stats(self) -> dict[str, Any]:
         with self._store.read() as txn:
             return stats.collect(txn, self.replica)
+
+
+def _check_pins(parent: Any, expected: Any) -> None:
+    """Where a turn shall go: turn ids, or None for no turn; both together must mean the same."""
+    for pin, what in ((parent, "parent"), (expected, "expected")):
+        if pin is not UNSET and pin is not None:
+            checked_text(pin, what)
+    if parent is not UNSET and expected is not UNSET and parent != expected:
+        raise InvalidInput(f"parent is {parent!r:.80}, but expected is {expected!r:.80}", "give one of them")
+
+
+def _checked_chunks(chunks: Iterable[Any]) -> Iterator[bytes]:
+    for chunk in chunks:
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise InvalidInput(f"a chunk of content is {type(chunk).__name__}", "give bytes")
+        yield bytes(chunk)
 
 
 def _write_lines(out: Any, lines: Iterable[bytes]) -> int:

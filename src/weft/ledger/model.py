@@ -183,6 +183,11 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     spawned_session: str | None = None
 
 
+def repeated_id(native: str, earlier: int) -> str:
+    """A call id with how many calls of its turn carried it before; providers repeat them."""
+    return f"{native}~{earlier + 1}" if earlier else native
+
+
 class Turn(Struct, frozen=True, kw_only=True):
     """One exchange, addressable for ever."""
 
@@ -292,6 +297,8 @@ def as_record(value: Any, record: type[T], what: str) -> T:
         return msgspec.convert(value, record, from_attributes=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{what}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what}: a lone surrogate stands where no text is taken") from error
 
 
 def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> list[NewMessage]:
@@ -328,6 +335,8 @@ def as_usage(value: Any) -> Usage | UnsetType:
             raise InvalidInput(f"usage: {name} is {count!r}", "token counts are whole numbers from 0")
     if "total_tokens" in given:
         _check_total(given)
+    if (total := sum(given.get(part, 0) for part in _DISJOINT)) >= 2**53:
+        raise InvalidInput(f"usage: its parts add up to {total}", "a turn has at most 2^53-1 tokens")
     return Usage(**given)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 from weft.kernel.errors import InvalidInput
 
-_AGO = re.compile(r"(\d+)\s*(second|minute|hour|day|week|month|year|s|m|h|d|w)s?(?:\s+ago)?")
+_AGO = re.compile(r"(\d{1,12})\s*(second|minute|hour|day|week|month|year|s|m|h|d|w)s?(?:\s+ago)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONG = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000, "year": 31536000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
@@ -26,11 +26,11 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
         return now_ms - int(match[1]) * unit * 1000
     try:
         moment = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return _ms(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+    except (ValueError, OverflowError):
         raise InvalidInput(
-            f"{text!r} is no time", "write yesterday, '2 hours ago', 2026-11-15 or '2026-11-15 09:30'"
+            f"{text!r:.80} is no time", "write yesterday, '2 hours ago', 2026-11-15 or '2026-11-15 09:30'"
         ) from None
-    return _ms(moment if moment.tzinfo else moment.replace(tzinfo=zone))
 
 
 def _ms(moment: datetime) -> int:

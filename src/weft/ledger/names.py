@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ulid import ALPHABET, is_ulid
+from weft.ledger.arguments import checked_text
 from weft.ledger.rows import SessionRow, TurnRow, find_session, load_session, load_turn
 from weft.ledger.runs import place_of_event
 from weft.ledger.sessions import head_at, reflog
@@ -30,6 +31,7 @@ _DEPTH = re.compile(r"#(\d+)$")
 _HEX = re.compile(r"[0-9a-f]{7,64}")
 _SUFFIX = re.compile(f"[{ALPHABET}]{{6,25}}", re.IGNORECASE)
 SHOWN = 8
+FAR = 10**15
 
 ParseTime = Callable[[str], int]
 
@@ -44,7 +46,7 @@ class Spot(Struct, frozen=True):
 
 def resolve(txn: ReadTxn, name: str, parse_time: ParseTime) -> Spot:
     """The turn that these words mean; raises NotFound or AmbiguousName."""
-    base, steps = _split_steps(name)
+    base, steps = _split_steps(checked_text(name, "name"))
     spot = _resolve_base(txn, base, parse_time)
     return spot if steps == 0 else Spot(_ancestor(txn, spot.turn, steps, name), None, spot.session)
 
@@ -56,10 +58,10 @@ def _split_steps(name: str) -> tuple[str, int]:
     for match in reversed(found):
         if match.end() != end:
             break
-        steps += int(match.group(1) or 1)
+        steps += _number(match.group(1) or "1")
         end = match.start()
     if not name[:end]:
-        raise InvalidInput(f"{name!r} names no turn", "write a session's label or a turn's id before ~ and ^")
+        raise InvalidInput(f"{name!r:.80} names no turn", "write a session's label or a turn's id before ~ and ^")
     return name[:end], steps
 
 
@@ -67,17 +69,20 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
     if match := _AT.search(base):
         session = require(txn, base[: match.start()] or "main")
         return _moved_from(txn, session, match.group(1).strip(), parse_time)
+    if is_ulid(base.upper()) and (turn := load_turn(txn.sql, base.upper())) is not None:
+        return Spot(turn)
     session_row = find_session(txn.sql, base)
     if session_row is not None:
         return _head(txn, session_row)
     if match := _DEPTH.search(base):
         keyed = find_session(txn.sql, base[: match.start()])
         if keyed is not None:
-            return Spot(_at_depth(txn, keyed, int(match.group(1)), base), None, keyed.label)
+            return Spot(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
     return _by_id(txn, base)
 
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
+    name = checked_text(name, "session")
     row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_routing_key(txn, name)
     if row is None:
         raise NotFound("session", name, "`weft sessions` lists them")
@@ -88,6 +93,11 @@ def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
     """Keys such as `dm:…` or `worker:…`; one that several sessions share names none of them."""
     rows = txn.sql.all("SELECT id FROM sessions WHERE routing_key = ? AND status <> 'deleted'", (key,))
     return load_session(txn.sql, rows[0][0]) if len(rows) == 1 else None
+
+
+def _number(digits: str) -> int:
+    """Beyond every depth and every reflog, one number is as good as another."""
+    return int(digits) if len(digits) < 16 else FAR
 
 
 def _head(txn: ReadTxn, session: SessionRow) -> Spot:
@@ -104,8 +114,8 @@ def _load(txn: ReadTxn, turn: str) -> TurnRow:
 
 
 def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseTime) -> Spot:
-    if when.isdigit():
-        moves = reflog(txn, session, 1, int(when))
+    if when.isdecimal():
+        moves = reflog(txn, session, 1, _number(when))
         if not moves:
             raise NotFound("move of session", f"{session.label}@{{{when}}}", f"it has moved {session.moves} times")
         found, events = moves[0].turn_id, moves[0].at_event

@@ -35,24 +35,36 @@ def find_place(
 ) -> Place:
     """The head at this very moment, unless `parent` or `expected` pin it; a session elsewhere raises HeadMoved.
 
-    A session that never had a head begins wherever `parent` says.
+    A session that never had a head begins wherever `parent` says; a failed turn after the head can be continued.
     """
     if session is not None and session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     pinned = parent if parent is not UNSET else expected
     free = session is None or (session.moves == 0 and parent is not UNSET)
-    if session is not None and not free and pinned is not UNSET and session.head != pinned:
+    retried = _failed_after(draft, session, parent)
+    if session is not None and not free and pinned is not UNSET and session.head != pinned and not retried:
         raise HeadMoved(session.label, pinned, session.head)
+    free = free or retried
     at = session.head if session is not None and not free else (None if pinned is UNSET else pinned)
     row = None if at is None else load_parent(draft, at)
     return Place(
         session,
         row,
-        UNSET if row is None else fork_point(draft, row, session.head_events if session else None),
+        UNSET if row is None else fork_point(draft, row, session.head_events if session and not free else None),
         compaction_for(session, row),
         _scope(draft, row),
         row.depth + 1 if row else 1,
     )
+
+
+def _failed_after(draft: Draft, session: SessionRow | None, parent: str | UnsetType | None) -> bool:
+    """A failed turn does not move the head, and may still be continued as a child: that is how it is retried."""
+    turn = draft.view.find_turn(parent) if session is not None and isinstance(parent, str) else None
+    while session is not None and turn is not None and turn.status == "failed":
+        if turn.parent == session.head:
+            return True
+        turn = None if turn.parent is None else draft.view.find_turn(turn.parent)
+    return False
 
 
 def load_parent(draft: Draft, turn: str) -> TurnRow:

@@ -22,6 +22,7 @@ from weft.ledger.model import (
     ToolResultPart,
     ToolUsePart,
     Turn,
+    repeated_id,
 )
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
 from weft.ledger.sessions import agent_name, text_of
@@ -30,10 +31,9 @@ from weft.store.port import ReadTxn, Row
 
 T = TypeVar("T")
 _COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
-_FROM = (
-    "FROM message m LEFT JOIN content c ON c.n = m.text"
-    " WHERE m.segment = ? AND m.depth BETWEEN ? AND ? ORDER BY m.depth, m.seq"
-)
+_FROM = "FROM message m LEFT JOIN content c ON c.n = m.text WHERE m.segment = ? AND m.depth BETWEEN ? AND ?"
+_MAIN = "AND (m.list IS NULL OR m.list = 'main')"
+_ORDER = "ORDER BY m.depth, m.seq"
 
 
 class Placed(Struct, frozen=True):
@@ -45,12 +45,15 @@ class Placed(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
     """The messages of a range of one segment."""
-    return _to_messages(txn, segment, txn.sql.all(f"SELECT {_COLUMNS} {_FROM}", (segment, low, high)))
+    return _to_messages(txn, segment, txn.sql.all(f"SELECT {_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
 
 
-def placed_messages(txn: ReadTxn, segment: int, depth: int, events: int | None = None) -> list[Placed]:
+def placed_messages(
+    txn: ReadTxn, segment: int, depth: int, events: int | None = None, *, main_only: bool = False
+) -> list[Placed]:
     """One turn's messages with their positions; with `events` only what so many of its events brought."""
-    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM}", (segment, depth, depth))
+    which = _MAIN if main_only else ""
+    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
     messages = _to_messages(txn, segment, [row[1:] for row in rows])
     return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
@@ -136,12 +139,12 @@ class Leaf(Struct, frozen=True):
 
 
 def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arrived: int | None) -> Iterator[Leaf]:
-    """Consecutive turns of one segment, read together: of the last one only what its first `last_events` events
-    brought. A late result that had not come by arrival number `arrived` is left out."""
+    """Consecutive turns of one segment with their main history: of the last one only what its first `last_events`
+    events brought. A late result that had not come by arrival number `arrived` is left out."""
     if not turns:
         return
     segment, span = turns[0].segment, (turns[0].segment, turns[0].depth, turns[-1].depth)
-    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM}", span)
+    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
     calls = [
         CallRow(*row)
         for row in txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth, seq", span)
@@ -180,10 +183,9 @@ def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:
 
 def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
     native = text_of(txn, row.call_id) or ""
-    repeat = f"~{row.repeated + 1}" if row.repeated else ""
     spawned = load_session_number(txn.sql, row.spawned) if row.spawned else None
     return ToolCall(
-        id=f"{turn.id}:{native}{repeat}",
+        id=f"{turn.id}:{repeated_id(native, row.repeated)}",
         call_id=native,
         turn_id=turn.id,
         name=name_of(txn, row.tool) or "",

@@ -7,9 +7,11 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import MessageRole, MoveReason, RunExit, TurnType
+from weft.kernel.errors import InvalidInput
 from weft.kernel.events import session_stream
 from weft.kernel.ledger_events import SessionMoved
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
+from weft.ledger.labels import checked_label
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import (
     NewError,
@@ -20,10 +22,14 @@ from weft.ledger.model import (
     as_usage,
 )
 from weft.ledger.places import Place, ensure_session, find_place
-from weft.ledger.scribe import Scribe, Setting
+from weft.ledger.scribe import Scribe, Setting, as_setting
 from weft.ledger.weights import expected_scope, weigh
 
 ORDINARY = Setting()
+TURN_FIELDS = tuple(
+    "session query response parent expected wait system model provider params usage tool_calls tools_spec finish_reason"
+    " error permissions_used persona".split()
+)
 
 
 class WholeTurn:
@@ -50,12 +56,15 @@ class WholeTurn:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
         self.response = as_messages(response, MessageRole.ASSISTANT, "response")
-        self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(tool_calls or ())]
+        self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(_calls(tool_calls))]
+        for call in self.calls:
+            if call.spawned_session is not None:
+                checked_label(call.spawned_session, "spawned session")
         self.usage = as_usage(usage)
         self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
         self.finish_reason, self.permissions_used = finish_reason, permissions_used
         self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
-        self.persona, self.setting = persona, Setting(**setting) if setting else ORDINARY
+        self.persona, self.setting = persona, as_setting(setting, TURN_FIELDS) if setting else ORDINARY
         asked = (model, provider, params, tools_spec, finish_reason)
         self.asks_model = bool(self.response) or any(given is not None for given in asked)
         self.weight = weigh([*self.messages, *self.response], self.calls)
@@ -91,7 +100,7 @@ class WholeTurn:
 
     def _write_call(self, scribe: Scribe, call: NewToolCall, correlation: str) -> None:
         event, call_id = scribe.call(call, correlation)
-        spawned = call.spawned_session and ensure_session(scribe.draft, call.spawned_session).id
+        spawned = None if call.spawned_session is None else ensure_session(scribe.draft, call.spawned_session).id
         scribe.result(event, call_id, call, correlation, spawned)
 
     def _write_response(self, scribe: Scribe, correlation: str, request: str | None) -> str | None:
@@ -102,6 +111,12 @@ class WholeTurn:
         for message in self.response[:-1] if final else self.response:
             scribe.message(message)
         return scribe.response(final, correlation, request=request, usage=self.usage, finish_reason=self.finish_reason)
+
+
+def _calls(given: Any) -> list[Any] | tuple[Any, ...]:
+    if given is None or isinstance(given, list | tuple):
+        return given or ()
+    raise InvalidInput(f"tool_calls is {type(given).__name__}", "it is a list of tool calls")
 
 
 def record_turn(

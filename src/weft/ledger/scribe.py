@@ -269,6 +269,8 @@ class Scribe:
 
     def _annotations(self, message: NewMessage) -> dict[str, Any]:
         """Files, lints and code blocks of a message, where it has any."""
+        if max(len(message.files), len(message.lints), len(message.codeblocks)) >= MESSAGE_ROOM:
+            raise InvalidInput(f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks")
         text, named = self.draft.put_text, self.draft.named
         files = tuple(
             FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))
@@ -350,6 +352,8 @@ class Setting:
     ) -> None:
         self.role = member(AgentRole, role, "role")
         self.reason = None if reason is None else member(RunReason, reason, "reason")
+        if tools_available is not None and not isinstance(tools_available, list | tuple):
+            raise InvalidInput(f"tools_available is {type(tools_available).__name__}", "it is a list of tool names")
         self.toolset, self.tools, self.permissions_granted = toolset, tools_available, permissions_granted
         self.thinking_config, self.effective_config = thinking_config, effective_config
         self.workspace, self.source_event_id = workspace, source_event_id
@@ -373,9 +377,23 @@ class Setting:
         return made
 
 
+SETTINGS = tuple(
+    "role reason toolset tools_available permissions_granted thinking_config effective_config workspace"
+    " source_event_id".split()
+)
+
+
+def as_setting(given: dict[str, Any], beside: tuple[str, ...]) -> Setting:
+    """The rest of a verb's keyword arguments; `beside` names those it has taken itself."""
+    if unknown := set(given) - set(SETTINGS):
+        known = ", ".join(sorted((*beside, *SETTINGS)))
+        raise InvalidInput(f"unknown argument {min(unknown)!r:.80}", f"known: {known}")
+    return Setting(**given)
+
+
 def member(enum: Any, value: Any, what: str) -> Any:
     try:
         return enum(value)
     except ValueError:
         known = ", ".join(enum)
-        raise InvalidInput(f"{what} is {value!r}", f"it is one of {known}") from None
+        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {known}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -13,42 +12,26 @@ from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
 from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
 from weft.kernel.events import session_stream
 from weft.kernel.fields import EventRef, is_name
-from weft.kernel.ledger_events import AliasAdded, SessionArchived, SessionMoved, SessionRenamed
+from weft.kernel.ledger_events import AliasAdded, CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
+from weft.ledger.arguments import checked_text
 from weft.ledger.draft import DEFAULT_AGENT, Desk, Draft, Stream
+from weft.ledger.labels import checked_label
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import HeadMove, Session
 from weft.ledger.places import create_session, load_parent
-from weft.ledger.rows import HISTORY, HistoryRow, SessionRow, load_session, load_session_number
+from weft.ledger.rows import HISTORY, HistoryRow, SessionRow, TurnRow, load_session, load_session_number
 from weft.ledger.runs import event_at
 from weft.ledger.scribe import checked_id, member
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Sql
 
-LABEL_LIMIT = 512
 DETAILS = frozenset(
     "routing_key origin origin_session_id parent_session parent_turn_id spawn_tool_call_id task_description".split()
 )
 
 
-def checked_label(label: Any, what: str = "label") -> str:
-    """Labels are words people type: printable, without spaces at the ends, and not to be mistaken for an address."""
-    if not isinstance(label, str):
-        raise InvalidInput(f"{what} is {label!r:.80}", f"a {what} is text of 1 to {LABEL_LIMIT} characters")
-    return _checked_words(label, what)
-
-
-@lru_cache(maxsize=1024)
-def _checked_words(label: str, what: str) -> str:
-    if not label or len(label) > LABEL_LIMIT:
-        raise InvalidInput(f"{what} is {label!r:.80}", f"a {what} is text of 1 to {LABEL_LIMIT} characters")
-    if not label.isprintable() or label != label.strip():
-        raise InvalidInput(f"{what} {label!r:.80} has invisible characters", "use printable characters only")
-    if any(mark in label for mark in ("~", "@{", "^")):
-        raise InvalidInput(f"{what} {label!r:.80} looks like an address", "leave out ~, ^ and @{")
-    return label
-
-
 def require_session(draft: Draft, name: str) -> SessionRow:
+    name = checked_text(name, "session")
     row = draft.view.find_session(name) or load_session(draft.sql, name)
     if row is None:
         raise NotFound("session", name, "`weft sessions` lists them")
@@ -112,6 +95,8 @@ def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | Non
             at_turn=row.id,
             from_branch=origin.id if origin else UNSET,
         )
+        if origin is not None and origin.compaction is not None and origin.head == row.id:
+            stream_of(draft, session).add(CompactionChosen, compaction=origin.compaction or None)
         draft.seal()
         return session.id
 
@@ -142,12 +127,19 @@ def move_head(
             to=turn.id if turn else None,
             before=row.head,
             why=why,
-            at=UNSET if at_event is None else at_event,
+            at=_pinned(turn, at_event),
             reason=UNSET if reason is None else draft.put_text(reason, "reason"),
         )
         draft.seal()
 
     patience.keep_trying(lambda: desk.write(work))
+
+
+def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
+    """The event a head stands at: none for a whole turn; a turn still open stands for its last event at this moment."""
+    if turn is None or (at_event is None and turn.closed):
+        return UNSET
+    return at_event or turn.digest
 
 
 def rename(desk: Desk, name: str, label: str) -> None:

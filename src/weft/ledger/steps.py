@@ -11,10 +11,12 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
 from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed
 from weft.kernel.fields import EventRef, RequestInput
+from weft.ledger.arguments import checked_text
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
+from weft.ledger.labels import checked_label
 from weft.ledger.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
-from weft.ledger.model import NewError, NewToolCall, RecordedTurn, as_messages, as_record, as_usage
-from weft.ledger.places import ensure_session, find_place
+from weft.ledger.model import NewError, NewToolCall, RecordedTurn, as_messages, as_record, as_usage, repeated_id
+from weft.ledger.places import Place, ensure_session, find_place
 from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import SessionRow, TurnRow, load_session_number
 from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
@@ -36,15 +38,23 @@ class OpenCall:
 class TurnWriter:
     """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
 
-    def __init__(self, desk: Desk, turn: str, session: str | None, lease: Lease | None, actor: str, scope: int) -> None:
-        self._desk, self._lease, self._actor, self._scope = desk, lease, actor, scope
-        self.id, self.session = turn, session
+    def __init__(self, desk: Desk, turn: str, lease: Lease, actor: str, place: Place) -> None:
+        self._desk, self._lease, self._actor, self._scope = desk, lease, actor, place.scope
+        self.id = turn
+        self.session = place.session.label if place.session else None
+        self._head = place.session.head if place.session else None
         self._correlation: str | None = None
         self._request: str | None = None
         self._message: str | None = None
         self._response_event: str | None = None
         self._calls: dict[str, OpenCall] = {}
+        self._named: dict[str, int] = {}
         self._ended = False
+
+    @property
+    def lease_key(self) -> int:
+        """Under which number the ledger holds this turn's lease."""
+        return self._lease.session
 
     def __enter__(self) -> TurnWriter:
         return self
@@ -140,9 +150,11 @@ class TurnWriter:
             return OpenCall(event, call_id, correlation)
 
         opened = self._step(step)
-        key = str(call.id)
+        native = str(call.id)
+        earlier = self._named[native] = self._named.get(native, -1) + 1
+        key = repeated_id(native, earlier)
         while key in self._calls:
-            key += "'"
+            key += "~"
         self._calls[key] = opened
         return key
 
@@ -157,9 +169,11 @@ class TurnWriter:
         duration_ms: int | None = None,
     ) -> None:
         """A tool ended."""
-        opened = self._calls.get(call)
+        opened = self._calls.get(checked_text(call, "tool call"))
         if opened is None:
             raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        if spawned_session is not None:
+            checked_label(spawned_session, "spawned session")
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         outcome = NewToolCall(
             name="-",
@@ -170,7 +184,7 @@ class TurnWriter:
         )
 
         def step(scribe: Scribe) -> None:
-            spawned = spawned_session and ensure_session(scribe.draft, spawned_session).id
+            spawned = None if spawned_session is None else ensure_session(scribe.draft, spawned_session).id
             scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
         self._step(step, weigh((), (outcome,)))
@@ -178,12 +192,11 @@ class TurnWriter:
 
     def renew(self) -> None:
         """Say that this writer is alive, while a model or a tool takes its time."""
-        if self._lease is not None:
-            lease = self._lease
-            self._desk.write(lambda draft: renew(draft, lease, self.id))
+        self._desk.write(lambda draft: renew(draft, self._lease, self.id))
 
     def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
-        """The turn is complete; the session's head moves to it in the same transaction."""
+        """The turn is complete; the session's head moves to it in the same transaction. Should facts from elsewhere
+        have moved the head meanwhile, the turn is complete beside it and the answer names no session."""
         counted = as_usage(usage)
 
         def step(scribe: Scribe, turn: TurnRow) -> str:
@@ -223,9 +236,8 @@ class TurnWriter:
     def _scribe(self, draft: Draft) -> tuple[Scribe, TurnRow]:
         turn = draft.view.turn(self.id)
         if turn.closed:
-            raise TurnClosed(self.id, turn.status) if self._ended or self._lease is None else LeaseLost(self.id)
-        if self._lease is not None:
-            renew(draft, self._lease, self.id)
+            raise TurnClosed(self.id, turn.status) if self._ended else LeaseLost(self.id)
+        renew(draft, self._lease, self.id)
         scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root)
         return scribe, turn
 
@@ -245,27 +257,28 @@ class TurnWriter:
             scribe, turn = self._scribe(draft)
             digest = step(scribe, turn)
             row = self._session_row(draft)
-            if row is not None and moves:
+            moved = row is not None and moves and row.head == self._head
+            if moved and row is not None:
                 move_with_turn(draft, row.id, self.id)
-            if self._lease is not None:
-                release(draft, self._lease)
+            release(draft, self._lease)
             draft.seal()
             return RecordedTurn(
                 id=self.id,
                 digest=digest,
                 depth=turn.depth,
                 parent_id=turn.parent,
-                session=row.label if row else None,
+                session=row.label if row and (moved or not moves) else None,
                 receipt=draft.receipt(digest),
                 response_message_id=turn.response,
             )
 
         ended = self._desk.write(work)
         self._ended = True
+        self._desk.held.pop(self._lease.session, None)
         return ended
 
     def _session_row(self, draft: Draft) -> SessionRow | None:
-        row = None if self._lease is None else load_session_number(draft.sql, self._lease.session)
+        row = None if self._lease.session < 0 else load_session_number(draft.sql, self._lease.session)
         return None if row is None else draft.view.session(row.id)
 
 
@@ -316,8 +329,10 @@ def begin_turn(
             turn_type=TurnType.NORMAL,
             setting=setting,
         )
-        lease = None if row is None else take(draft, row, epoch, owner, turn)
+        lease = take(draft, row.n if row else -draft.view.turn(turn).n, epoch, owner, turn)
         draft.seal()
-        return TurnWriter(desk, turn, row.label if row else None, lease, actor, place.scope)
+        return TurnWriter(desk, turn, lease, actor, place)
 
-    return patience.keep_trying(lambda: desk.write(work))
+    writer = patience.keep_trying(lambda: desk.write(work))
+    desk.held[writer.lease_key] = writer.id
+    return writer

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from weft.kernel.dag_events import ModelResponse, RunFinished
 from weft.ledger.model import Message, Turn
 from weft.ledger.reading import messages_between, placed_messages, to_turn
 from weft.ledger.rows import TURN, TurnRow, load_turn
-from weft.ledger.runs import stream_of
+from weft.ledger.runs import event_at, run_events, stream_of
+from weft.ledger.views.runs import usage_total
 from weft.store.port import ReadTxn, Sql, Store
 
 CHUNK = 512
@@ -62,13 +65,21 @@ class Thread:
 
     @property
     def digest(self) -> str:
-        """The id of the turn's last event, which commits to everything before it."""
-        return self._row.digest
+        """The id of the thread's last event, which commits to everything before it."""
+        if self._events is None:
+            return self._row.digest
+        with self._store.read() as txn:
+            return event_at(txn.facts, self._row, self._events - 1)
 
     @property
     def total_tokens(self) -> int:
-        """The sum over its turns."""
-        return self._row.tokens_before + (self._row.total_tokens or 0)
+        """The sum over its turns; of a turn that is shown in part, over the responses that are."""
+        if self._events is None:
+            return self._row.tokens_before + (self._row.total_tokens or 0)
+        with self._store.read() as txn:
+            shown = [found.event for found in islice(run_events(txn.facts, self._row), self._events)]
+        counted = [event.usage for event in shown if isinstance(event, ModelResponse | RunFinished)]
+        return self._row.tokens_before + sum(usage_total(usage) for usage in counted if usage is not UNSET)
 
     def _ranges(self) -> list[Range]:
         with self._store.read() as txn:

@@ -15,15 +15,16 @@ from msgspec import Struct
 
 from weft.kernel.canonical import is_canonical
 from weft.kernel.chain import GENESIS, Receipt
-from weft.kernel.contents import bytes_text, content_ref
+from weft.kernel.contents import bytes_text, content_ref, readable
 from weft.kernel.errors import Damaged, StoreError, WeftError
-from weft.kernel.events import encode
+from weft.kernel.events import Event, UnknownEvent, encode
+from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.store.facts import KEY_BYTES, FactReader
-from weft.store.port import ReadTxn, Sql, Store, WriteTxn
+from weft.store.facts import KEY_BYTES, LACKS, FactReader
+from weft.store.port import ReadTxn, Row, Sql, Store, WriteTxn
 
 Progress = Callable[[str, int, int], None]
 VIEW_TABLES: dict[str, tuple[str, ...]] = {
@@ -43,6 +44,7 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "codeblock": ("id",),
 }
 ROWS = 2048
+VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
 
 
 class Problem(Struct, frozen=True):
@@ -132,15 +134,17 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
     with store.read() as txn:
         (end,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
         while rows := txn.sql.all(
-            "SELECT n, ref, salt, digest, size, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?", (after, ROWS)
+            "SELECT n, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?", (after, ROWS)
         ):
-            for n, ref, salt, digest, size, data in rows:
+            for n, ref, salt, digest, size, shown, data in rows:
                 if data is None:
                     yield from _verify_large(txn, n, bytes(ref), size)
                 elif content_ref(salt, data) != ref:
                     yield Problem("content", bytes(ref).hex(), "its bytes do not hash to its reference")
                 elif size != len(data) or sha256(data).digest() != digest:
                     yield Problem("content", bytes(ref).hex(), "its size or plain digest is wrong")
+                elif (shown is not None or not data.isascii()) and readable(data) != shown:
+                    yield Problem("content", bytes(ref).hex(), "is not what its readable column shows")
             after = rows[-1][0]
             progress("contents", after, end or 0)
 
@@ -158,6 +162,7 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
     """Can this ledger answer for what it once acknowledged?"""
     with store.read() as txn:
         end, chain = txn.facts.tip().n, txn.facts.chain_at(receipt.n)
+        digest = txn.facts.find_event(bytes.fromhex(receipt.digest))
     where = f"{receipt.replica}/{receipt.n}"
     if receipt.replica != store.replica:
         yield Problem("receipt", where, f"this ledger is replica {store.replica}")
@@ -165,6 +170,8 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
         yield Problem("receipt", where, f"the log ends at event {end}: it was cut or rolled back")
     elif chain is None or chain.hex() != receipt.log:
         yield Problem("receipt", where, "the log says something else there: it was rewritten")
+    elif digest is None or digest > receipt.n:
+        yield Problem("receipt", where, f"no thread had the digest {receipt.digest} by then")
 
 
 # --- views ------------------------------------------------------------------------------------------------------
@@ -190,26 +197,30 @@ class StoredContents:
         return bytes_text(self._facts.content(n)) if n else None
 
 
-def project(facts: FactReader, into: Sql, until: int, progress: Progress = _silent) -> None:
-    """All views from the facts up to `until`, into an empty database."""
-    projector = Projector(into, facts, StoredContents(facts))
+def project(facts: FactReader, into: Sql, until: int, progress: Progress = _silent) -> dict[str, int]:
+    """All views from the facts up to `until`, into an empty database; and the contents that are named but missing."""
+    contents = StoredContents(facts)
+    projector = Projector(into, facts, contents)
     after = 0
+    lost: dict[str, int] = {}
     while after < until and (rows := facts.log(after)):
         for row in rows:
             if row.n > until:
                 break
             for n, line in enumerate(row.lines(), row.first):
-                _project_line(projector, n, row.at, line)
+                event = _project_line(projector, n, row.at, line)
+                lost.update((ref, n) for ref in content_refs(event) if not contents.number(ref))
             projector.flush()
         after = rows[-1].n
         progress("views", min(after, until), until)
-    mark = facts.watermark(codeblocks.VIEW)
-    codeblocks.fill(into, facts, 0, mark)
+    codeblocks.fill(into, facts, 0, facts.watermark(codeblocks.VIEW))
+    return lost
 
 
-def _project_line(projector: Projector, n: int, at: int, line: bytes) -> None:
+def _project_line(projector: Projector, n: int, at: int, line: bytes) -> Event | UnknownEvent:
     event = KINDS.decode(line)
     projector.apply(n, when_of(event, at), sha256(line).digest(), event)
+    return event
 
 
 def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
@@ -226,12 +237,15 @@ def _verify_views(store: Store, progress: Progress) -> Iterator[Problem]:
         if lookups:
             return  # the views below are computed through them
         try:
-            project(txn.facts, scratch, txn.facts.tip().n, progress)
+            lost = project(txn.facts, scratch, txn.facts.tip().n, progress)
         except (WeftError, ValueError, LookupError) as error:
             yield Problem("views", store.path, f"cannot be computed from the facts: {error}")
             return
         for table, key in VIEW_TABLES.items():
             yield from (_view_problem(table, *difference) for difference in compare(txn.sql, scratch, table, key))
+        for ref, n in lost.items():
+            if txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)) is None:
+                yield Problem("content", ref, f"event {n} refers to it and it is not here")
 
 
 def _verify_lookups(txn: ReadTxn | WriteTxn) -> Iterator[Problem]:
@@ -318,8 +332,16 @@ def rebuild(store: Store, progress: Progress = _silent) -> int:
     with store.scratch() as scratch:
         with store.read() as txn:
             until = txn.facts.tip().n
+            stale = txn.sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_STALE,))
             project(txn.facts, scratch, until, progress)
-        return changed + store.write(lambda txn: _apply(txn.sql, txn.facts, scratch, until))
+        return changed + store.write(lambda txn: _apply_and_unmark(txn, scratch, until, stale))
+
+
+def _apply_and_unmark(txn: WriteTxn, scratch: Sql, until: int, stale: Row | None) -> int:
+    """The mark goes with the differences, unless another content came while they were computed."""
+    if stale is not None:
+        txn.sql.run("DELETE FROM local WHERE key = ? AND value = ?", (VIEWS_STALE, stale[0]))
+    return _apply(txn.sql, txn.facts, scratch, until)
 
 
 def _renew_lookups(txn: WriteTxn) -> int:

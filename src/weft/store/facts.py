@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 KEY_BYTES = 8
 HELD_AT_ONCE = 256
 LEDGER_SCOPE = 0
+LACKS = "lacks:"
+"""Local state: a row per content that came events name and that did not come with them."""
 
 
 class Tip(Struct, frozen=True, gc=False):
@@ -268,7 +270,7 @@ class FactWriter(FactReader):
     def __init__(self, sql: Sql, tail: Tail, tip: Tip, random_bytes: Callable[[int], bytes], now_ms: int) -> None:
         super().__init__(sql)
         self._tail, self._tip = tail, tip
-        self._random_bytes, self._now_ms = random_bytes, now_ms
+        self._random_bytes, self.now_ms = random_bytes, now_ms
         self._fresh: dict[tuple[int, bytes], Stored] = {}
         self._rows: list[tuple[object, ...]] = []
         self._next = tail.seen + 1
@@ -302,7 +304,10 @@ class FactWriter(FactReader):
 
     def content(self, n: int) -> bytes:
         held = [row[-1] for row in self._rows if row[0] == n and row[-1] is not None]
-        return held[0] if held else super().content(n)  # type: ignore[return-value]
+        if not held:
+            parts = [part for content, _, part in self._parts if content == n]
+            return b"".join(parts) if parts else super().content(n)
+        return held[0]  # type: ignore[return-value]
 
     def _indexed(self, scope: int, digest: bytes) -> Stored | None:
         """Most contents are new, and one probe of the lookup view says so."""
@@ -341,7 +346,7 @@ class FactWriter(FactReader):
         self._tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids))
         self.sql.run(
             "INSERT INTO log(n, count, at, chain, events) VALUES (?, ?, ?, ?, ?)",
-            (self._tip.n, len(lines), self._now_ms, self._tip.chain, b"\n".join(lines)),
+            (self._tip.n, len(lines), self.now_ms, self._tip.chain, b"\n".join(lines)),
         )
         return first
 
@@ -381,7 +386,7 @@ class LookupView:
         rows = self.facts.log(mark, self.BATCH // 8)
         keys = [(sha256(line).digest()[:KEY_BYTES], n) for row in rows for n, line in enumerate(row.lines(), row.first)]
         if keys:
-            self.sql.run_many("INSERT INTO lookup_event(key, n) VALUES (?, ?)", sorted(keys))
+            self.sql.run_many("INSERT INTO lookup_event(key, n) VALUES (?, ?) ON CONFLICT DO NOTHING", sorted(keys))
             self._mark("lookup_event", rows[-1].n)
         return bool(keys)
 
@@ -394,8 +399,8 @@ class LookupView:
             return False
         refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
         digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest is not None)
-        self.sql.run_many("INSERT INTO lookup_content(key, n) VALUES (?, ?)", refs)
-        self.sql.run_many("INSERT INTO lookup_bytes(scope, key, n) VALUES (?, ?, ?)", digests)
+        self.sql.run_many("INSERT INTO lookup_content(key, n) VALUES (?, ?) ON CONFLICT DO NOTHING", refs)
+        self.sql.run_many("INSERT INTO lookup_bytes(scope, key, n) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", digests)
         self._mark("lookup_content", rows[-1][0])
         return True
 

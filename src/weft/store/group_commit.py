@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from weft.kernel.errors import NotApplicable
+
 T = TypeVar("T")
 
 MAX_JOBS = 64
@@ -48,11 +50,14 @@ class GroupCommit(Generic[T]):
 
     def __init__(self, commit: Callable[[Sequence[Job[T]]], None]) -> None:
         self._commit = commit
-        self._guard = threading.Lock()
+        self._guard = threading.Condition(threading.Lock())
         self._waiting: deque[Job[T]] = deque()
         self._led = False
+        self._leader = 0
 
     def submit(self, work: T, weight: int = 0) -> Any:
+        if self._leader == threading.get_ident():
+            raise NotApplicable("a write was begun inside another one", "finish the first, then write again")
         job = Job(work, weight)
         with self._guard:
             self._waiting.append(job)
@@ -77,8 +82,15 @@ class GroupCommit(Generic[T]):
                     self._appoint()
             raise
 
+    def rest(self) -> None:
+        """Return once nothing is under way; the caller has seen to it that nothing new comes."""
+        with self._guard:
+            while self._led and self._leader != threading.get_ident():
+                self._guard.wait()
+
     def _lead(self, own: Job[T]) -> None:
         batch: list[Job[T]] = []
+        self._leader = threading.get_ident()
         try:
             while not own.settled:
                 batch = self._take()
@@ -102,6 +114,7 @@ class GroupCommit(Generic[T]):
             return batch
 
     def _hand_over(self, batch: Sequence[Job[T]], own: Job[T]) -> None:
+        self._leader = 0
         for job in batch:
             if job is not own:
                 job.wake()
@@ -114,3 +127,5 @@ class GroupCommit(Generic[T]):
         if self._led:
             self._waiting[0].leads = True
             self._waiting[0].wake()
+        else:
+            self._guard.notify_all()

@@ -12,13 +12,22 @@ _PROC = Path("/proc")
 def process_owner() -> str:
     """`machine/pid/start`: unique until the machine restarts, and then recognisably dead."""
     pid = os.getpid()
-    return f"{_machine()}/{pid}/{_started(pid)}"
+    return f"{_machine()}/{pid}/{_started(pid) or ''}"
 
 
 def is_dead(owner: str) -> bool:
     """True only where it is certain; an owner elsewhere, or where the system does not tell, may be alive."""
     machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
-    return bool(machine) and machine == _machine() and pid.isdigit() and _started(int(pid)) != started
+    if not machine or machine != _machine() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    now = _started(int(pid))
+    return now is not None and now != started
 
 
 @lru_cache(maxsize=1)
@@ -31,10 +40,10 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str:
-    """The kernel's start time of a process; empty when there is no such process, or only its remains."""
+def _started(pid: int) -> str | None:
+    """The kernel's start time of a process, empty for the mere remains of one; None where it does not tell."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return None
     return "" if fields[0] in ("Z", "X") else fields[19]

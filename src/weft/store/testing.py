@@ -248,13 +248,16 @@ class StoreContract:
                 txn.sql.all("SELECT * FROM nowhere")
             assert append(store, "a") == 1
 
-    def test_a_key_that_is_taken_is_a_collision(self, tmp_path: Path) -> None:
+    def test_a_minted_id_that_is_taken_is_a_collision(self, tmp_path: Path) -> None:
+        def add(txn: WriteTxn, name: str) -> None:
+            txn.sql.run("INSERT INTO program(id, kind, name) VALUES ('P', 'agent', ?)", (name,))
+
         with self.store(tmp_path) as store:
-            store.write(lambda txn: txn.sql.run("INSERT INTO local(key, value) VALUES ('k', 'first')"))
+            store.write(lambda txn: add(txn, "first"))
             with refuses(IdCollision):
-                store.write(lambda txn: txn.sql.run("INSERT INTO local(key, value) VALUES ('k', 'second')"))
+                store.write(lambda txn: add(txn, "second"))
             with store.read() as txn:
-                assert txn.sql.one("SELECT value FROM local WHERE key = 'k'") == ("first",)
+                assert txn.sql.all("SELECT name FROM program") == [("first",)]
 
     # --- reading ------------------------------------------------------------------------------------------------
 

@@ -91,6 +91,9 @@ class Projector:
         """A session's branch is the chain this ledger follows; another replica's branch is kept but moves nothing."""
         moment.row = session = self.session(event.stream[8:])
         if event.prev is None or bytes.fromhex(event.prev) != session.last_event:
+            aside = BRANCHES.get(type(event))
+            if aside is not None:
+                aside(self, moment, event)
             return
         if handler is not None:
             handler(self, moment, event)
@@ -230,6 +233,8 @@ Handlers = dict[type, Handler]
 RUN: Handlers = {}
 SESSIONS: Handlers = {}
 OTHERS: Handlers = {}
+BRANCHES: Handlers = {}
+"""What an event does that lies on another replica's branch of a session."""
 
 
 class Beginning(Struct, frozen=True):

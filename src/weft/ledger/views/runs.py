@@ -9,7 +9,9 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import CallState, RunExit, TurnStatus
+from weft.kernel.events import UnknownEvent
 from weft.kernel.fields import (
     ImageFact,
     MessageFact,
@@ -21,6 +23,7 @@ from weft.kernel.fields import (
     ToolUseFact,
     Usage,
 )
+from weft.kernel.ulid import offset
 from weft.ledger.rows import CallRow, MessageRow, TurnRow
 from weft.ledger.runs import place_of_event, position_in_run
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
@@ -45,7 +48,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
             None, None, event.role, view.name(event.toolset), _tools(view, event.tools),
             view.number(event.permissions_granted), None,
             None, None, None, None, None, None,
-            parent.tokens_before + (parent.total_tokens or 0) if parent else 0,
+            added(parent.tokens_before, parent.total_tokens) if parent else 0,
             None, 0, 0, 1, moment.event_id,
             None if event.reason is UNSET else event.reason,
             view.number(event.source_event), view.number(event.workspace),
@@ -105,6 +108,15 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
     _count(row, event.usage)
 
 
+@handles(UnknownEvent, RUN)
+def _unknown(view: Projector, moment: Moment, event: UnknownEvent) -> None:
+    """A message of a later form cannot be shown, but it has its number: those after it count on."""
+    row: TurnRow = moment.row
+    expected = offset(row.id, row.messages + 1)
+    if any(isinstance(value, dict) and value.get("id") == expected for value in event.fields.values()):
+        row.messages += 1
+
+
 @handles(dag.HistoryAppend, RUN)
 def _history_append(view: Projector, moment: Moment, event: dag.HistoryAppend) -> None:
     row: TurnRow = moment.row
@@ -122,8 +134,13 @@ def _count(row: TurnRow, usage: Usage | UnsetType) -> None:
         return
     for field in TOKENS:
         if (value := getattr(usage, field)) is not UNSET:
-            setattr(row, field, (getattr(row, field) or 0) + value)
-    row.total_tokens = (row.total_tokens or 0) + usage_total(usage)
+            setattr(row, field, added(getattr(row, field), value))
+    row.total_tokens = added(row.total_tokens, usage_total(usage))
+
+
+def added(before: int | None, tokens: int | None) -> int:
+    """Sums stop at the largest number that every reader holds exactly; no real thread comes near it."""
+    return min((before or 0) + (tokens or 0), MAX_INTEGER)
 
 
 def usage_total(usage: Usage) -> int:
@@ -264,7 +281,7 @@ def _late_call(view: Projector, event: dag.ToolResult) -> CallRow | None:
     """A result that came after its turn had ended lies in the ledger's stream and never changes the turn's digest."""
     turn, _ = place_of_event(view.sql, view.facts, event.call.event_id)
     row = view.call(turn, bytes.fromhex(event.call.event_id))
-    if row is not None and row.outcome != "ok":
+    if row is not None and row.outcome == "interrupted":
         row.outcome = None
     return row
 
@@ -295,7 +312,10 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
 
 @handles(own.CompactionRecorded, RUN)
 def _compaction_recorded(view: Projector, moment: Moment, event: own.CompactionRecorded) -> None:
+    """A turn has one; another one changes nothing."""
     row: TurnRow = moment.row
+    if view.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (row.id,)) is not None:
+        return
     view.sql.run(
         "INSERT INTO compaction(turn, segment, depth, summary, through, first_kept, turns_summarized, type, model,"
         " provider, tokens_before, tokens_after, summary_tokens, summarization_input_tokens,"

@@ -7,27 +7,31 @@ from msgspec import UNSET
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.contents import showable
-from weft.kernel.enums import TurnType
+from weft.kernel.enums import SessionStatus, TurnType
+from weft.kernel.events import Event
+from weft.ledger.labels import LABEL_LIMIT, cleaned_label
 from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
 from weft.ledger.runs import position_in_run
-from weft.ledger.views.projector import OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
+from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 
 
-def _text(view: Projector, ref: str) -> str | None:
-    """A label or a name as a column holds it."""
+def _label(view: Projector, ref: str) -> str | None:
+    """A label or an alias as people can type it, whoever wrote it; None when there is none."""
     text = view.contents.content_text(view.contents.number(ref))
-    return None if text is None else showable(text)
+    return cleaned_label(text) or None if text else None
 
 
 @handles(own.AgentCreated, OTHERS)
 def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> None:
-    program = event.stream.partition(":")[2]
-    name = _text(view, event.name) or program
-    taken = view.sql.one("SELECT 1 FROM program WHERE name = ?", (name,))
-    view.sql.run(
-        "INSERT INTO program(id, kind, name) VALUES (?, 'agent', ?)",
-        (program, f"{name} ({program})" if taken else name),
-    )
+    """The first one names the agent; another one in the same stream changes nothing."""
+    kind, _, program = event.stream.partition(":")
+    if kind != "program" or view.sql.one("SELECT 1 FROM program WHERE id = ?", (program,)) is not None:
+        return
+    text = view.contents.content_text(view.contents.number(event.name)) or program
+    name = showable(text[:LABEL_LIMIT])
+    while view.sql.one("SELECT 1 FROM program WHERE name = ?", (name,)) is not None:
+        name = f"{name} ({program})"
+    view.sql.run("INSERT INTO program(id, kind, name) VALUES (?, 'agent', ?)", (program, name))
 
 
 @begins(own.SessionCreated, "session:")
@@ -38,7 +42,7 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
     view.add_session(
         SessionRow(
             max([highest or 0, *(row.n for row in view.new_sessions)]) + 1, session,
-            _free_label(view, event, session), event.persona,
+            _free_label(view, event, session, _label(view, event.label)), event.persona,
             None, None, None, None, 0, moment.when, moment.event_id, "active", "created", None,
             plain(event.parent_session), plain(event.parent_turn),
             view.number(event.spawn_tool_call), view.number(event.task_description),
@@ -48,18 +52,28 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
     )  # fmt: skip
 
 
-def _free_label(view: Projector, event: own.SessionCreated | own.SessionRenamed, session: str) -> str:
+def _free_label(view: Projector, event: Event, session: str, label: str | None) -> str:
     """The label, or `replica/label` where another replica's session brings one that is taken here."""
-    label = _text(view, event.label) or session
-    while _label_taken(view, label, session):
-        label = f"{str(plain(event.replica) or 'imported')[-6:].lower()}/{label}"
-    return label
+    free = label or session
+    prefix = "imported" if event.replica is UNSET else event.replica[-6:].lower()
+    while _label_taken(view, free, session):
+        free = f"{prefix}/{free}"
+    return free
 
 
 def _label_taken(view: Projector, label: str, session: str) -> bool:
+    """Does it lead to another session, by label or by alias?"""
     fresh = any(row.label == label and row.id != session for row in view.new_sessions)
-    stored = "SELECT 1 FROM session WHERE label = ? AND status <> 'deleted' AND id <> ?"
-    return fresh or view.sql.one(stored, (label, session)) is not None
+    labels = "SELECT 1 FROM session WHERE label = ? AND status <> 'deleted' AND id <> ?"
+    return fresh or view.sql.one(labels, (label, session)) is not None or _alias_taken(view, label, session)
+
+
+def _alias_taken(view: Projector, alias: str, session: str) -> bool:
+    aliases = (
+        "SELECT 1 FROM alias a JOIN session s ON s.n = a.session"
+        " WHERE a.alias = ? AND s.status <> 'deleted' AND s.id <> ?"
+    )
+    return view.sql.one(aliases, (alias, session)) is not None
 
 
 @handles(own.SessionMoved, SESSIONS)
@@ -81,14 +95,15 @@ def _move(
     view: Projector, moment: Moment, turn: TurnRow | None, events: int | None, when: int, why: str, reason: int | None
 ) -> None:
     session: SessionRow = moment.row
-    if session.head is not None and (turn is None or turn.parent != session.head):
-        _depart(view, session)
+    elsewhere = turn is None or turn.id != session.head
+    if session.head is not None and elsewhere and (turn is None or turn.parent != session.head):
+        _depart(view, session, session.head_segment, session.head_depth)
         session.compaction = None if session.compaction else session.compaction
     session.head = turn.id if turn else None
     session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
     session.head_events = events
     session.lifecycle = "active"
-    if turn is not None and turn.type == TurnType.COMPACTION:
+    if turn is not None and elsewhere and turn.type == TurnType.COMPACTION:
         session.compaction = None
     session.since = max(session.since, when)
     view.history.append(
@@ -100,30 +115,42 @@ def _move(
     session.moves += 1
 
 
-def _depart(view: Projector, session: SessionRow) -> None:
+def _depart(view: Projector, session: SessionRow, segment: int | None, depth: int | None) -> None:
     view.sql.run(
         "INSERT INTO departure(segment, session, depth) VALUES (?, ?, ?) ON CONFLICT (segment, session)"
         " DO UPDATE SET depth = CASE WHEN excluded.depth > depth THEN excluded.depth ELSE depth END",
-        (session.head_segment, session.n, session.head_depth),
+        (segment, session.n, depth),
     )
+
+
+@handles(own.SessionMoved, BRANCHES)
+def _moved_elsewhere(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
+    """Another replica's branch of this session stood at a turn; here its label does not follow."""
+    turn = None if event.to is None else view.turn(event.to)
+    if turn is not None:
+        _depart(view, moment.row, turn.segment, turn.depth)
 
 
 @handles(own.SessionArchived, SESSIONS)
 def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
-    moment.row.status = event.status
+    row: SessionRow = moment.row
+    if row.status == SessionStatus.DELETED and event.status != SessionStatus.DELETED:
+        row.label = _free_label(view, event, row.id, row.label)
+    row.status = event.status
     view.memory.labels.clear()
 
 
 @handles(own.SessionRenamed, SESSIONS)
 def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed) -> None:
-    moment.row.label = _free_label(view, event, moment.row.id)
+    moment.row.label = _free_label(view, event, moment.row.id, _label(view, event.label))
     view.memory.labels.clear()
 
 
 @handles(own.AliasAdded, SESSIONS)
 def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
-    alias = _text(view, event.alias)
-    if alias is not None:
+    """One that leads to another session here stays with it."""
+    alias = _label(view, event.alias)
+    if alias is not None and not _alias_taken(view, alias, moment.row.id):
         view.sql.run(
             "INSERT INTO alias(alias, session, created_at, reason) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (alias) DO UPDATE SET session = excluded.session, reason = excluded.reason",

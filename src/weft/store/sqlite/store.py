@@ -12,12 +12,24 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any, TypeVar
 
 import apsw
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import IdCollision, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed, Unsupported
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES
+from weft.kernel.errors import (
+    ContentTooLarge,
+    Damaged,
+    IdCollision,
+    LedgerMissing,
+    LogCut,
+    ReadOnlyLedger,
+    StoreError,
+    StoreFailed,
+    Unsupported,
+)
 from weft.kernel.ulid import UlidSource
 from weft.store.facts import FactReader, FactWriter, LookupView, Stored, Tail, Tip, local_value
 from weft.store.group_commit import GroupCommit, Job
@@ -39,6 +51,13 @@ T = TypeVar("T")
 Work = Callable[[WriteTxn], Any]
 POLL_SECONDS = 0.02
 CLOSE_LAG = 256
+SPOOL_BYTES = 4 * 1024 * 1024
+MINTED = ("turn.id", "session.id", "program.id")
+
+
+def _succeed(results: Sequence[tuple[Job[Any], Any]]) -> None:
+    for job, result in results:
+        job.succeed(result)
 
 
 class _SqliteBase:
@@ -58,6 +77,7 @@ class _SqliteBase:
         self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
         self._pid = os.getpid()
         self._closed = False
+        self._lookups_fill = True
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -67,12 +87,33 @@ class _SqliteBase:
         if self.read_only:
             raise ReadOnlyLedger(self.path)
         result: T = self._jobs.submit(work, weight)
-        if self._tail.is_long:
-            self.catch_up()
+        if self._tail.is_long and self._lookups_fill:
+            self._fill_lookups()
         return result
 
+    def _fill_lookups(self) -> None:
+        """Between appends. What was acknowledged is durable, so a failure here is nobody's: lookups then scan, and
+        `verify` names what is wrong."""
+        try:
+            self.catch_up()
+        except StoreError:
+            self._lookups_fill = False
+
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
-        return self.write(lambda txn: txn.facts.put_stream(chunks, scope))
+        """The caller's chunks are gathered before the writers' lock is taken: they may take their time."""
+        with SpooledTemporaryFile(SPOOL_BYTES, dir=self._spool_folder()) as spool:
+            size = 0
+            for chunk in chunks:
+                size += len(chunk)
+                if size > MAX_CONTENT_BYTES:
+                    raise ContentTooLarge(MAX_CONTENT_BYTES)
+                spool.write(chunk)
+            spool.seek(0)
+            return self.write(lambda txn: txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope), size)
+
+    def _spool_folder(self) -> str | None:
+        """Where large contents wait: beside the ledger, not where others can look."""
+        return None
 
     def catch_up(self) -> None:
         """Fill the lookup views in transactions of their own, so that writers get their turn in between."""
@@ -127,27 +168,37 @@ class _SqliteBase:
         """The transaction is durable."""
 
     def _commit(self, jobs: Sequence[Job[Work]]) -> None:
-        """One transaction for all of them. Every job is settled when this returns, none before the commit."""
+        """One transaction for all of them. Once it is durable every job has succeeded, whatever happens after."""
         results: list[tuple[Job[Work], Any]] = []
+        committing, sql = False, None
         try:
             with self._exclusive():
                 sql = self._writer()
                 sql.run("BEGIN IMMEDIATE")
                 tip = self._run_all(sql, jobs, results)
+                committing = True
                 sql.run("COMMIT")
+                _succeed(results)
                 self._version = sql.connection.data_version()
                 self._committed(tip)
         except BaseException as error:  # whatever it was, every waiting caller must hear of it
+            if committing and sql and not isinstance(error, apsw.Error) and not sql.connection.in_transaction:
+                _succeed(results)
             self._discard_writer()
-            failure = store_error(error, self.path) if isinstance(error, apsw.Error) else error
-            for job in jobs:
-                if job.error is None:
-                    job.fail(failure)
+            self._fail_unsettled(jobs, error)
             if not isinstance(error, Exception):
                 raise
-            return
-        for job, result in results:
-            job.succeed(result)
+
+    def _fail_unsettled(self, jobs: Sequence[Job[Work]], error: BaseException) -> None:
+        if isinstance(error, apsw.Error):
+            failure: BaseException = store_error(error, self.path)
+        elif isinstance(error, Exception):
+            failure = error
+        else:
+            failure = StoreFailed(f"{self.path}: the commit was interrupted")
+        for job in jobs:
+            if not job.settled:
+                job.fail(failure)
 
     def _run_all(self, sql: SqliteSql, jobs: Sequence[Job[Work]], results: list[tuple[Job[Work], Any]]) -> Tip:
         tip, undisturbed, alone = self._start(sql), self._tip is not None, len(jobs) == 1
@@ -182,7 +233,9 @@ class _SqliteBase:
 
     def _work_error(self, error: Exception) -> Exception:
         if isinstance(error, apsw.ConstraintError):
-            return IdCollision(str(error))
+            if any(column in str(error) for column in MINTED):
+                return IdCollision(str(error))
+            return Damaged(f"{self.path}: the views do not fit the facts ({error})", "run `weft rebuild`")
         return store_error(error, self.path) if isinstance(error, apsw.Error) else error
 
     def _introduce(self, connection: apsw.Connection) -> None:
@@ -305,6 +358,9 @@ class SqliteStore(_SqliteBase):
     def _exclusive(self) -> Any:
         return self._file_lock
 
+    def _spool_folder(self) -> str:
+        return str(Path(self.path).absolute().parent)
+
     def _committed(self, tip: Tip) -> None:
         if self._head_file is not None and tip.n:
             with suppress(OSError):  # the append is durable all the same; the head lags, as it may after a crash
@@ -329,7 +385,10 @@ class SqliteStore(_SqliteBase):
             finally:
                 if sql.connection.in_transaction:
                     sql.run("COMMIT")
-                self._pool.append(sql)
+                if self._closed:
+                    sql.connection.close()
+                else:
+                    self._pool.append(sql)
 
     def _reader(self) -> SqliteSql:
         with translated(self.path):
@@ -353,19 +412,20 @@ class SqliteStore(_SqliteBase):
         aside.rename(target)
 
     def close(self) -> None:
+        """Let what is under way end, then release everything; a reader still at work closes its own connection."""
         if self._closed or os.getpid() != self._pid:
             return
-        try:
-            if not self.read_only and len(self._tail.by_digest) > CLOSE_LAG:
-                self.catch_up()
-        finally:
-            self._release()
+        if not self.read_only and len(self._tail.by_digest) > CLOSE_LAG and self._lookups_fill:
+            self._fill_lookups()
+        self._closed = True
+        self._jobs.rest()
+        self._release()
 
     def _release(self) -> None:
-        self._closed = True
-        for sql in [*self._pool, *([self._write_sql] if self._write_sql else [])]:
-            sql.connection.close()
-        self._pool.clear()
+        while self._pool:
+            self._pool.pop().connection.close()
+        if self._write_sql is not None:
+            self._write_sql.connection.close()
         for beside in (self._file_lock, self._head_file):
             if beside is not None:
                 beside.close()
@@ -428,4 +488,6 @@ class MemoryStore(_SqliteBase):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._sql.connection.close()
+            self._jobs.rest()
+            with self._turn:
+                self._sql.connection.close()

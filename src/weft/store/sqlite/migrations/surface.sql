@@ -54,11 +54,10 @@ CREATE VIEW threads AS
         t.depth,
         COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
         (SELECT lower(hex(digest)) FROM content WHERE n = t.system) AS system_prompt_hash,
-        (SELECT s.label || '#' || t.depth FROM session s
-            WHERE s.n = t.session AND s.status <> 'deleted' AND t.status = 'completed' AND (
-                NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n)
-                OR NOT EXISTS (SELECT 1 FROM turn o WHERE o.session = s.n AND o.depth = t.depth AND o.n > t.n
-                    AND o.status = 'completed'))) AS thread_key
+        (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND s.status <> 'deleted' AND (
+            (t.status = 'completed' AND NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n))
+            OR (SELECT h.turn FROM history h WHERE h.session = s.n AND h.depth = t.depth AND h.why = 'turn'
+                ORDER BY h.k DESC LIMIT 1) = t.id)) AS thread_key
     FROM turn t;
 
 CREATE VIEW sessions AS

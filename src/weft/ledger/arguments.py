@@ -1,0 +1,55 @@
+"""Arguments as they must be before anything looks at them: what does not fit is refused in words, never by accident."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.errors import InvalidInput, StoreError
+
+
+def checked_text(value: Any, what: str) -> str:
+    """Text that a database can be asked for."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} is {value!r:.80}, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} {value!r:.80} has a lone surrogate, which nothing is called by") from None
+    return value
+
+
+def checked_number(value: Any, what: str) -> int:
+    if type(value) is not int or abs(value) > MAX_INTEGER:
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
+    return value
+
+
+def checked_count(value: Any, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_INTEGER:
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number from 0")
+    return value
+
+
+def checked_seconds(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is a number of seconds from 0")
+    return min(value, MAX_INTEGER)
+
+
+def checked_path(value: Any, what: str) -> Path:
+    """A path in words; `os.PathLike` counts, bytes do not."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidInput(f"{what} is {value!r:.80}", "give a path as text")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} {text!r:.80} cannot be the name of a file") from None
+    return Path(text)
+
+
+def path_error(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: {error.strerror or error}", "check the path and its permissions")

@@ -1,0 +1,190 @@
+"""Arguments that nobody should pass: every verb refuses them in words, and nothing is recorded."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import grow, problems
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound, StoreError, WeftError
+from weft.ledger.ledger import Ledger
+from weft.ledger.model import StoredContent
+
+SURROGATE = "\ud800"
+DIGITS = "9" * 5000
+ODD: list[Any] = [
+    None, 5, -1, 2**70, 1.5, float("nan"), True, b"bytes", "", " ", SURROGATE, "a\0b", [], {"a": 1}, object(), (1, 2),
+    f"main~{DIGITS}", f"main#{DIGITS}", f"main@{{{DIGITS}}}", f"main@{{{DIGITS} days ago}}", "main@{²}", "~", "@{1}",
+    "main@{0001-01-01T00:00:00+23:59}", "main@{999999999999 years ago}", bytearray(b"x"),
+]  # fmt: skip
+
+READS = """session resolve turn thread messages message tool_calls compaction codeblocks children tree events reflog
+    sessions_containing""".split()
+WRITES: dict[str, Callable[[Ledger, Any], Any]] = {
+    "session": lambda ledger, odd: ledger.record_turn(session=odd, query="q", wait=0),
+    "parent": lambda ledger, odd: ledger.record_turn(query="q", parent=odd),
+    "expected": lambda ledger, odd: ledger.begin_turn(session="main", expected=odd, wait=0).interrupt(),
+    "wait": lambda ledger, odd: ledger.record_turn(session="main", query="q", wait=odd) if odd != 2**70 else None,
+    "model": lambda ledger, odd: ledger.record_turn(session="main", query="q", model=odd),
+    "persona": lambda ledger, odd: ledger.record_turn(query="q", persona=odd),
+    "tool_calls": lambda ledger, odd: ledger.record_turn(query="q", tool_calls=odd),
+    "tools_available": lambda ledger, odd: ledger.record_turn(query="q", tools_available=odd),
+    "message role": lambda ledger, odd: ledger.record_turn(query={"role": odd, "content": "x"}),
+    "compaction": lambda ledger, odd: ledger.record_compaction(summary="s", session=odd, wait=0),
+    "late": lambda ledger, odd: ledger.record_late_result("main", odd, result=1),
+    "content": lambda ledger, odd: ledger.put_content(odd),
+    "stored content": lambda ledger, odd: ledger.record_turn(query=StoredContent(odd, 1)),
+    "alias": lambda ledger, odd: ledger.add_alias("al", odd),
+    "rename": lambda ledger, odd: (ledger.rename_session("main", odd), ledger.rename_session(odd, "main")),
+    "restore": lambda ledger, odd: ledger.restore_session("main", odd),
+    "move": lambda ledger, odd: ledger.move_head(odd, new=None),
+    "fork": lambda ledger, odd: ledger.fork(odd, label="made"),
+    "import": lambda ledger, odd: ledger.import_facts(odd),
+    "head at": lambda ledger, odd: ledger.head_at("main", odd),
+    "log": lambda ledger, odd: ledger.log(odd),
+    "limit": lambda ledger, odd: ledger.reflog("main", limit=odd),
+    "changes": lambda ledger, odd: list(ledger.changes(odd)),
+    "read content": lambda ledger, odd: list(ledger.read_content(odd)),
+    "receipt": lambda ledger, odd: list(ledger.verify(receipt=odd, facts=False, views=False)),
+}
+
+
+def is_refused_in_words(call: Callable[[], Any]) -> None:
+    """Answered, or refused by one of ours; any other exception fails the test."""
+    with suppress(WeftError):
+        call()
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_reading_verbs_refuse_odd_names_in_words(ledger: Ledger, verb: str) -> None:
+    grow(ledger, "main", "a")
+    for odd in ODD:
+        with pytest.raises(WeftError):
+            getattr(ledger, verb)(odd)
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_no_verb_answers_an_odd_argument_with_an_accident(ledger: Ledger, verb: str) -> None:
+    grow(ledger, "main", "a")
+    for odd in ODD:
+        is_refused_in_words(partial(WRITES[verb], ledger, odd))
+    assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1, "1", None])
+def test_waiting_takes_a_number_of_seconds(ledger: Ledger, seconds: Any) -> None:
+    with pytest.raises(InvalidInput, match="wait"):
+        list(ledger.changes(wait=seconds))
+
+
+def test_a_missing_path_is_an_error_of_the_machine(disk: Ledger, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere" / "file"
+    for verb in (disk.import_facts, disk.export_facts, disk.backup):
+        with pytest.raises(StoreError) as error:
+            verb(nowhere)
+        assert error.value.hint
+
+
+def test_text_is_no_content_until_it_is_bytes(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="str"):
+        ledger.put_content("text")
+    with pytest.raises(InvalidInput, match="chunk"):
+        ledger.put_content(["text"])
+    assert ledger.stats()["contents"] == 0
+
+
+def test_sums_of_tokens_stop_at_the_largest_exact_number(ledger: Ledger) -> None:
+    most = 2**53 - 1
+    for _ in range(3):
+        grow(ledger, "main", "q", usage={"input_tokens": most})
+    with ledger.begin_turn(session="main") as writer:
+        for _ in range(3):
+            writer.response("r", usage={"input_tokens": most})
+        writer.finish()
+    assert ledger.turn("main").usage.input_tokens == most
+    assert ledger.record_turn(session="main", query="on and on").depth == 5
+    with pytest.raises(InvalidInput, match="add up"):
+        ledger.record_turn(query="q", usage={"input_tokens": most, "output_tokens": 1})
+    assert problems(ledger) == []
+
+
+def test_a_whole_turn_id_means_that_turn_whatever_sessions_are_called(ledger: Ledger) -> None:
+    first, second = grow(ledger, "main", "a", "b")
+    ledger.fork(second, label=first)
+    ledger.create_session("routed", routing_key=first)
+    assert ledger.resolve(first) == ledger.resolve(first.lower()) == first
+
+
+@pytest.mark.parametrize("path", [None, b"ledger.db", 5, "", "a\0b"])
+def test_a_ledger_is_opened_by_a_path_in_words(path: Any) -> None:
+    with pytest.raises(InvalidInput, match="path"):
+        weft.open(path)
+
+
+def test_a_ledger_in_memory_is_never_only_read(open_ledger: OpenLedger) -> None:
+    with pytest.raises(InvalidInput, match="memory"):
+        open_ledger(":memory:", read_only=True)
+
+
+def test_a_call_id_given_twice_has_one_spelling_everywhere(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        keys = [writer.tool_call("t", id="c") for _ in range(2)]
+        writer.tool_result(keys[0], 1)
+        keys.append(writer.tool_call("t", id="c"))
+        writer.interrupt()
+    assert keys == ["c", "c~2", "c~3"]
+    calls = ledger.tool_calls("main")
+    assert [call.id for call in calls] == [f"{writer.id}:{key}" for key in keys]
+    ledger.record_late_result("main", calls[2].id, result="third")
+    ledger.record_late_result("main", "c~2", result="second")
+    assert [(call.call_id, call.result) for call in ledger.tool_calls("main")] == [
+        ("c", 1), ("c", "second"), ("c", "third"),
+    ]  # fmt: skip
+    with pytest.raises(NotFound):
+        ledger.record_late_result("main", "c~4", result=1)
+    assert problems(ledger) == []
+
+
+def test_a_compaction_that_keeps_the_first_turn_summarises_nothing(ledger: Ledger) -> None:
+    first, _ = grow(ledger, "main", "a", "b")
+    with pytest.raises(NotApplicable, match="nothing"):
+        ledger.record_compaction(session="main", summary="s", first_kept=first)
+
+
+def test_an_unknown_argument_is_refused_with_the_known_ones(ledger: Ledger) -> None:
+    for verb in (ledger.record_turn, ledger.begin_turn):
+        with pytest.raises(InvalidInput, match="modle") as error:
+            verb(session="main", modle="m")
+        assert "workspace" in error.value.hint
+    with pytest.raises(InvalidInput, match="tools_available"):
+        ledger.record_turn(query="q", tools_available="read")
+    assert ledger.sessions() == []
+
+
+def test_two_pins_that_differ_are_refused(ledger: Ledger) -> None:
+    first, second = grow(ledger, "main", "a", "b")
+    with pytest.raises(InvalidInput, match="expected"):
+        ledger.record_turn(session="main", query="q", parent=second, expected=first)
+    assert ledger.record_turn(session="main", query="q", parent=second, expected=second).parent_id == second
+
+
+def test_a_spawned_session_is_called_what_people_can_type(ledger: Ledger) -> None:
+    for label in ("a\0b", "a~1", " a", SURROGATE, ""):
+        with pytest.raises(InvalidInput):
+            ledger.record_turn(session="main", query="q", tool_calls=[{"name": "t", "spawned_session": label}])
+    with ledger.begin_turn(session="main") as writer:
+        call = writer.tool_call("t")
+        with pytest.raises(InvalidInput):
+            writer.tool_result(call, spawned_session="a~1")
+    assert [session.label for session in ledger.sessions()] == ["main"]
+
+
+def test_an_agent_has_a_name_of_some_length(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="agent's name"):
+        ledger.create_session("s", persona="x" * 513)
+    assert ledger.create_session("s", persona="x" * 512).persona_id == "x" * 512
