@@ -237,10 +237,11 @@ def test_a_stream_that_the_disk_refused_leaves_nothing(ledger: Ledger, disk: Dis
     assert list(ledger.verify()) == []
 
 
+@pytest.mark.parametrize("run", range(sized(test=1, prove=20)))
 def test_a_commit_shared_by_many_writers_fails_for_all_of_them_or_for_none(
-    ledger: Ledger, disk: Disk, record_property: Record
+    ledger: Ledger, disk: Disk, run: int, record_property: Record
 ) -> None:
-    dice, writers, turns = chance("shared commits"), 8, sized(test=15, prove=200)
+    dice, writers, turns = chance("shared commits", run), 8, 15  # too few for a checkpoint, whose errors are ignored
     kept: list[Ack] = []
     lost: list[str] = []
     guard = threading.Lock()

@@ -38,7 +38,7 @@ def test_the_demo_keeps_its_ledger_and_says_what_to_try(told: str, tmp_path: Pat
     assert f"export WEFT_LEDGER={path}" in told
     with library.open(path, read_only=True) as ledger:
         assert list(ledger.verify()) == []
-    suggested = re.findall(r"^  \S*weft (.*)$", told, re.MULTILINE)
+    suggested = re.findall(r"^  (?:'[^']*|\S*)weft'? (.*)$", told, re.MULTILINE)
     assert len(suggested) >= 5
     for words in suggested:
         assert shell("--ledger", str(path), *words.split()).code == 0, words
