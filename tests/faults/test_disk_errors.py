@@ -141,6 +141,18 @@ def make_without_room(say: Say, path: str) -> None:
         say(ack(ledger.record_turn(session="main", query="at last")))
 
 
+def stream_without_room(say: Say, path: str) -> None:
+    with weft.open(path) as ledger:
+        for room in (100_000, 10_000_000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+            try:
+                ledger.put_content(b"x" * 1_000_000 for _ in range(20))
+            except StoreFailed:
+                say("refused")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        say(ledger.put_content(b"x" * 1_000_000 for _ in range(20)).size)
+
+
 def back_up_without_room(say: Say, path: str) -> None:
     target = Path(path).with_name("backup.db")
     with weft.open(path) as ledger:
@@ -235,6 +247,11 @@ def test_a_stream_that_the_disk_refused_leaves_nothing(ledger: Ledger, disk: Dis
     disk.heal()
     assert ledger.stats() == before
     assert list(ledger.verify()) == []
+
+
+def test_a_large_stream_that_finds_no_room_is_taken_once_there_is_some(path: Path) -> None:
+    assert run_well(stream_without_room, str(path)) == ["refused", "refused", 20_000_000]
+    assert_sound(path)
 
 
 @pytest.mark.parametrize("run", range(sized(test=1, prove=20)))

@@ -6,11 +6,20 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.conftest import PROVING
 from weft.kernel.ambient import FixedClock
 from weft.ledger.ledger import Ledger
 
 NOON = 1_794_700_800_000  # 2026-11-15T00:00:00Z
 OpenLedger = Callable[..., Ledger]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A property grows under WEFT_PROVE, so `-m prove` takes them all."""
+    for item in items:
+        if PROVING and "ledger" in item.path.parts and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("prove")
 
 
 @pytest.fixture

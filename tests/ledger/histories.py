@@ -9,8 +9,11 @@ from typing import Any
 import apsw
 
 import weft
+from tests.conftest import PROVING
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import Message
+
+PROPERTY_SCALE = 25 if PROVING else 1
 
 
 def grow(ledger: Ledger, session: str | None, *queries: str, **fields: Any) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from tests.ledger.histories import grow, problems, queries
+from tests.ledger.histories import PROPERTY_SCALE, grow, problems, queries
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.ledger import Ledger
 
@@ -234,7 +234,7 @@ actions = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=60 * PROPERTY_SCALE)
 @given(actions)
 def test_every_turn_is_seen_or_summarised_whatever_was_chosen(steps: list[tuple[str, int]]) -> None:
     with weft.open(":memory:") as ledger:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
@@ -11,12 +12,12 @@ import pytest
 from weft.kernel.errors import LedgerMissing, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
 from weft.store.sqlite import MemoryStore, SqliteStore
 from weft.store.sqlite.connection import make_durable
-from weft.store.testing import append, feed
+from weft.store.testing import append, assert_sound, feed, lines_of
 
 FORKED = """
 import os, sys
 from weft.store.sqlite import SqliteStore
-from weft.store.testing import append, feed
+from weft.store.testing import append, assert_sound, feed, lines_of
 from weft.kernel.errors import Unsupported
 store = SqliteStore(sys.argv[1])
 append(store, "parent")
@@ -167,3 +168,27 @@ def test_stores_in_memory_know_nothing_of_each_other() -> None:
     assert one.replica != two.replica
     one.close()
     two.close()
+
+
+def test_closing_while_others_write_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+
+    def write(k: int) -> list[bytes]:
+        kept: list[bytes] = []
+        while True:
+            name = f"{k}-{len(kept)}"
+            try:
+                append(store, name)
+            except StoreError:
+                return kept
+            kept += lines_of(name)
+
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write, k) for k in range(4)]
+        assert store.changes(40, 60.0)
+        store.close()
+        acknowledged = [line for future in writing for line in future.result()]
+    again = SqliteStore(tmp_path / "ledger.db")
+    assert sorted(line for _, line in feed(again)) == sorted(acknowledged)
+    assert_sound(again)
+    again.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import apsw
 
@@ -107,9 +107,18 @@ class _SqliteBase:
                 size += len(chunk)
                 if size > MAX_CONTENT_BYTES:
                     raise ContentTooLarge(MAX_CONTENT_BYTES)
-                spool.write(chunk)
+                self._spool(spool, chunk)
             spool.seek(0)
             return self.write(lambda txn: txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope), size)
+
+    def _spool(self, spool: IO[bytes], chunk: bytes) -> None:
+        try:
+            spool.write(chunk)
+            spool.flush()
+        except OSError as error:
+            with suppress(OSError):
+                spool.close()  # or closing it would try, and fail, to write the rest once more
+            raise StoreFailed(f"{self.path}: no room for a large content ({error})") from error
 
     def _spool_folder(self) -> str | None:
         """Where large contents wait: beside the ledger, not where others can look."""
