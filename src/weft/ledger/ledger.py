@@ -21,6 +21,7 @@ from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, ve
 from weft.ledger.arguments import checked_count, checked_number, checked_path, checked_seconds, checked_text, path_error
 from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
 from weft.ledger.draft import DEFAULT_AGENT, Desk
+from weft.ledger.imports import ImportDesk, adopt_secret, import_secret
 from weft.ledger.labels import checked_label
 from weft.ledger.late import record_late_result
 from weft.ledger.leases import Patience, give_up, sweep_dead
@@ -131,6 +132,15 @@ class Ledger:
         return record_turn(
             self._desk, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
         )
+
+    def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
+        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+        self._store.catch_up()
+        return ImportDesk(self._desk, origin, mapping, remap=remap)
+
+    def share_imports_of(self, other: Ledger) -> None:
+        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        adopt_secret(self._store, import_secret(other._store))
 
     def begin_turn(
         self,
@@ -442,9 +452,9 @@ class Ledger:
             return [to_turn(txn, row) for row in tree_rows(txn.sql, self._resolve(txn, turn).turn)]
 
     def log(self, limit: int | None = None) -> list[Turn]:
-        """Turns of all sessions, the newest first, children before parents."""
+        """Turns of all sessions, the newest first."""
         with self._store.read() as txn:
-            rows = list(islice(newest_turns(txn), None if limit is None else checked_count(limit, "limit")))
+            rows = list(islice(newest_turns(txn.sql), None if limit is None else checked_count(limit, "limit")))
             return [to_turn(txn, row) for row in rows]
 
     def events(self, turn: str) -> list[Recorded]:
