@@ -1,0 +1,243 @@
+"""From native turns to the ledger's words: keys, records, parents, branches.
+
+Every part of a turn that a compaction divides becomes a turn of its own, for the ledger's compaction stands between
+two. The part before it keeps the turn's key; a part after it is `<key>#<compaction's key>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from weft.exchange.importers.codex.groups import Group, Rollback
+from weft.exchange.importers.codex.kinds import Sort
+from weft.exchange.importers.codex.reading import Piece, Reading
+from weft.exchange.importers.codex.responses import Response
+from weft.exchange.importers.codex.session import Thread, config_of, permissions_of
+from weft.exchange.importers.codex.usage import Meter
+from weft.exchange.importers.codex.values import digest, dump, present, text, whole
+from weft.exchange.importers.port import Report
+from weft.exchange.importers.transcript import NativeTurn
+from weft.kernel.enums import AgentRole
+
+_ALWAYS = frozenset({Sort.META, Sort.TITLE})
+"""Entries that tell of the session, whether or not a turn is made of their group."""
+_NO_INTERRUPTION = frozenset({"review_ended"})
+
+
+class _Step(Struct, frozen=True):
+    """A native turn on the way from the root to the present."""
+
+    last: int
+    prompted: bool
+
+
+class Turns:
+    """Walks the groups of one file."""
+
+    def __init__(self, thread: Thread, report: Report, quiet: bool) -> None:
+        self._thread, self._report, self._quiet = thread, report, quiet
+        self._meter = Meter()
+        self._reports_first: dict[str | None, bool] = {}
+        """By version: do reports of usage stand before their responses?"""
+        self._path: list[_Step] = []
+        self._keys: set[str] = set()
+        self._made = 0
+        self._native = 0
+
+    def walk(self, groups: Iterable[Group | Rollback]) -> Iterator[NativeTurn]:
+        for group in groups:
+            if isinstance(group, Rollback):
+                self._roll_back(group)
+            else:
+                yield from self._map(group)
+
+    def _roll_back(self, rollback: Rollback) -> None:
+        """Turns that nobody asked for (compactions) go with those after them and are not counted."""
+        left = rollback.turns
+        while left and self._path:
+            left -= self._path.pop().prompted
+        self._report.mapped[rollback.entry.kind] += 1
+
+    def _map(self, group: Group) -> Iterator[NativeTurn]:
+        reading = Reading(self._thread, self._meter, group)
+        reading.charge(self._learned(reading))
+        made = _Making(self, group, reading).turns()
+        self._count(reading, bool(made))
+        if not made:
+            return
+        parent = self._path[-1].last if self._path else None
+        for turn in made:
+            turn.parent = parent
+            turn.link = self._thread.link() if parent is None else None
+            parent = self._made
+            self._made += 1
+            yield turn
+        self._native += 1
+        self._path.append(_Step(self._made - 1, group.prompted))
+
+    def _learned(self, reading: Reading) -> bool:
+        """A subagent's copy lacks most of the responses that its reports are of: nothing is learned from copies."""
+        version = self._thread.version
+        first = reading.bill.comes_first()
+        if first is not None and reading.copied is False:
+            self._reports_first.setdefault(version, first)
+        return self._reports_first.get(version, False)
+
+    def _count(self, reading: Reading, is_turn: bool) -> None:
+        report = self._report
+        for entry, taken in reading.counted:
+            if taken and (is_turn or entry.sort in _ALWAYS):
+                report.mapped[entry.kind] += 1
+                continue
+            report.kept[entry.kind] += 1
+            if entry.sort == Sort.UNKNOWN:
+                report.unknown[entry.kind] += 1
+
+    def unique(self, key: str) -> str:
+        found, again = key, 1
+        while found in self._keys:
+            again += 1
+            found = f"{key}#{again}"
+        self._keys.add(found)
+        return found
+
+    @property
+    def thread(self) -> Thread:
+        return self._thread
+
+    @property
+    def position(self) -> int:
+        """How many native turns came before."""
+        return self._native
+
+    @property
+    def quiet(self) -> bool:
+        return self._quiet
+
+
+class _Making:
+    """Makes the turns of one group."""
+
+    def __init__(self, turns: Turns, group: Group, reading: Reading) -> None:
+        self._turns, self._group, self._reading = turns, group, reading
+        self._thread = turns.thread
+        self._pieces = [piece for piece in reading.pieces if piece.things or piece.compaction is not None]
+        if not self._pieces and group.explicit and (reading.error or reading.abort):
+            self._pieces = reading.pieces[-1:]
+
+    def turns(self) -> list[NativeTurn]:
+        made: list[NativeTurn] = []
+        key, after = self._key(), None
+        for number, piece in enumerate(self._pieces):
+            if piece.compaction is not None:
+                after = self._turns.unique(self._compaction_key(piece, key, number))
+                made.append(self._compaction(piece, after))
+            elif any(turn.compaction is None for turn in made):
+                made.append(self._normal(piece, self._turns.unique(f"{key}#{after}"), after))
+            else:
+                key = self._turns.unique(key)
+                made.append(self._normal(piece, key, None))
+        if made:
+            self._finish(made[-1])
+            made[0].started = self._reading.started or made[0].started
+        return made
+
+    def _key(self) -> str:
+        """Its id; where it has none, that of its first item; where no item has one, its thread, place and text."""
+        copied = self._reading.copied
+        pieces = [piece for piece in self._pieces if piece.compaction is None]
+        native = self._group.id or next((name for piece in pieces for name in piece.names), None)
+        if native is not None:
+            return self._thread.global_id(native, copied)
+        said = next((piece.plain for piece in self._pieces if piece.plain), [])
+        return f"{self._thread.owner_of(copied)}/{self._turns.position}-{digest(said[:1])[:16]}"
+
+    def _compaction_key(self, piece: Piece, key: str, number: int) -> str:
+        compaction = piece.compaction
+        if compaction is not None and compaction.id is not None:
+            return self._thread.global_id(compaction.id, self._reading.copied)
+        return f"{key}#compaction-{number}"
+
+    def _records(self, piece: Piece, after: str | None) -> tuple[bytes, ...]:
+        turn = [dump(["turn", self._group.id, after])] if self._group.id is not None else []
+        return (*turn, *map(dump, piece.plain))
+
+    def _normal(self, piece: Piece, key: str, after: str | None) -> NativeTurn:
+        turn = self._common(piece, key, after)
+        turn.items = piece.items()
+        turn.permissions = permissions_of(piece.settings)
+        turn.config = config_of(piece.settings, self._reading.start)
+        turn.tools = tuple(dict.fromkeys([*(self._thread.tools or ()), *self._reading.tools])) or None
+        return turn
+
+    def _compaction(self, piece: Piece, key: str) -> NativeTurn:
+        turn = self._common(piece, key, None)
+        compaction = piece.compaction
+        if compaction is not None:
+            alone = len(self._pieces) == 1
+            manual = alone and self._group.explicit and self._group.closed
+            trigger = "manual" if manual else "auto" if not alone else None
+            duration = whole(self._reading.end.get("duration_ms")) if alone else None
+            turn.compaction = compaction.native(trigger, duration)
+            turn.items = piece.items()
+            turn.started = turn.ended = compaction.at
+            turn.literal_time = compaction.literal_time
+        return turn
+
+    def _common(self, piece: Piece, key: str, after: str | None) -> NativeTurn:
+        thread = self._thread
+        names = [*([self._group.id] if self._group.id else []), *piece.names]
+        first, last = _span(piece)
+        return NativeTurn(
+            key=key,
+            records=self._records(piece, after),
+            names=tuple(dict.fromkeys(names)),
+            role=AgentRole.WORKER if thread.is_led else AgentRole.UNIFIED,
+            workspace=text(piece.settings.get("cwd")) or thread.workspace,
+            git_branch=thread.branch,
+            version=thread.version,
+            metadata=self._metadata(),
+            offset=piece.first.offset if piece.first is not None else 0,
+            end=piece.end,
+            started=first,
+            ended=last,
+            literal_time=next((thing.literal_time for thing in piece.things), None) if first is None else None,
+        )
+
+    def _metadata(self) -> dict[str, Any] | None:
+        reading = self._reading
+        return (
+            present(
+                turn_id=self._group.id,
+                aborted=reading.abort,
+                duration_ms=whole(reading.end.get("duration_ms")),
+                time_to_first_token_ms=whole(reading.end.get("time_to_first_token_ms")),
+                copied_from=self._thread.owner if reading.copied else None,
+            )
+            or None
+        )
+
+    def _finish(self, turn: NativeTurn) -> None:
+        """How the turn ended is told by its last part, and is part of what it says."""
+        group, reading = self._group, self._reading
+        turn.closed = group.closed or turn.compaction is not None
+        turn.ended = reading.ended or turn.ended
+        if reading.notes:
+            turn.metadata = {**(turn.metadata or {}), "notes": reading.notes}
+        unfinished = group.explicit and not group.ended and (group.closed or self._turns.quiet)
+        if turn.compaction is None:
+            aborted = reading.abort is not None and reading.abort not in _NO_INTERRUPTION
+            turn.interrupted = aborted or unfinished
+        turn.error = reading.error
+        if (group.ended and turn.compaction is None) or reading.error is not None:
+            turn.records += (dump(["end", reading.abort, reading.error]),)
+
+
+def _span(piece: Piece) -> tuple[int | None, int | None]:
+    """When its first and last message were written."""
+    times = [thing.at for thing in piece.things if thing.at is not None]
+    calls = [call.done for thing in piece.things if isinstance(thing, Response) for call in thing.calls if call.done]
+    return (min(times) if times else None), (max([*times, *calls]) if times or calls else None)
