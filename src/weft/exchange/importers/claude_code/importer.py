@@ -1,0 +1,69 @@
+"""The importer of Claude Code's sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from weft.exchange.importers.claude_code.index import count_entries, index_file
+from weft.exchange.importers.claude_code.kinds import SESSION_TYPES, SILENT_TYPES, TREE_TYPES, JsonObject
+from weft.exchange.importers.claude_code.layout import has_agent_file, is_sidecar, places
+from weft.exchange.importers.claude_code.sessions import main_session, transcripts
+from weft.exchange.importers.claude_code.tree import grow
+from weft.exchange.importers.jsonl import BOM, first_objects
+from weft.exchange.importers.port import Place, Report, Source
+from weft.exchange.importers.transcript import Transcript
+
+_SPOKEN: Final = frozenset({"user", "assistant"})
+_NOTES: Final = (SESSION_TYPES | SILENT_TYPES) - {"started", "result"}
+_NOTED: Final = frozenset({"sessionId", "leafUuid", "messageId"})
+
+
+class ClaudeCode:
+    """Sessions of Claude Code, and of tools that write the same lines."""
+
+    origin = "claude-code"
+    mapping = 1
+
+    def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
+        return places(home, environment)
+
+    def recognises(self, source: Source) -> bool:
+        objects = first_objects(source.head) or _document(source.head)
+        if not objects:  # the first record is longer than what is looked at
+            return all(mark in source.head for mark in (b'"parentUuid"', b'"sessionId"', b'"type"'))
+        return 2 * sum(map(_is_ours, objects)) >= len(objects)
+
+    def is_part(self, source: Source) -> bool:
+        return is_sidecar(source.path, source.head)
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        index = index_file(source, report)
+        session = main_session(index)
+        beside = {agent for agent in index.mirrors if has_agent_file(source.path, session, agent)}
+        plans = grow(index, beside)
+        count_entries(index)
+        yield from transcripts(index, plans, session)
+
+
+def _document(head: bytes) -> list[JsonObject]:
+    """The one record of a file that spreads it over several lines."""
+    try:
+        value = orjson.loads(head.removeprefix(BOM))
+    except orjson.JSONDecodeError:
+        return []
+    return [value] if isinstance(value, dict) else []
+
+
+def _is_ours(value: JsonObject) -> bool:
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        return False
+    if kind in _SPOKEN:
+        return "message" in value and ("sessionId" in value or "uuid" in value)
+    if kind in TREE_TYPES:
+        return "sessionId" in value and "uuid" in value
+    return kind in _NOTES and not _NOTED.isdisjoint(value)

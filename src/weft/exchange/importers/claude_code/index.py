@@ -1,0 +1,464 @@
+"""The first pass over a file: of every line its ids, its links and its place, and what notes say of the session.
+
+Nothing that a line says is kept, so memory grows with the number of lines, not with their size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from sys import intern
+from typing import Any, Final
+
+import orjson
+from msgspec import Struct, field
+
+from weft.exchange.importers.claude_code.content import (
+    Block,
+    blocks_of,
+    call_id,
+    object_or_empty,
+    opening_text,
+    text_or_none,
+)
+from weft.exchange.importers.claude_code.kinds import (
+    NOTICES,
+    SESSION_TYPES,
+    SILENT_TYPES,
+    TREE_TYPES,
+    JsonObject,
+    Kind,
+    is_known,
+    label_of,
+    prompt_kind,
+)
+from weft.exchange.importers.claude_code.layout import agent_of_file
+from weft.exchange.importers.jsonl import Record, record_at, records
+from weft.exchange.importers.port import Report, Source
+from weft.kernel.enums import MessageSource
+
+DOCUMENT_LIMIT: Final = 16 * 1024 * 1024
+NOBODY: Final = -1
+MIRRORED, MIRRORED_PROMPT = 1, 2
+"""How a subagent's line lies inside a progress line: as its message, or as the prompt told beside it."""
+
+_SPAWNING: Final = frozenset({"Task", "Agent"})
+
+
+class Entry(Struct, gc=False):
+    """A line of the tree."""
+
+    kind: Kind
+    label: str
+    line: int
+    offset: int
+    end: int
+    uuid: str | None
+    session: str | None
+    agent: str | None
+    """The subagent that wrote it, in its own file or mirrored in this one."""
+    is_side: bool
+    before: int
+    """The line of the same session and agent that stands before it."""
+    parent: int = NOBODY
+    missing: str | None = None
+    """A parent that the line names and this file does not hold."""
+    message: str | None = None
+    calls: tuple[str, ...] = ()
+    source: MessageSource | None = None
+    counts: bool = True
+    """It says something that a turn takes up."""
+    mirror: int = 0
+    turn: int = NOBODY
+
+
+class Preserved(Struct, frozen=True, gc=False):
+    """The lines that a compaction kept in view: the first, the last, and the summary that the first was hung behind."""
+
+    head: str
+    tail: str | None = None
+    anchor: str | None = None
+
+
+class Notes(Struct):
+    """What a file says about a session beside its turns; the last word of each kind holds."""
+
+    custom_title: str | None = None
+    ai_title: str | None = None
+    metadata: JsonObject = field(default_factory=dict)
+    pull_requests: dict[str, JsonObject] = field(default_factory=dict)
+
+
+class Index(Struct):
+    """A file after its first pass."""
+
+    source: Source
+    report: Report
+    agent: str | None
+    """The subagent whose file this is, by its name."""
+    entries: list[Entry] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    """Where the latest line with an id is."""
+    named: list[tuple[int, str]] = field(default_factory=list)
+    """Lines whose parent had not been seen when they were read."""
+    logical: dict[int, str] = field(default_factory=dict)
+    preserved: dict[int, Preserved] = field(default_factory=dict)
+    callers: dict[str, int] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+    """Where calls that start a subagent have their result."""
+    spawning: dict[int, list[str]] = field(default_factory=dict)
+    """Calls that start a subagent, by the hash of the prompt they give it."""
+    briefs: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    """What such a call says of its subagent: its kind and its task."""
+    openings: dict[int, int] = field(default_factory=dict)
+    """The hash of the prompt of an inline subagent, by its line."""
+    mirrors: dict[str, str | None] = field(default_factory=dict)
+    """The call that started a mirrored subagent, by agent."""
+    mirrored: set[tuple[str, str]] = field(default_factory=set)
+    tools: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    """Names of tools that a line made known, and that it took away."""
+    modes: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    """Where `permissionMode` and `mode` changed, and to what."""
+    notes: dict[str | None, Notes] = field(default_factory=dict)
+    summaries: list[tuple[str, str]] = field(default_factory=list)
+    """Titles, each with the id of the line whose branch it names."""
+    sessions: Counter[str] = field(default_factory=Counter)
+    last: dict[tuple[str | None, str | None, bool], int] = field(default_factory=dict)
+
+    def notes_on(self, session: str | None) -> Notes:
+        return self.notes.setdefault(session, Notes())
+
+
+def index_file(source: Source, report: Report) -> Index:
+    index = Index(source, report, agent_of_file(source.path))
+    for record in _records(source, report):
+        kind = record.value.get("type")
+        if isinstance(kind, str) and kind in TREE_TYPES:
+            _take_line(index, record)
+        else:
+            _take_note(index, record)
+    _count_summaries(index)
+    return index
+
+
+def _records(source: Source, report: Report) -> Iterator[Record]:
+    """The lines; or the one record of a file that spreads it over several."""
+    if source.size <= DOCUMENT_LIMIT and source.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2] in (b"{\n", b"{\r"):
+        data = source.path.read_bytes()
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            value = None
+        if isinstance(value, dict):
+            report.found += 1
+            yield Record(1, 0, len(data), value)
+            return
+    yield from records(source, report)
+
+
+def _take_note(index: Index, record: Record) -> None:
+    """A record about the session, or one that nobody knows."""
+    report, value, label = index.report, record.value, label_of(record.value)
+    if label == "summary":
+        title, leaf = text_or_none(value.get("summary")), text_or_none(value.get("leafUuid"))
+        if title and leaf:
+            index.summaries.append((title, leaf))
+            return
+    if label in SESSION_TYPES and _is_told(index, value, label, record.offset):
+        report.mapped[label] += 1
+        return
+    report.kept[label] += 1
+    if label not in SESSION_TYPES and label not in SILENT_TYPES:
+        report.unknown[label] += 1
+
+
+def _is_told(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
+    """Did the record say something of its session?"""
+    notes = index.notes_on(text_or_none(value.get("sessionId")))
+    match kind:
+        case "custom-title" if title := text_or_none(value.get("customTitle")):
+            notes.custom_title = title
+        case "ai-title" if title := text_or_none(value.get("aiTitle")):
+            notes.ai_title = title
+        case "permission-mode" if mode := text_or_none(value.get("permissionMode")):
+            _change_mode(index, "permissionMode", offset, mode)
+        case "mode" if mode := text_or_none(value.get("mode")):
+            _change_mode(index, "mode", offset, mode)
+        case "pr-link" if url := text_or_none(value.get("prUrl")):
+            notes.pull_requests[url] = {
+                key: value[key] for key in ("prNumber", "prRepository", "prUrl") if key in value
+            }
+        case "agent-name" if name := text_or_none(value.get("agentName")):
+            notes.metadata["agentName"] = name
+        case "worktree-state" if isinstance(state := value.get("worktreeSession"), dict):
+            notes.metadata["worktree"] = state
+        case "relocated" if path := text_or_none(value.get("relocatedCwd")):
+            notes.metadata["relocatedCwd"] = path
+        case _:
+            return False
+    return True
+
+
+def _change_mode(index: Index, which: str, offset: int, mode: str) -> None:
+    changes = index.modes.setdefault(which, [])
+    if not changes or changes[-1][1] != mode:
+        changes.append((offset, mode))
+
+
+def _count_summaries(index: Index) -> None:
+    for _, leaf in index.summaries:
+        (index.report.mapped if leaf in index.places else index.report.kept)["summary"] += 1
+
+
+def _take_line(index: Index, record: Record) -> None:
+    """A line of the tree becomes an entry; one that is there already is only counted."""
+    value = record.value
+    uuid = text_or_none(value.get("uuid"))
+    if uuid in index.places and _is_copy(index, index.places[uuid], value):
+        index.report.kept[label_of(value)] += 1
+        return
+    entry = _entry(index, record, uuid)
+    place = len(index.entries)
+    index.entries.append(entry)
+    _describe(index, entry, place, value)
+    _hang(index, entry, place, value)
+    index.last[entry.session, entry.agent, entry.is_side] = place
+    if uuid is not None:
+        index.places[uuid] = place
+    if entry.session is not None:
+        index.sessions[entry.session] += 1
+    if entry.label == "progress/agent_progress":
+        _take_mirror(index, entry, object_or_empty(value.get("data")), value.get("parentToolUseID"))
+
+
+def _entry(index: Index, record: Record, uuid: str | None) -> Entry:
+    value = record.value
+    session, agent = text_or_none(value.get("sessionId")), text_or_none(value.get("agentId"))
+    side = value.get("isSidechain")
+    is_side = side is True or (index.agent is not None and agent == index.agent)
+    if session is not None:
+        session = intern(session.partition("#agent-")[0])  # as some exports tell a subagent's lines apart
+    if is_side:
+        agent = agent or index.agent
+    agent = intern(agent) if is_side and agent is not None else None
+    before = index.last.get((session, agent, is_side), NOBODY)
+    return Entry(
+        Kind.ASIDE,
+        intern(label_of(value)),
+        record.line,
+        record.offset,
+        record.end,
+        uuid,
+        session,
+        agent,
+        is_side,
+        before,
+    )
+
+
+def _is_copy(index: Index, place: int, value: JsonObject) -> bool:
+    """Is the line with the same id the same line?"""
+    entry = index.entries[place]
+    try:
+        with index.source.path.open("rb") as file:
+            return _substance(record_at(file, entry.offset, entry.end)) == _substance(value)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _substance(value: JsonObject) -> list[Any]:
+    message = object_or_empty(value.get("message"))
+    said = blocks_of(value), message.get("id")
+    return [said, *(value.get(key) for key in ("type", "subtype", "attachment", "data", "content"))]
+
+
+def _describe(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
+    """What the line does in the tree."""
+    match value["type"]:
+        case "user":
+            _describe_user(index, entry, place, value)
+        case "assistant" | "tool" | "tool_use":
+            _describe_answer(index, entry, place, value)
+        case "tool_result" if blocks_of(value):
+            entry.kind = Kind.RESULT
+        case "system":
+            _describe_system(index, entry, place, value)
+        case "attachment":
+            _describe_attachment(index, entry, place, object_or_empty(value.get("attachment")))
+        case _:
+            entry.counts = False
+
+
+def _describe_user(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
+    blocks = blocks_of(value)
+    if not blocks:
+        entry.counts = False
+        return
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    if results:
+        entry.kind = Kind.RESULT
+        ids = [id for block in results if (id := text_or_none(block.get("tool_use_id")))]
+        index.answered.update((id, place) for id in ids if id in index.briefs)
+        if (caller := next((index.callers[id] for id in ids if id in index.callers), None)) is not None:
+            entry.before = caller
+        return
+    text = opening_text(blocks)
+    entry.kind, entry.source = prompt_kind(value, text)
+    if entry.is_side:
+        if entry.kind is Kind.PROMPT:
+            entry.source = MessageSource.AGENT
+        if entry.agent is None:
+            index.openings[place] = hash(text)
+
+
+def _describe_answer(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
+    blocks = blocks_of(value)
+    message = value.get("message")
+    if not blocks and not isinstance(message, dict):
+        entry.counts = False
+        return
+    entry.kind = Kind.ANSWER
+    if isinstance(message, dict):
+        entry.message = text_or_none(message.get("id"))
+    entry.calls = tuple(_calls(index, entry, place, blocks))
+
+
+def _calls(index: Index, entry: Entry, place: int, blocks: list[Block]) -> Iterator[str]:
+    for number, block in enumerate(blocks):
+        if block.get("type") != "tool_use":
+            continue
+        id = call_id(block, entry.uuid, number)
+        index.callers.setdefault(id, place)
+        name = block.get("name")
+        if isinstance(name, str) and name in _SPAWNING and isinstance(given := block.get("input"), dict):
+            index.briefs[id] = text_or_none(given.get("subagent_type")), text_or_none(given.get("description"))
+            if isinstance(prompt := given.get("prompt"), str):
+                index.spawning.setdefault(hash(prompt), []).append(id)
+        yield id
+
+
+def _describe_system(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
+    subtype = value.get("subtype")
+    if subtype == "compact_boundary":
+        entry.kind = Kind.BOUNDARY
+        if logical := text_or_none(value.get("logicalParentUuid")):
+            index.logical[place] = logical
+        if preserved := _preserved(object_or_empty(value.get("compactMetadata"))):
+            index.preserved[place] = preserved
+    elif subtype == "custom_title":
+        title = text_or_none(object_or_empty(value.get("systemPayload")).get("customTitle"))
+        index.notes_on(entry.session).custom_title = title
+    elif subtype == "stop_hook_summary":
+        entry.counts = bool(value.get("hookErrors")) or value.get("preventedContinuation") is True
+    elif subtype is None:
+        entry.counts = text_or_none(value.get("content")) is not None
+    else:
+        entry.counts = isinstance(subtype, str) and subtype in NOTICES
+
+
+def _preserved(metadata: JsonObject) -> Preserved | None:
+    segment = object_or_empty(metadata.get("preservedSegment"))
+    messages = object_or_empty(metadata.get("preservedMessages"))
+    ids = _names(messages.get("uuids")) or (None,)
+    head, tail = text_or_none(segment.get("headUuid")) or ids[0], text_or_none(segment.get("tailUuid")) or ids[-1]
+    anchor = text_or_none(segment.get("anchorUuid")) or text_or_none(messages.get("anchorUuid"))
+    return Preserved(head, tail, anchor) if head else None
+
+
+def _describe_attachment(index: Index, entry: Entry, place: int, attachment: JsonObject) -> None:
+    match attachment.get("type"):
+        case "queued_command" if attachment.get("prompt"):
+            entry.kind = Kind.QUEUED
+        case "deferred_tools_delta":
+            added = (*_names(attachment.get("addedNames")), *_names(attachment.get("readdedNames")))
+            index.tools[place] = added, _names(attachment.get("removedNames"))
+        case "hook_success":
+            entry.counts = bool(attachment.get("content"))
+        case "async_hook_response":
+            entry.counts = bool(attachment.get("response")) or bool(attachment.get("stdout"))
+        case None:
+            entry.counts = False
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(intern(name) for name in value if isinstance(name, str)) if isinstance(value, list) else ()
+
+
+def _hang(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
+    """Where the line hangs. A line without the field follows what stands before it; so does an answer that names
+    nobody, because it must answer something."""
+    if "parentUuid" not in value:
+        entry.parent = entry.before if entry.kind is not Kind.BOUNDARY else NOBODY
+    elif parent := text_or_none(value["parentUuid"]):
+        if parent in index.places:
+            entry.parent = index.places[parent]
+        else:
+            index.named.append((place, parent))
+    elif entry.kind in (Kind.ANSWER, Kind.RESULT):
+        entry.parent = entry.before
+    above = index.entries[entry.parent].label if entry.parent != NOBODY else None
+    if above == "system/scheduled_task_fire" and entry.kind in (Kind.META, Kind.PROMPT):
+        entry.kind, entry.source = Kind.PROMPT, MessageSource.CRON
+
+
+def _take_mirror(index: Index, outer: Entry, data: JsonObject, caller: Any) -> None:
+    """A subagent's line that the main file repeats as progress: an entry of its own, in that agent's chain."""
+    agent, inner = text_or_none(data.get("agentId")), object_or_empty(data.get("message"))
+    if agent is None:
+        return
+    is_first = agent not in index.mirrors
+    if is_first or index.mirrors[agent] is None:
+        index.mirrors[agent] = text_or_none(caller)
+    prompt = text_or_none(data.get("prompt"))
+    if is_first and prompt is not None and inner.get("type") != "user":
+        _mirror(index, outer, agent, {"type": "user", "message": {"role": "user", "content": prompt}}, MIRRORED_PROMPT)
+    id = text_or_none(inner.get("uuid"))
+    if inner.get("type") in ("user", "assistant") and (id is None or (agent, id) not in index.mirrored):
+        if id is not None:
+            index.mirrored.add((agent, id))
+        _mirror(index, outer, agent, inner, MIRRORED)
+
+
+def _mirror(index: Index, outer: Entry, agent: str, inner: JsonObject, how: int) -> None:
+    before = index.last.get((outer.session, agent, True), NOBODY)
+    entry = Entry(
+        Kind.ASIDE,
+        outer.label,
+        outer.line,
+        outer.offset,
+        outer.end,
+        text_or_none(inner.get("uuid")),
+        outer.session,
+        intern(agent),
+        True,
+        before,
+        mirror=how,
+    )
+    place = len(index.entries)
+    index.entries.append(entry)
+    _describe(index, entry, place, inner)
+    entry.parent = entry.before
+    index.last[outer.session, agent, True] = place
+
+
+def unwrapped(entry: Entry, record: JsonObject) -> JsonObject:
+    """The line itself, where it lies inside a progress line."""
+    data = object_or_empty(record.get("data"))
+    if entry.mirror == MIRRORED_PROMPT:
+        return {**record, "type": "user", "message": {"role": "user", "content": data.get("prompt")}}
+    outer = {key: value for key, value in record.items() if key not in ("data", "uuid", "parentUuid")}
+    return {**outer, **object_or_empty(data.get("message"))}
+
+
+def count_entries(index: Index) -> None:
+    """Every line once: mapped where a turn takes it up, else kept."""
+    report, mirrored = index.report, {entry.offset for entry in index.entries if entry.mirror and entry.turn != NOBODY}
+    for entry in index.entries:
+        if entry.mirror:
+            continue
+        if (entry.counts and entry.turn != NOBODY) or entry.offset in mirrored:
+            report.mapped[entry.label] += 1
+        else:
+            report.kept[entry.label] += 1
+            if not is_known(entry.label):
+                report.unknown[entry.label] += 1

@@ -1,0 +1,305 @@
+"""The sessions of a file, with their turns made one at a time as they are asked for.
+
+Normally a file is one session. It holds more when it carries subagents inline or mirrored, and when its lines name
+several sessions: then each session that begins a turn is one, together with the turns of the others that its own
+descend from, exactly as a file that copied that history would have it. (In the files seen, such sessions either go on
+from one another or have nothing in common; a real copy names its own session on every line.)
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator
+from hashlib import sha256
+from typing import BinaryIO
+
+from msgspec import Struct, field
+
+from weft.exchange.importers.claude_code.content import object_or_empty, text_or_none
+from weft.exchange.importers.claude_code.index import NOBODY, Entry, Index, unwrapped
+from weft.exchange.importers.claude_code.kinds import JsonObject, Kind
+from weft.exchange.importers.claude_code.layout import agent_card, session_of_folder, workflow_of_folder
+from weft.exchange.importers.claude_code.mapping import TurnDraft
+from weft.exchange.importers.claude_code.tree import Plan
+from weft.exchange.importers.jsonl import record_at
+from weft.exchange.importers.transcript import NativeLink, NativeSession, NativeTurn, Transcript
+from weft.kernel.enums import LinkReason
+
+READ_AHEAD = 1 << 18
+MOST_SESSIONS = 32
+"""A file that names more sessions than this is taken as one."""
+
+_service_id = re.compile(r"(a[a-z][a-z_]*)-[0-9a-f]{4,}").fullmatch
+
+
+class Group(Struct):
+    """One session: its turns, and how it came to be."""
+
+    parent: str
+    """The native id of the main session."""
+    agent: str | None
+    plans: list[int] = field(default_factory=list)
+    call: str | None = None
+    is_over: bool = False
+    """The call that started this subagent has its result."""
+
+    @property
+    def id(self) -> str:
+        return self.parent if self.agent is None else f"{self.parent}/agent-{self.agent}"
+
+
+def transcripts(index: Index, plans: list[Plan], main: str) -> Iterator[Transcript]:
+    """Every session of a file whose main one is called `main`."""
+    groups = _groups(index, plans, main)
+    spawned = _spawned(index, plans, main, groups)
+    tools = _tools(index, plans)
+    for group in groups:
+        session = _session(index, group, main)
+        yield Transcript(session=session, turns=_Walk(index, plans, group, session, spawned, tools).turns())
+
+
+def main_session(index: Index) -> str:
+    """The session that most lines name; of a file that names none, its own name."""
+    if index.sessions:
+        return index.sessions.most_common(1)[0][0]
+    return (session_of_folder(index.source.path) if index.agent else None) or index.source.path.stem
+
+
+def _groups(index: Index, plans: list[Plan], main: str) -> list[Group]:
+    found: dict[tuple[str, str | None], Group] = {}
+    inline: dict[int, str] = {}
+    is_one = len(index.sessions) > MOST_SESSIONS
+    for number, plan in enumerate(plans):
+        entry = index.entries[plan.first]
+        agent = entry.agent
+        if entry.is_side and agent is None:
+            root = inline.get(plan.parent) if plan.parent != NOBODY else None
+            agent = inline[number] = root or entry.uuid or f"line-{entry.line}"
+        session = main if is_one else entry.session or main
+        group = found.setdefault((session, agent), Group(session, agent))
+        group.plans.append(number)
+    for group in found.values():
+        group.plans = sorted(_with_ancestors(plans, group.plans))
+    return list(found.values())
+
+
+def _with_ancestors(plans: list[Plan], own: Iterable[int]) -> set[int]:
+    wanted: set[int] = set()
+    for number in own:
+        while number != NOBODY and number not in wanted:
+            wanted.add(number)
+            number = plans[number].parent
+    return wanted
+
+
+def _spawned(index: Index, plans: list[Plan], main: str, groups: list[Group]) -> dict[str, str]:
+    """Subagents by the call that started them, as far as only the whole file can tell: mirrored ones name it, inline
+    ones have its prompt."""
+    found = {call: f"{main}/agent-{agent}" for agent, call in index.mirrors.items() if call}
+    for group in groups:
+        if group.agent is not None:
+            group.call = index.mirrors.get(group.agent) or _asking_call(index, plans[group.plans[0]].first, found)
+            group.is_over = group.call in index.answered
+            if group.call is not None:
+                found[group.call] = group.id
+    return found
+
+
+def _asking_call(index: Index, place: int, taken: Container[str]) -> str | None:
+    """The call that gave an inline subagent its prompt, and was still waiting for the answer when the agent began."""
+    for call in index.spawning.get(index.openings.get(place, 0), ()):
+        if call not in taken and index.callers[call] < place < index.answered.get(call, place + 1):
+            return call
+    return None
+
+
+def _tools(index: Index, plans: list[Plan]) -> dict[int, tuple[str, ...]]:
+    """The tools that had been made known when a turn ended."""
+    known: dict[int, tuple[str, ...]] = {}
+    if not index.tools:
+        return known
+    for number, plan in enumerate(plans):
+        names = known.get(plan.parent, ())
+        for place in plan.entries:
+            if place in index.tools:
+                added, removed = index.tools[place]
+                names = tuple(dict.fromkeys((*(name for name in names if name not in removed), *added)))
+        if names:
+            known[number] = names
+    return known
+
+
+def _session(index: Index, group: Group, main: str) -> NativeSession:
+    session = NativeSession(id=group.id)
+    if group.agent is None:
+        _tell_notes(index, session, is_main=group.id == main)
+        return session
+    session.parent, session.spawn_call = group.parent, group.call
+    session.agent, session.task = index.briefs.get(group.call or "", (None, None))
+    metadata: JsonObject = {}
+    if index.agent == group.agent:
+        card = agent_card(index.source.path)
+        session.agent = text_or_none(card.pop("agentType", None)) or session.agent
+        session.task = text_or_none(card.pop("description", None)) or session.task
+        session.spawn_call = text_or_none(card.pop("toolUseId", None)) or session.spawn_call
+        metadata = card
+        if workflow := workflow_of_folder(index.source.path):
+            metadata["workflow"] = workflow
+    session.agent = session.agent or service_name(group.agent)
+    session.metadata = metadata or None
+    return session
+
+
+def service_name(agent: str) -> str | None:
+    """Claude Code's own helpers carry their task in their id: `acompact-1a2b3c` compacts."""
+    match = _service_id(agent)
+    return match[1] if match else None
+
+
+def _tell_notes(index: Index, session: NativeSession, is_main: bool) -> None:
+    """Titles: a person's own, else a generated one, else the summary of a line that lies in this session."""
+    said = [index.notes[id] for id in ((None, session.id) if is_main else (session.id,)) if id in index.notes]
+    metadata: JsonObject = {}
+    ai_title = None
+    for notes in said:
+        session.title, ai_title = notes.custom_title or session.title, notes.ai_title or ai_title
+        metadata |= notes.metadata
+        if notes.pull_requests:
+            metadata["pullRequests"] = list(notes.pull_requests.values())
+    session.title = session.title or ai_title or _summary(index, session.id, is_main)
+    session.metadata = metadata or None
+
+
+def _summary(index: Index, session: str, is_main: bool) -> str | None:
+    found = None
+    for title, leaf in index.summaries:
+        place = index.places.get(leaf, NOBODY)
+        if place != NOBODY and index.entries[place].session in ((session, None) if is_main else (session,)):
+            found = title
+    return found
+
+
+def _latest(index: Index, plans: list[Plan], group: Group) -> int:
+    """The last turn of the file that no subagent took; a turn before it is not written to any more."""
+    if group.agent is not None:
+        return NOBODY
+    return max(number for number, plan in enumerate(plans) if not index.entries[plan.first].is_side)
+
+
+class _Walk:
+    """One session's turns, each read from the file when its turn comes."""
+
+    def __init__(
+        self,
+        index: Index,
+        plans: list[Plan],
+        group: Group,
+        session: NativeSession,
+        spawned: dict[str, str],
+        tools: dict[int, tuple[str, ...]],
+    ) -> None:
+        self.index, self.plans, self.group, self.session = index, plans, group, session
+        self.spawned, self.tools = spawned, tools
+        self.latest = _latest(index, plans, group)
+        self.positions = {number: position for position, number in enumerate(group.plans)}
+        self.keys: dict[int, str] = {}
+        self.used: dict[str, int] = {}
+
+    def turns(self) -> Iterator[NativeTurn]:
+        with self.index.source.path.open("rb", buffering=READ_AHEAD) as file:
+            for position, number in enumerate(self.group.plans):
+                turn = self._turn(file, number)
+                turn.closed |= position < len(self.group.plans) - 1 or number < self.latest
+                yield turn
+
+    def _turn(self, file: BinaryIO, number: int) -> NativeTurn:
+        plan, entries = self.plans[number], self.index.entries
+        draft = TurnDraft(self.group.parent, self.spawned, plan.is_compaction)
+        places = sorted(plan.entries)
+        for place in (*plan.shared, *places):
+            if (record := self._load(file, entries[place])) is not None:
+                draft.take(entries[place], record)
+        lines = [entries[place] for place in (*places, *plan.names)]
+        names = tuple(entry.uuid for entry in lines if entry.uuid is not None)
+        turn = draft.turn(self._key(number, draft), tuple(dict.fromkeys(names)), self.group.agent)
+        turn.parent = self.positions.get(plan.parent)
+        turn.link = self._link(plan)
+        if plan.missing is not None and turn.link is None:
+            turn.metadata = {**object_or_empty(turn.metadata), "parentUuid": plan.missing}
+        turn.closed = plan.is_ended or plan.is_interrupted or self.group.is_over
+        turn.offset, turn.end = min(entry.offset for entry in lines), max(entry.end for entry in lines)
+        turn.tools = self.tools.get(number)
+        if plan.is_compaction:
+            turn.compaction = draft.compaction(lambda id: self._kept(id, number))
+        if self.group.agent is None:
+            self._apply_modes(turn)
+        self._complete(turn, draft.facts)
+        return turn
+
+    def _load(self, file: BinaryIO, entry: Entry) -> JsonObject | None:
+        try:
+            record = record_at(file, entry.offset, entry.end)
+        except (ValueError, RecursionError):
+            report = self.index.report
+            if entry.counts and report.mapped[entry.label]:
+                entry.counts = False
+                report.mapped[entry.label] -= 1
+                report.damaged += 1
+            report.problem(entry.line, "it changed while the file was read")
+            return None
+        return unwrapped(entry, record) if entry.mirror else record
+
+    def _known_by(self, plan: Plan) -> int:
+        """The line that a turn is known by: its prompt, else its first line that is no caveat. Sessions that go on
+        after `/clear` share the caveat's id and nothing else."""
+        if plan.first_prompt != NOBODY:
+            return plan.first_prompt
+        lines = (place for place in sorted(plan.entries) if self.index.entries[place].kind is not Kind.CAVEAT)
+        return plan.first if self.index.entries[plan.first].kind is not Kind.CAVEAT else next(lines, plan.first)
+
+    def _key(self, number: int, draft: TurnDraft) -> str:
+        plan = self.plans[number]
+        uuid = self.index.entries[self._known_by(plan)].uuid
+        if uuid is None:
+            uuid = f"record-{sha256(draft.records[0] if draft.records else b'').hexdigest()[:32]}"
+        key = f"{self.keys[plan.answers]}#{uuid}" if plan.answers in self.keys else uuid
+        while key in self.used:
+            self.used[key] += 1
+            key = f"{key}~{self.used[key]}"
+        self.used[key] = 1
+        self.keys[number] = key
+        return key
+
+    def _link(self, plan: Plan) -> NativeLink | None:
+        """A service agent goes on from a line of the main session; else a file goes on where another one ended."""
+        if plan.missing is None or plan.parent != NOBODY:
+            return None
+        return NativeLink(to=plan.missing, why=LinkReason.FORK if self.group.agent else LinkReason.CONTINUATION)
+
+    def _kept(self, id: str, number: int) -> int | None:
+        place = self.index.places.get(id, NOBODY)
+        position = self.positions.get(self.index.entries[place].turn) if place != NOBODY else None
+        return position if position is not None and position < self.positions[number] else None
+
+    def _apply_modes(self, turn: NativeTurn) -> None:
+        """What a turn does not say itself, the session's last word before its end does."""
+        if mode := self._mode("mode", turn.end):
+            turn.config = {"mode": mode}
+        if mode := self._mode("permissionMode", turn.end):
+            turn.permissions = {"mode": mode, **object_or_empty(turn.permissions)}
+
+    def _mode(self, which: str, end: int) -> str | None:
+        changes = self.index.modes.get(which, ())
+        number = bisect_right(changes, end, key=lambda change: change[0])
+        return changes[number - 1][1] if number else None
+
+    def _complete(self, turn: NativeTurn, facts: JsonObject) -> None:
+        """What the session is, its turns say: where and when it began, and what was last."""
+        session = self.session
+        session.workspace = session.workspace or turn.workspace
+        session.created = turn.started if session.created is None else session.created
+        session.git_branch = turn.git_branch or session.git_branch
+        session.version = turn.version or session.version
+        if facts:
+            session.metadata = {**facts, **object_or_empty(session.metadata)}
