@@ -1,0 +1,217 @@
+"""`opencode.db`, since version 1.2: the tables session, message and part, their JSON without the ids.
+
+The tool may be writing to it. So the file and its write-ahead log are copied, and the copy is read, one session after
+the other. Only plain tables are read, and only these; what others of them hold (accounts, tokens) is not touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import apsw
+import orjson
+
+from weft.exchange.importers.opencode.rows import Session
+from weft.exchange.importers.opencode.values import loaded
+from weft.exchange.importers.opencode.verbatim import Drafted, Verbatim
+from weft.exchange.importers.port import Report
+
+MAGIC = b"SQLite format 3\0"
+TRIES = 3
+JSON_COLUMNS = frozenset({"revert", "permission", "summary_diffs", "model", "metadata", "goal"})
+TOKENS = ("input", "output", "reasoning")
+
+
+def read_database(path: Path, report: Report) -> Iterator[Session]:
+    with _copy(path, report) as copy:
+        try:
+            connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
+        except apsw.Error as error:
+            report.problem(None, f"the database cannot be opened: {error}"[:300])
+            return
+        try:
+            yield from _Database(connection, report).sessions()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _copy(path: Path, report: Report) -> Iterator[Path]:
+    """The database and its log as they were at one moment, if nobody wrote all the time."""
+    log = path.with_name(f"{path.name}-wal")
+    with TemporaryDirectory(prefix="weft-import-") as folder:
+        target = Path(folder) / "copy.db"
+        for _ in range(TRIES):
+            before = _stamps(path, log)
+            shutil.copyfile(path, target)
+            if log.exists() and not log.is_symlink():
+                shutil.copyfile(log, target.with_name("copy.db-wal"))
+            if _stamps(path, log) == before:
+                break
+        else:
+            report.problem(None, "the database was written to while it was copied; import it again")
+        yield target
+
+
+def _stamps(*paths: Path) -> list[tuple[int, int] | None]:
+    found = (path.stat() if path.exists() else None for path in paths)
+    return [None if each is None else (each.st_mtime_ns, each.st_size) for each in found]
+
+
+class _Database:
+    def __init__(self, connection: apsw.Connection, report: Report) -> None:
+        self._connection, self._report = connection, report
+        self._columns: dict[str, list[str]] = {}
+
+    def sessions(self) -> Iterator[Session]:
+        try:
+            self._look()
+            ids = self._session_ids()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            self._report.problem(None, f"the database is not readable: {error}"[:300])
+            return
+        for id in ids:
+            try:
+                session = self._session(id)
+            except (apsw.Error, UnicodeDecodeError) as error:
+                self._report.problem(None, f"session {id} is not readable: {error}"[:300])
+            else:
+                yield session
+
+    def _look(self) -> None:
+        """The plain tables and their columns. The schema is not trusted: it may come from anybody."""
+        self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        self._connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        found = self._rows("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
+        for (name,) in found:
+            self._columns[name] = [row[1] for row in self._rows("SELECT * FROM pragma_table_info(?)", (name,))]
+
+    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        return list(self._connection.execute(sql, values))
+
+    def _has(self, table: str, *columns: str) -> bool:
+        return set(columns) <= set(self._columns.get(table, ()))
+
+    def _session_ids(self) -> list[str]:
+        """Those of the table, then those that only messages name."""
+        found: list[Any] = []
+        if self._has("session", "id"):
+            order = "time_created, id" if self._has("session", "time_created") else "id"
+            found += self._rows(f"SELECT id FROM session ORDER BY {order}")
+        if self._has("message", "session_id"):
+            found += self._rows("SELECT DISTINCT session_id FROM message ORDER BY session_id")
+        return [id for id in dict.fromkeys(row[0] for row in found) if isinstance(id, str)]
+
+    def _session(self, id: str) -> Session:
+        verbatim = Verbatim()
+        row = self._one("session", "id", id)
+        if row:
+            verbatim.add("session", id, orjson.dumps(row, default=str))
+        session = Session(info=_info(row) | {"id": id}, is_told=bool(row))
+        drafted = self._messages(id, verbatim)
+        session.todos = self._todos(id, verbatim)
+        self._others(id, session, verbatim)
+        session.raw, session.messages = verbatim.finish(drafted)
+        return session
+
+    def _one(self, table: str, column: str, value: str) -> dict[str, Any]:
+        if not self._has(table, column):
+            return {}
+        found = self._rows(f"SELECT * FROM {table} WHERE {column} = ?", (value,))
+        return dict(zip(self._columns[table], found[0], strict=False)) if found else {}
+
+    def _messages(self, session: str, verbatim: Verbatim) -> list[Drafted]:
+        if not self._has("message", "id", "session_id", "data"):
+            return []
+        order = "time_created, id" if self._has("message", "time_created") else "id"
+        created = "time_created" if self._has("message", "time_created") else "NULL"
+        sql = f"SELECT id, {created}, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY {order}"
+        drafted = []
+        for id, when, data in self._connection.execute(sql, (session,)):
+            number = verbatim.count
+            message = verbatim.add("message", _id(id), data or b"", time_created=when)
+            parts = [verbatim.add("part", _id(part), text or b"") for part, text in self._parts(id)]
+            drafted.append(Drafted(message, parts, number))
+        return drafted
+
+    def _parts(self, message: Any) -> list[Any]:
+        if not self._has("part", "id", "message_id", "data"):
+            return []
+        return self._rows("SELECT id, CAST(data AS BLOB) FROM part WHERE message_id = ? ORDER BY id", (message,))
+
+    def _todos(self, session: str, verbatim: Verbatim) -> list[Any]:
+        names = ("content", "status", "priority")
+        if not self._has("todo", "session_id", "position", *names):
+            return []
+        sql = f"SELECT {', '.join(names)} FROM todo WHERE session_id = ? ORDER BY position"
+        found = [dict(zip(names, row, strict=True)) for row in self._rows(sql, (session,))]
+        for todo in found:
+            verbatim.add("todo", None, orjson.dumps(todo, default=str))
+        return found
+
+    def _others(self, session: str, kept: Session, verbatim: Verbatim) -> None:
+        """Parts without their message, and messages in the form of a version to come."""
+        if self._has("part", "id", "message_id", "session_id", "data") and self._has("message", "id"):
+            sql = (
+                "SELECT id, CAST(data AS BLOB), message_id FROM part WHERE session_id = ?"
+                " AND message_id NOT IN (SELECT id FROM message) ORDER BY id"
+            )
+            for id, data, message in self._connection.execute(sql, (session,)):
+                verbatim.add("part", _id(id), data or b"", message_id=message)
+                kept.keep("part.without message", is_unknown=False)
+        if self._has("session_message", "id", "session_id", "type", "data"):
+            sql = "SELECT id, type, CAST(data AS BLOB) FROM session_message WHERE session_id = ? ORDER BY id"
+            for id, kind, data in self._connection.execute(sql, (session,)):
+                verbatim.add("session_message", _id(id), data or b"", type=kind)
+                kept.keep(f"session_message.{kind}", is_unknown=True)
+
+
+def _id(value: Any) -> str | None:
+    return value if isinstance(value, str) else None if value is None else str(value)
+
+
+def _info(row: dict[str, Any]) -> dict[str, Any]:
+    """A session's row as an export tells it."""
+    told = {name: _parsed(value) if name in JSON_COLUMNS else value for name, value in row.items()}
+    get = told.get
+    summary = {name: get(f"summary_{name}") for name in ("additions", "deletions", "files", "diffs")}
+    time = {name: get(f"time_{name}") for name in ("created", "updated", "compacting", "archived")}
+    tokens = {name: get(f"tokens_{name}") for name in TOKENS}
+    info = {
+        "projectID": get("project_id"),
+        "parentID": get("parent_id"),
+        "workspaceID": get("workspace_id"),
+        "share": {"url": get("share_url")} if get("share_url") else None,
+        "summary": {name: value for name, value in summary.items() if value is not None} or None,
+        "time": {name: value for name, value in time.items() if value is not None},
+        "tokens": tokens if any(value is not None for value in tokens.values()) else None,
+    }
+    same = (
+        "slug",
+        "directory",
+        "path",
+        "title",
+        "version",
+        "agent",
+        "model",
+        "revert",
+        "permission",
+        "cost",
+        "metadata",
+    )
+    info |= {name: get(name) for name in same}
+    return {name: value for name, value in info.items() if value is not None}
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        return loaded(value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value)
+    except ValueError:
+        return value

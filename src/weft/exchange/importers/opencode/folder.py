@@ -1,0 +1,153 @@
+"""The folder of JSON files that opencode kept before version 1.2, and the older one under `project`.
+
+`session/<project>/<session>.json`, `message/<session>/<message>.json`, `part/<message>/<part>.json`. Older, all below
+`session`: `info/<session>.json`, `message/<session>/<message>.json`, `part/<session>/<message>/<part>.json`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from weft.exchange.importers.opencode.older import is_older, modern
+from weft.exchange.importers.opencode.rows import Session
+from weft.exchange.importers.opencode.values import canonical, loaded, loaded_object, mapping, millis, sequence, text
+from weft.exchange.importers.opencode.verbatim import Drafted, Span, Verbatim
+from weft.exchange.importers.port import Report
+
+
+class _File(Struct, frozen=True):
+    """A message's file."""
+
+    id: str
+    data: bytes
+    value: dict[str, Any]
+
+
+class Layout(Struct, frozen=True):
+    """Where the files of a session lie."""
+
+    root: Path
+    is_older: bool
+
+    def messages(self, session: str) -> Path:
+        return self.root / "message" / session
+
+    def parts(self, session: str, message: str) -> Path:
+        return self.root / "part" / session / message if self.is_older else self.root / "part" / message
+
+    def todos(self, session: str) -> Path:
+        return self.root / "todo" / f"{session}.json"
+
+
+def layout(path: Path) -> Layout:
+    """The one around a session's file."""
+    if path.parent.name == "info" and path.parent.parent.name == "session":
+        return Layout(path.parent.parent, is_older=True)
+    return Layout(path.parent.parent.parent, is_older=False)
+
+
+def read_folder(path: Path, report: Report) -> Session | None:
+    data = path.read_bytes()
+    try:
+        info = loaded_object(data)
+    except ValueError as error:
+        report.found += 1
+        report.damaged += 1
+        report.problem(1, f"the session is not readable: {error}"[:300])
+        return None
+    verbatim = Verbatim()
+    verbatim.add("session", path.stem, data)
+    return _read_messages(Session(info=info), layout(path), path.stem, verbatim, report)
+
+
+def read_orphans(path: Path, report: Report) -> Session:
+    """Messages whose session is gone; `path` is the first of them."""
+    found = Layout(path.parents[2], is_older=path.parents[2].name == "session")
+    session = _read_messages(Session(info={}, is_told=False), found, path.parent.name, Verbatim(), report)
+    ids = (text(_object(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
+    session.info["id"] = next(ids, None) or path.parent.name
+    return session
+
+
+def is_first_orphan(path: Path) -> bool:
+    """Is this the first message of a session whose own file is gone? It then brings in the others."""
+    folder = path.parent
+    sessions = folder.parent.parent / "session"
+    name = f"{folder.name}.json"
+    try:
+        if (folder.parent.parent / "info" / name).exists() or any(
+            (each / name).exists() for each in sessions.iterdir()
+        ):
+            return False
+    except OSError:
+        pass
+    return _files(folder)[:1] == [path]
+
+
+def _read_messages(session: Session, found: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
+    drafted = [_draft(file, found, id, verbatim, report) for file in _messages(found.messages(id), report)]
+    session.todos = _todos(found.todos(id), verbatim)
+    session.raw, session.messages = verbatim.finish(drafted)
+    return session
+
+
+def _files(folder: Path) -> list[Path]:
+    """In order of their ids. Those being written have names that begin with a dot; links may lead anywhere."""
+    try:
+        return sorted(file for file in folder.glob("[!.]*.json") if not file.is_symlink())
+    except OSError:
+        return []
+
+
+def _read(file: Path, report: Report) -> bytes | None:
+    """A file may vanish between being listed and being read: opencode removes what is reverted."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        report.problem(None, f"{file.name}: {error.strerror}")
+        return None
+
+
+def _messages(folder: Path, report: Report) -> list[_File]:
+    """As opencode orders them: by when they were made, then by id."""
+    found = [(file.stem, data) for file in _files(folder) if (data := _read(file, report)) is not None]
+    files = [_File(id, data, _object(data)) for id, data in found]
+    return sorted(files, key=lambda file: (millis(mapping(_info(file).get("time")).get("created")) or 0, file.id))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        return mapping(loaded(data))
+    except ValueError:
+        return {}
+
+
+def _info(file: _File) -> dict[str, Any]:
+    return modern(file.value)[0] if is_older(file.value) else file.value
+
+
+def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report: Report) -> Drafted:
+    number = verbatim.count
+    message, spans = verbatim.add("message", file.id, file.data), []
+    if is_older(file.value):
+        info, parts = modern(file.value)
+        message = Span(0, 0, file.id, canonical(info))
+        spans = [Span(0, 0, None, canonical(part)) for part in parts]
+        verbatim.count += len(parts)
+    for each in _files(found.parts(session, file.id)):
+        if (part := _read(each, report)) is not None:
+            spans.append(verbatim.add("part", each.stem, part))
+    return Drafted(message, spans, number)
+
+
+def _todos(file: Path, verbatim: Verbatim) -> list[Any]:
+    try:
+        data = file.read_bytes()
+        todos = sequence(loaded(data))
+    except (OSError, ValueError):
+        return []
+    verbatim.add("todo", None, data)
+    return todos

@@ -1,0 +1,116 @@
+"""A session as rows, whichever of the three containers they come from.
+
+Rows keep their JSON unread: an index takes from it what turns are made of, and each message is read when it is mapped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from weft.exchange.importers.opencode.values import Json, canonical, loaded, text
+
+HIDDEN = "REDACTED"
+"""What a redacted export has for every id."""
+
+
+class Row(Struct, frozen=True):
+    """A message or a part; a database keeps its id beside the JSON, the other containers in it."""
+
+    data: Json
+    id: str | None = None
+
+
+class MessageRow(Struct):
+    row: Row
+    parts: list[Row]
+    offset: int = 0
+    end: int = 0
+    """Where it lies in the source: bytes of an export, else numbers of records."""
+
+
+class Session(Struct):
+    """One native session."""
+
+    info: dict[str, Any]
+    is_told: bool = True
+    """There is a record of the session itself."""
+    messages: list[MessageRow] = field(default_factory=list)
+    todos: list[Any] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+    """Records of this session that are told by the verbatim copy alone, by kind."""
+    unknown: dict[str, int] = field(default_factory=dict)
+    raw: bytes | None = None
+
+    def keep(self, kind: str, is_unknown: bool) -> None:
+        self.kept[kind] = self.kept.get(kind, 0) + 1
+        if is_unknown:
+            self.unknown[kind] = self.unknown.get(kind, 0) + 1
+
+
+class _Info(Struct):
+    id: Any = None
+    role: Any = None
+    parentID: Any = None  # noqa: N815 - as opencode spells it
+    summary: Raw = Raw(b"null")
+
+
+class _Part(Struct):
+    type: Any = None
+    ignored: Any = None
+
+
+class Head(Struct, frozen=True):
+    """What the index knows of a message."""
+
+    id: str | None
+    role: str
+    parent: str | None
+    is_summary: bool
+    compacts: bool = False
+    is_notice: bool = False
+    """A user's message that the model was not shown: a plugin tells the person something."""
+
+
+_info = msgspec.json.Decoder(_Info)
+_part = msgspec.json.Decoder(_Part)
+
+
+def head_of(message: MessageRow) -> Head | None:
+    """None: this is no message."""
+    info = _decoded(_info, message.row)
+    if info is None:
+        return None
+    role = text(info.role) or ""
+    kinds = [part for each in message.parts if (part := _decoded(_part, each)) is not None] if role == "user" else []
+    return Head(
+        id=message.row.id or text(info.id),
+        role=role,
+        parent=text(info.parentID),
+        is_summary=role == "assistant" and bytes(info.summary).strip() == b"true",
+        compacts=any(part.type == "compaction" for part in kinds),
+        is_notice=bool(kinds) and all(part.type == "text" and part.ignored is True for part in kinds),
+    )
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], row: Row) -> Any:
+    try:
+        return decoder.decode(row.data)
+    except (ValueError, RecursionError):
+        return _slowly(decoder.type, row)
+
+
+def _slowly(kind: type[Struct], row: Row) -> Any:
+    """By the patient reader, for JSON that the quick one refuses."""
+    try:
+        value = loaded(row.data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    known: dict[str, Any] = {name: value[name] for name in kind.__struct_fields__ if name in value}
+    if "summary" in known:
+        known["summary"] = Raw(canonical(known["summary"]))
+    return kind(**known)
