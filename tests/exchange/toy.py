@@ -3,11 +3,10 @@
 {"session": "s", "title": ...} describes the session; {"id", "parent", "ask", "answer", "calls", ...} is a whole turn.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from weft.exchange.importers.jsonl import first_objects, records
 from weft.exchange.importers.port import Place, Report, Source
@@ -53,7 +52,7 @@ class Toy:
                 session.title, session.workspace = value.get("title"), value.get("workspace")
                 session.parent, session.task = value.get("parent"), value.get("task")
                 report.mapped["session"] += 1
-            elif "id" in value:
+            elif isinstance(value.get("id"), str) and value["id"] not in places:
                 places[value["id"]] = len(turns)
                 turns.append(_turn(value, places, record.offset, record.end))
                 report.mapped["turn"] += 1
@@ -93,7 +92,7 @@ def _turn(value: dict[str, Any], places: dict[str, int], offset: int, end: int) 
     summary = value.get("summary")
     return NativeTurn(
         key=value["id"],
-        records=(orjson.dumps(said, option=orjson.OPT_SORT_KEYS),),
+        records=(json.dumps(said, sort_keys=True).encode(),),
         names=(value["id"],),
         items=tuple(items),
         parent=places[value["parent"]] if value.get("parent") in places else None,

@@ -32,6 +32,7 @@ def native_turn(key: str, answer: str = "yes", **more: Any) -> NativeTurn:
         parts=(TextPart(answer),),
         native=f"{key}-answer",
         model="model-1",
+        context={"rules": ["be kind", {"file": "x"}], "branch": "main"},
         tokens=tokens,
         lints=(LintNote(message="unused"),),
         files=(FileNote(kind=FileKind.READ, path="notes.md", line_start=1, line_end=2),),
@@ -71,4 +72,4 @@ def rich_import(ledger: Ledger) -> None:
     summary = NativeCompaction(summary="all of it", trigger="auto", tokens_before=99)
     compacted = native_turn("t3", parent=1, compaction=summary, offset=20, end=30)
     take(ledger, "main", first, rewritten, compacted, title="A title", reread=True)
-    ledger.import_desk(ORIGIN, 1).keep(NativeSession(id="main"), "a.jsonl", b"\x28\xb5raw", 0, 20)
+    ledger.import_desk(ORIGIN, 1).keep(NativeSession(id="main"), "a.jsonl", b"what no turn is made of")

@@ -52,6 +52,7 @@ def test_an_imported_turn_reads_like_any_other(ledger: Ledger) -> None:
     assert (found.usage.input_tokens, found.usage.output_tokens, found.usage.total_tokens) == (10, 5, 15)
     assert (found.model, found.origin, found.status) == ("model-1", "toy", "completed")
     query, answer = ledger.thread("s").messages
+    assert answer.context == {"rules": ["be kind", {"file": "x"}], "branch": "main"}
     assert (query.text, answer.text, answer.model, answer.native_id) == ("ask t1", "yes", "model-1", "t1-answer")
     (call,) = ledger.tool_calls(found.id)
     assert (call.name, call.result, call.started_at, call.completed_at) == ("run", "ok", 1_500, 1_600)
@@ -340,3 +341,24 @@ def test_sightings_are_a_set(disk: Ledger) -> None:
     take(disk, "s", native_turn("t1"))
     streams = {row["stream"] for row in select(Path(disk.path), "SELECT stream FROM events WHERE kind = 'sighting'")}
     assert streams == {import_stream(head(disk, "s")), import_stream(disk.session("s").id)}
+
+
+def test_a_turn_that_took_in_an_earlier_one_stands_in_its_place(ledger: Ledger) -> None:
+    """A command alone, and later the prompt that it belongs to: the source shows one turn where it showed another."""
+    take(ledger, "s", native_turn("command", names=("command",), end=1))
+    take(ledger, "s", native_turn("prompt", names=("command", "prompt"), end=2), reread=True)
+    assert [turn.native_id for turn in ledger.log()] == ["prompt"]
+    assert [turn.native_id for turn in ledger.thread("s").turns] == ["prompt"]
+    assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("child_first", [True, False])
+def test_a_session_that_is_only_named_is_linked_where_it_stood_then(ledger: Ledger, child_first: bool) -> None:
+    turns = [native_turn("t1", started=1_000, end=1), native_turn("t2", parent=0, started=2_000, end=2)]
+    later = native_turn("t3", parent=1, started=9_000, end=3)
+    child = native_turn("k1", started=5_000, link=NativeLink(to="p", session="p", why=LinkReason.FORK), end=1)
+    files = {"p": [*turns, later], "c": [child]}
+    for session in ("c", "p") if child_first else ("p", "c"):
+        take(ledger, session, *files[session], file=session)
+    assert [turn.native_id for turn in ledger.thread("c").turns] == ["t1", "t2", "k1"]
+    assert problems(ledger) == []

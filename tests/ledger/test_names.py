@@ -199,3 +199,82 @@ def test_digits_that_end_an_id_and_begin_a_digest_are_ambiguous(clock: FixedCloc
         with pytest.raises(AmbiguousName):
             ledger.resolve(digest[:7])
         assert ledger.turn(digest[:8]).digest == digest
+
+
+LONG = "f70db4c5-8eb1-4c18-b759-7c6c08c0f868"
+
+
+def test_a_session_is_named_by_the_beginning_of_its_label(ledger: Ledger) -> None:
+    first, second = grow(ledger, LONG, "a", "b")
+    assert ledger.session("f70db4").label == LONG
+    assert ledger.resolve("f70db4c5") == ledger.resolve(LONG[:20]) == second
+    assert ledger.resolve("f70db4c5~1") == ledger.resolve("f70db4c5@{1}") == ledger.resolve("f70db4c5#1") == first
+    assert ledger.move_head("f70db4c5", new=first).label == LONG
+    assert ledger.add_alias("nick", "f70db4c5").label == LONG
+    assert ledger.archive_session("f70db4c5").status == "archived"
+    assert ledger.rename_session("f70db4c5", "short").label == "short"
+
+
+@pytest.mark.parametrize(
+    "name", ["f70db", "f70db~1", "70db4c5-8", "F70DB4C5-", "f70db4c5x", "f70db4c5-8eb1/", "/f70db4c5"]
+)
+def test_too_little_of_a_label_or_something_else_names_nothing(ledger: Ledger, name: str) -> None:
+    grow(ledger, LONG, "a")
+    with pytest.raises(NotFound):
+        ledger.resolve(name)
+
+
+def test_a_beginning_of_several_labels_is_refused_with_their_labels(ledger: Ledger) -> None:
+    grow(ledger, "session-1", "a")
+    grow(ledger, "session-2", "b")
+    for ask in (ledger.resolve, ledger.session, lambda name: ledger.move_head(name, new=None)):
+        with pytest.raises(AmbiguousName) as unclear:
+            ask("session")
+        assert unclear.value.candidates == ("session-1", "session-2")
+    for i in range(10, 30):
+        ledger.create_session(f"session-{i}")
+    with pytest.raises(AmbiguousName) as unclear:
+        ledger.resolve("session-")
+    assert unclear.value.candidates[-1] == "14 more"
+
+
+def test_the_label_of_a_deleted_session_does_not_lead_to_another_one(ledger: Ledger) -> None:
+    grow(ledger, "session-1", "a")
+    grow(ledger, "session-10", "b")
+    ledger.delete_session("session-1")
+    with pytest.raises(NotFound):
+        ledger.delete_session("session-1")
+    assert ledger.session("session-").label == "session-10"
+
+
+def test_labels_aliases_and_ids_win_over_beginnings(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a")
+    grow(ledger, f"{turn[-8:]}-more", "b")
+    grow(ledger, "aliased-name", "c")
+    grow(ledger, "label-longer", "d")
+    (exact,) = grow(ledger, "label-", "e")
+    ledger.add_alias("aliased", "main")
+    assert ledger.resolve(turn[-8:]) == turn
+    assert ledger.resolve("aliased") == turn
+    assert ledger.resolve("label-") == exact
+
+
+def test_subagents_do_not_make_the_beginning_of_their_session_ambiguous(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, LONG, "a")
+    (child,) = grow(ledger, f"{LONG}/agent-a123", "b")
+    (other,) = grow(ledger, f"{LONG}/agent-b456", "c")
+    assert ledger.resolve("f70db4c5") == turn
+    assert ledger.resolve("f70db4c5/agent-a") == ledger.resolve(f"{LONG}/agent-a") == child
+    assert ledger.resolve("f70db4c5/agent-b~0") == other
+    with pytest.raises(AmbiguousName):
+        ledger.resolve("f70db4c5/agent-")
+    ledger.delete_session(LONG)
+    with pytest.raises(NotFound):
+        ledger.session("f70db4c5")
+    assert ledger.resolve("f70db4c5/agent-a") == child
+
+
+def test_recording_takes_a_label_as_it_stands(ledger: Ledger) -> None:
+    grow(ledger, LONG, "a")
+    ledger.record_turn(session="f70db4c5", query="b")
+    assert ledger.session("f70db4c5").label == "f70db4c5"

@@ -31,6 +31,7 @@ COLUMN = {  # one column of each view that a reader would miss
     "superseded": "by",
     "link": "call",
     "spawn": "child",
+    "message_context": "listed",
     "kept": "start",
 }
 

@@ -156,11 +156,12 @@ Usage:   input 2,210, output 148, total 2,358
 user
   Fix it, please.
 
-edit_file(path="src/parser.py", old="strptime(text, ", new="fromisoformat(text") ok
-    1 line changed
-
-run_tests() ok
-    42 passed in 0.79s
+  * edit_file src/parser.py  (+1 -1)
+      -strptime(text,\x20
+      +fromisoformat(text
+      1 line changed
+  * run_tests()
+      42 passed in 0.79s
 
 assistant
     thinking: fromisoformat knows offsets.
@@ -177,7 +178,8 @@ def test_long_results_and_thinking_are_folded_unless_full(weft: Shell) -> None:
     calls = [{"name": "cat", "arguments": {"text": "x" * 500}, "result": LONG}, {"name": "rm", "error": LONG}]
     weft.record("q", response={"content": parts}, tool_calls=calls)
     folded, full = weft("show", "main").out, weft("show", "main", "--full").out
-    assert folded.count("… 35 more lines (--full)") == 3
+    assert folded.count("… 35 more lines (--full)") == 2
+    assert folded.count("… 37 more lines (--full)") == 1
     assert folded.count("line 39") == 1
     assert "x" * 500 not in folded
     assert full.count("line 39") == 4
@@ -210,7 +212,7 @@ def test_show_has_images_tool_parts_and_every_role(weft: Shell) -> None:
     turn = {"query": query, "system": "be brief", "workspace": "/srv/app"}
     weft("record", stdin=json.dumps(turn))
     shown = weft("show", "main").out
-    for expected in ("system\n  be brief", "user (webhook)", "image data:image/png", "look(at=1)", "result of u1"):
+    for expected in ("system\n  be brief", "user (webhook)", "[image, 225 B]", "look(at=1)", "result of u1"):
         assert expected in shown
     assert '"seen": true' in shown
     assert "Folder:  /srv/app" in shown
@@ -296,10 +298,17 @@ def test_context_is_what_the_agent_saw_or_would_see(story: Shell) -> None:
 
 def test_sessions_are_listed_with_their_heads(story: Shell) -> None:
     rows = [line.split("\t") for line in story("sessions").out.splitlines()]
-    assert [row[0] for row in rows] == ["main", "by-hand"]
-    assert rows[0][2:] == ["4", "active", "2026-03-02 13:40:00 +0000", "Add a line to the changelog."]
+    assert [row[:6] for row in rows] == [
+        ["main", "weft", "", "4", "4741", "2026-03-02 13:40:00 +0000"],
+        ["by-hand", "weft", "", "2", "4012", "2026-03-02 13:26:00 +0000"],
+    ]
+    assert [row[6] for row in rows] == [
+        "test_dates fails since this morning. What is wrong?",
+        "Could we keep strptime and cut the offset off instead?",
+    ]
     found = story.json("sessions")[0]
     assert (found["updated_at"], found["status"]) == ("2026-03-02T13:40:00.000Z", "active")
+    assert (found["depth"], found["total_tokens"], found["short_label"]) == (4, 4741, "main")
 
 
 def test_the_reflog_numbers_every_place_a_session_stood(story: Shell) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell, masked, on_terminal, spawn
+from weft.ledger.subjects import first_line
 from weft.surfaces.cli.main import SUMMARIES
-from weft.surfaces.cli.plain_text import cut, first_line, safe, safe_json, safe_lines, width
+from weft.surfaces.cli.plain_text import cut, safe, safe_json, safe_lines, width
 
 ESC = "\x1b"
 HOSTILE = (
@@ -88,9 +89,9 @@ def test_tables_are_aligned_on_a_terminal_and_tabbed_in_a_pipe(weft: Shell) -> N
     weft.record("q", session="a-longer-name")
     _, shown = on_terminal(weft.folder, "sessions", "--no-color")
     header, *rows = shown.splitlines()
-    ends = [width(row[: row.index("active")]) for row in rows]
-    assert set(ends) == {width(header[: header.index("STATUS")])}
-    assert all(line.count("\t") == 5 for line in weft("sessions").out.splitlines())
+    ends = [width(row[: row.index("20")]) for row in rows]
+    assert set(ends) == {width(header[: header.index("LAST CHANGE")])}
+    assert all(line.count("\t") == 6 for line in weft("sessions").out.splitlines())
 
 
 def test_long_output_goes_through_the_pager_and_short_output_does_not(weft: Shell, folder: Path) -> None:
@@ -259,7 +260,7 @@ def test_every_command_of_the_list_has_its_module_and_the_other_way_round() -> N
     from weft.surfaces.cli import commands
 
     folder = Path(next(iter(commands.__path__)))
-    modules = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
+    modules = {path.stem.rstrip("_").replace("_", "-") for path in folder.glob("*.py")} - {"--init"}
     assert modules == set(SUMMARIES)
 
 

@@ -10,20 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import zstandard
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import Importer, Problem, Report, Source
 from weft.exchange.importers.sources import Candidate, candidates
-from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
+from weft.exchange.importers.transcript import NativeTurn
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import StoreError
-from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource
+from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawFile
 from weft.ledger.ledger import Ledger
-
-BLOCK_BYTES = 1024 * 1024
-LEVEL = 6
 
 
 class OriginTotals(Struct):
@@ -100,11 +96,18 @@ class Importing:
         of_bytes = sum(unit.candidate.size for unit in units)
         done = 0
         for number, unit in enumerate(units):
-            sessions = sum(totals.counts.sessions for totals in self.summary.origins.values())
-            self._progress(Step(number, len(units), done, of_bytes, sessions, unit.candidate.name))
+            self._progress(self._step(number, len(units), done, of_bytes, unit.candidate.name))
             self._take(unit)
             done += unit.candidate.size
+        if units:
+            self._progress(self._step(len(units), len(units), done, of_bytes, ""))
+        for desk in self._desks.values():
+            desk.finish()
         return self.summary
+
+    def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> Step:
+        sessions = sum(totals.counts.sessions for totals in self.summary.origins.values())
+        return Step(files, of_files, done, of_bytes, sessions, name)
 
     def _units(self, paths: Iterable[Path]) -> Iterable[Unit]:
         """What is to be read. A source that was read to its end and has not changed is not opened."""
@@ -187,7 +190,7 @@ class Importing:
         totals: OriginTotals,
     ) -> None:
         read = ImportSource(
-            name=source.name, size=candidate.size, stamp=candidate.stamp, digest=_digest(source.path, source.size)
+            name=source.name, size=candidate.size, stamp=candidate.stamp, digest=_fingerprint(source, candidate)
         )
         before = desk.last_read(source.name)
         same = before is not None and (before.size, before.digest) == (read.size, read.digest)
@@ -196,18 +199,21 @@ class Importing:
             totals.unchanged += 1
             return
         waiting = totals.counts.open_turns
-        owner: NativeSession | None = None
+        grown = before is not None and before.digest == _digest(source.path, before.size)
+        raw = RawFile(source.path, before.size if before is not None and grown else 0, source.size)
         for transcript in importer.read(source, report):
             turns = _closed(transcript.turns, source.quiet, totals.counts)
-            desk.take(transcript.session, turns, source.name, totals.counts, reread=before is not None)
+            own = transcript.raw is not None
+            desk.take(
+                transcript.session,
+                turns,
+                source.name,
+                totals.counts,
+                reread=before is not None,
+                raw=None if own else raw,
+            )
             if transcript.raw is not None:
-                _keep(desk, transcript.session, source.name, [(0, transcript.raw)])
-            elif owner is None:
-                owner = transcript.session
-        if owner is not None:
-            grown = before is not None and before.digest == _digest(source.path, before.size)
-            start = before.size if before is not None and grown else 0
-            _keep(desk, owner, source.name, _blocks(source.path, start, source.size))
+                desk.keep(transcript.session, source.name, transcript.raw)
         desk.remember(replace(read, open=totals.counts.open_turns > waiting))
 
 
@@ -220,25 +226,15 @@ def _closed(turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts) -> I
             counts.open_turns += 1
 
 
-def _keep(desk: ImportDesk, session: NativeSession, name: str, blocks: Iterable[tuple[int, bytes]]) -> None:
-    pack = zstandard.ZstdCompressor(level=LEVEL).compress
-    for start, block in blocks:
-        desk.keep(session, name, pack(block), start, start + len(block))
-
-
-def _blocks(path: Path, start: int, end: int) -> Iterable[tuple[int, bytes]]:
-    """Stretches of a source, each of whole lines where lines are short enough."""
-    with path.open("rb") as file:
-        file.seek(start)
-        while start < end:
-            block = file.read(min(BLOCK_BYTES, end - start))
-            if not block:
-                return
-            if start + len(block) < end and (cut := block.rfind(b"\n") + 1):
-                block = block[:cut]
-                file.seek(start + cut)
-            yield start, block
-            start += len(block)
+def _fingerprint(source: Source, candidate: Candidate) -> bytes:
+    """Of the file, and of a database's log beside it."""
+    log = candidate.path.with_name(f"{candidate.path.name}-wal")
+    own = _digest(source.path, source.size)
+    return (
+        sha256(own + _digest(log, log.stat().st_size)).digest()
+        if candidate.size > source.size and log.is_file()
+        else own
+    )
 
 
 def _digest(path: Path, size: int) -> bytes:
@@ -248,11 +244,3 @@ def _digest(path: Path, size: int) -> bytes:
             hasher.update(chunk)
             size -= len(chunk)
     return hasher.digest()
-
-
-def unpacked(block: bytes) -> bytes:
-    """A kept stretch as it lay in its source."""
-    return zstandard.ZstdDecompressor().decompress(block)
-
-
-__all__ = ["ImportSummary", "Importing", "OriginTotals", "Step", "Transcript", "unpacked"]

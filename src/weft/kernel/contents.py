@@ -22,6 +22,7 @@ from weft.kernel.errors import ContentTooLarge, InvalidInput, NoCanonicalForm
 SALT_BYTES = 16
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
 ROW_BYTES = 1024 * 1024
+SHOWN_BROKEN = 1024
 MAX_INTEGER_BITS = 8192  # what the interpreter still writes and reads as decimal digits
 CONTENT_DOMAIN = b"weft.content.1\n"
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
@@ -113,8 +114,19 @@ def readable(data: bytes) -> str | None:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return showable(bytes_text(data))
+        return _readable_anyway(data)
     return showable(text) if "\0" in text else None
+
+
+BINARY = "(binary, or text that a database cannot hold)"
+
+
+def _readable_anyway(data: bytes) -> str:
+    """A text with lone surrogates, or a short text of which some bytes are broken; anything else is binary."""
+    try:
+        return showable(data.decode("utf-8", "surrogatepass"))
+    except UnicodeDecodeError:
+        return showable(bytes_text(data)) if len(data) <= SHOWN_BROKEN else BINARY
 
 
 def json_bytes(value: Any, what: str) -> bytes:

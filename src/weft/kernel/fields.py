@@ -161,6 +161,14 @@ class MessageFact(Struct, frozen=True, gc=False, kw_only=True):
     codeblocks: tuple[CodeblockFact, ...] | UnsetType = UNSET
 
 
+class SeenContext(Struct, frozen=True, gc=False, kw_only=True):
+    """One thing that was injected beside a message; several of one `name` with `listed` make a list."""
+
+    name: Named
+    value: Content
+    listed: bool | UnsetType = UNSET
+
+
 class SeenMessage(Struct, frozen=True, gc=False, kw_only=True):
     """What a source tells of the `k`-th message of an imported turn (from 0) beside what it says."""
 
@@ -172,7 +180,7 @@ class SeenMessage(Struct, frozen=True, gc=False, kw_only=True):
     provider: Named | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
     finish_reason: Named | UnsetType = UNSET
-    context: Content | UnsetType = UNSET
+    context: tuple[SeenContext, ...] | UnsetType = UNSET
     metadata: Content | UnsetType = UNSET
     files: tuple[FileFact, ...] | UnsetType = UNSET
     lints: tuple[LintFact, ...] | UnsetType = UNSET

@@ -189,7 +189,7 @@ class Sighting(Event, frozen=True, gc=False, kw_only=True, tag="sighting"):
     spawn_call: Content | UnsetType = UNSET
     task: Content | UnsetType = UNSET
     toolset: Named | UnsetType = UNSET
-    tools: tuple[Named, ...] | UnsetType = UNSET
+    tools: Content | UnsetType = UNSET
     permissions: Content | UnsetType = UNSET
     config: Content | UnsetType = UNSET
     metadata: Content | UnsetType = UNSET

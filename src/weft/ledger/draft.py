@@ -7,6 +7,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, showable, text_bytes
@@ -86,6 +88,8 @@ class Draft:
         self.scope = LEDGER_SCOPE
         self._put = txn.facts.put if secret is None else partial(txn.facts.put_imported, secret)
         self._numbers: dict[str, int] = {}
+        self.gathered: list[tuple[str, bytes]] | None = None
+        """Contents put, with their references, where somebody asks for them."""
         self.first = txn.facts.tip().n + 1
         self.lines: list[bytes] = []
         self.ids: list[bytes] = []
@@ -95,6 +99,8 @@ class Draft:
         stored = self._put(data, self.scope)
         ref = stored.ref.hex()
         self._numbers[ref] = stored.n
+        if self.gathered is not None:
+            self.gathered.append((ref, data))
         return ref
 
     def put_text(self, text: str | bytes | StoredContent, what: str = "text") -> str:
@@ -163,7 +169,8 @@ class Draft:
         """The event as it is: chained by its caller, applied to the views, kept for the row. Returns its id."""
         line = encode(event)
         digest = sha256(line).digest()
-        self.view.apply(self.first + len(self.lines), self.now_ms, digest, event)
+        when = self.txn.facts.now_ms if event.ts is UNSET else self.now_ms
+        self.view.apply(self.first + len(self.lines), when, digest, event)
         self.lines.append(line)
         self.ids.append(digest)
         return digest.hex()

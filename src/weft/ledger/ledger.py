@@ -7,7 +7,7 @@ from datetime import timezone, tzinfo
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec import UNSET, UnsetType
 
@@ -17,14 +17,15 @@ from weft.kernel.enums import MoveReason, SessionStatus, ToolCallStatus
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import UlidSource
-from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, verifying
+from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, usage, verifying
 from weft.ledger.arguments import checked_count, checked_number, checked_path, checked_seconds, checked_text, path_error
 from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
 from weft.ledger.draft import DEFAULT_AGENT, Desk
-from weft.ledger.imports import ImportDesk, adopt_secret, import_secret
+from weft.ledger.imports import ImportDesk, KeptStretch, adopt_secret, import_secret, kept_stretches
 from weft.ledger.labels import checked_label
 from weft.ledger.late import record_late_result
 from weft.ledger.leases import Patience, give_up, sweep_dead
+from weft.ledger.listing import Listing
 from weft.ledger.model import (
     Codeblock,
     Compaction,
@@ -41,9 +42,9 @@ from weft.ledger.model import (
 from weft.ledger.moments import parse_moment
 from weft.ledger.names import Spot, require, resolve
 from weft.ledger.places import compaction_for
-from weft.ledger.reading import calls_of, placed_messages, to_turn
+from weft.ledger.reading import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.recording import WholeTurn, record_turn
-from weft.ledger.rows import SESSION, SessionRow, load_turn
+from weft.ledger.rows import load_turn
 from weft.ledger.runs import Recorded, event_at, recorded_after, run_events
 from weft.ledger.scribe import as_setting, checked_id, member
 from weft.ledger.steps import TurnWriter, begin_turn
@@ -58,6 +59,7 @@ from weft.ledger.threads import (
     ranges_to,
     tree_rows,
 )
+from weft.ledger.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
 from weft.ledger.verifying import Problem
 from weft.store.facts import LEDGER_SCOPE
 from weft.store.port import ReadTxn, Store
@@ -137,6 +139,11 @@ class Ledger:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self._store.catch_up()
         return ImportDesk(self._desk, origin, mapping, remap=remap)
+
+    def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
+        """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        with self._store.read() as txn:
+            return kept_stretches(txn, session_or_file)
 
     def share_imports_of(self, other: Ledger) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
@@ -252,10 +259,12 @@ class Ledger:
 
     def sessions(self, *, every: bool = False) -> list[Session]:
         """Active sessions, the latest first; `every` adds archived and deleted ones."""
-        where = "" if every else " WHERE status = 'active'"
         with self._store.read() as txn:
-            rows = txn.sql.all(f"{SESSION.select}{where} ORDER BY updated_at DESC, n DESC")
-            return [sessions.to_session(txn, SessionRow(*row)) for row in rows]
+            return sessions.load_sessions(txn, every=every)
+
+    def listing(self) -> Listing:
+        """What lists of sessions and turns show, read a few statements at a time."""
+        return Listing(self._store)
 
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
@@ -360,7 +369,7 @@ class Ledger:
         with self._store.read() as txn:
             row = self._resolve(txn, turn).turn
             found = sessions.sessions_containing(txn, row.segment, row.depth)
-            return [sessions.to_session(txn, row) for row in found]
+            return sessions.to_sessions(txn, found)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -427,12 +436,12 @@ class Ledger:
 
     def children(self, turn: str) -> list[Turn]:
         with self._store.read() as txn:
-            return [to_turn(txn, row) for row in children(txn.sql, self._resolve(txn, turn).turn)]
+            return to_turns(txn, children(txn.sql, self._resolve(txn, turn).turn))
 
     def heads(self) -> list[Turn]:
         """Turns without a completed child: the tips of all trees, labelled or not."""
         with self._store.read() as txn:
-            return [to_turn(txn, row) for row in heads_without_children(txn.sql)]
+            return to_turns(txn, heads_without_children(txn.sql))
 
     def common_ancestor(self, left: str, right: str) -> str | None:
         with self._store.read() as txn:
@@ -449,13 +458,13 @@ class Ledger:
     def tree(self, turn: str) -> list[Turn]:
         """Every turn of the tree that this one belongs to, parents before children."""
         with self._store.read() as txn:
-            return [to_turn(txn, row) for row in tree_rows(txn.sql, self._resolve(txn, turn).turn)]
+            return to_turns(txn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
 
     def log(self, limit: int | None = None) -> list[Turn]:
         """Turns of all sessions, the newest first."""
         with self._store.read() as txn:
-            rows = list(islice(newest_turns(txn.sql), None if limit is None else checked_count(limit, "limit")))
-            return [to_turn(txn, row) for row in rows]
+            rows = islice(newest_turns(txn.sql), None if limit is None else checked_count(limit, "limit"))
+            return to_turns(txn, rows)
 
     def events(self, turn: str) -> list[Recorded]:
         """The events of a turn, in order."""
@@ -543,6 +552,19 @@ class Ledger:
             self._store.backup(path, progress)
         except OSError as error:
             raise path_error(path, error) from error
+
+    def usage(self, by: str = "day", **only: Unpack[Choice]) -> UsageReport:
+        """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
+        with self._store.read() as txn:
+            return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
+
+    def branch_usage(self, session: str, *, prices: Prices = None) -> BranchUsage:
+        with self._store.read() as txn:
+            return usage.branch_usage(txn, session, prices)
+
+    def abandoned_usage(self, *, prices: Prices = None) -> AbandonedUsage:
+        with self._store.read() as txn:
+            return usage.abandoned_usage(txn, prices)
 
     def stats(self) -> dict[str, Any]:
         with self._store.read() as txn:

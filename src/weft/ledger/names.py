@@ -1,6 +1,7 @@
 """What people type for a turn: ids, prefixes of digests, ends of ids, labels, and places relative to them.
 
 main            the head of a session (label, then alias)
+ses_0345        six letters or more that only its label begins with
 main~2          two turns before it; main^ is main~1
 main@{3}        where the session stood three moves ago
 main@{yesterday}, main@{2 hours ago}, main@{2026-11-15 09:30}
@@ -19,6 +20,7 @@ from msgspec import Struct
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ulid import ALPHABET, is_ulid
 from weft.ledger.arguments import checked_text
+from weft.ledger.beginnings import find_by_beginning
 from weft.ledger.rows import SessionRow, TurnRow, find_session, load_session, load_turn
 from weft.ledger.runs import place_of_event
 from weft.ledger.sessions import head_at, reflog
@@ -75,7 +77,8 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
     if session_row is not None:
         return _head(txn, session_row)
     if match := _DEPTH.search(base):
-        keyed = find_session(txn.sql, base[: match.start()])
+        name = base[: match.start()]
+        keyed = find_session(txn.sql, name) or find_by_beginning(txn.sql, name)
         if keyed is not None:
             return Spot(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
     return _by_id(txn, base)
@@ -83,10 +86,15 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
     name = checked_text(name, "session")
-    row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_routing_key(txn, name)
+    row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_part(txn, name)
     if row is None:
         raise NotFound("session", name, "`weft sessions` lists them")
     return row
+
+
+def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
+    """By what is no name of its own: a routing key, then the beginning of a label."""
+    return _by_routing_key(txn, name) or find_by_beginning(txn.sql, name)
 
 
 def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
@@ -158,8 +166,8 @@ def _by_id(txn: ReadTxn, text: str) -> Spot:
         candidates |= {id: Spot(_load(txn, id)) for (id,) in rows}
     if _HEX.fullmatch(text.lower()):
         candidates |= _by_digest(txn, text.lower())
-    if not candidates and (routed := _by_routing_key(txn, text)) is not None:
-        return _head(txn, routed)
+    if not candidates and (session := _by_part(txn, text)) is not None:
+        return _head(txn, session)
     if not candidates:
         raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
     if len(candidates) > 1:

@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct
 from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import Usage
+from weft.ledger.batches import rows_in
 from weft.ledger.model import (
     ImagePart,
     Message,
@@ -25,9 +26,10 @@ from weft.ledger.model import (
     repeated_id,
 )
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
-from weft.ledger.sessions import agent_name
+from weft.ledger.sessions import agent_names
 from weft.ledger.values import json_of, name_of, text_of
 from weft.ledger.views.runs import TOKENS
+from weft.ledger.views.sightings import IN_PIECES
 from weft.store.port import ReadTxn, Row
 
 T = TypeVar("T")
@@ -85,9 +87,24 @@ def _to_message(txn: ReadTxn, *place: int) -> Message:
         content = tuple(_to_part(txn, part) for part in orjson.loads(m.parts or "[]"))
     return Message(
         m.id, m.role, content, m.seq, m.at, m.source, m.parent,
-        name_of(txn, m.model), json_of(txn, m.thinking_config), json_of(txn, m.context), json_of(txn, m.metadata),
+        name_of(txn, m.model), json_of(txn, m.thinking_config), _context(txn, m), json_of(txn, m.metadata),
         text_of(txn, m.native),
     )  # fmt: skip
+
+
+def _context(txn: ReadTxn, m: MessageRow) -> Any:
+    """What was injected beside a message: one value, or one made of pieces."""
+    if m.context != IN_PIECES:
+        return json_of(txn, m.context)
+    rows = txn.sql.all("SELECT name, listed, content FROM message_context WHERE message = ? ORDER BY idx", (m.id,))
+    made: dict[str, Any] = {}
+    for name, listed, content in rows:
+        key, value = name_of(txn, name) or "", json_of(txn, content)
+        if listed:
+            made.setdefault(key, []).append(value)
+        else:
+            made[key] = value
+    return made
 
 
 def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
@@ -193,9 +210,38 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
     )
 
 
+def _tools(txn: ReadTxn, column: str) -> Iterator[str]:
+    """Names in a list, or '#' and the number of a content that is one."""
+    if column[0] == "#":
+        return map(str, json_of(txn, int(column[1:])))
+    return (name_of(txn, tool) or "" for tool in orjson.loads(column))
+
+
 def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:
-    session = load_session_number(txn.sql, row.session) if row.session is not None else None
-    tools = None if row.tools is None else tuple(name_of(txn, tool) or "" for tool in orjson.loads(row.tools))
+    return to_turns(txn, [row])[0]
+
+
+def to_turns(txn: ReadTxn, rows: Iterable[TurnRow]) -> list[Turn]:
+    """Many at once: a few statements for hundreds of turns."""
+    kept = list(rows)
+    txn.facts.hold(n for row in kept for n in _contents(row) if n)
+    made_by = {row.session for row in kept if row.session is not None}
+    sessions: dict[int | None, str] = dict(rows_in(txn.sql, "SELECT n, id FROM session WHERE n IN", made_by))
+    names = agent_names(txn.sql, (row.persona for row in kept))
+    return [_to_turn(txn, row, sessions.get(row.session), names[row.persona]) for row in kept]
+
+
+def _contents(row: TurnRow) -> Iterator[int | None]:
+    """The contents that a turn itself shows; long names are contents too."""
+    yield from (row.permissions_granted, row.permissions_used, row.source_event, row.workspace, row.thinking_config)
+    yield from (row.effective_config, row.error, row.native, row.git_branch, row.version, row.metadata)
+    for name in (row.model, row.provider, row.toolset, row.error_code):
+        if name and name[0] == "#":
+            yield int(name[1:])
+
+
+def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str) -> Turn:
+    tools = None if row.tools is None else tuple(_tools(txn, row.tools))
     counted = (*TOKENS, "total_tokens")
     usage = Usage(**{field: count for field in counted if (count := getattr(row, field)) is not None})
     return Turn(
@@ -208,8 +254,8 @@ def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:
         started_at=row.started_at,
         completed_at=row.completed_at,
         role=row.role,
-        persona_id=agent_name(txn.sql, row.persona),
-        session_id=session.id if session else None,
+        persona_id=persona,
+        session_id=session,
         model=name_of(txn, row.model),
         provider=name_of(txn, row.provider),
         toolset_name=name_of(txn, row.toolset),

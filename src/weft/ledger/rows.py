@@ -67,6 +67,7 @@ class TurnRow(Struct, gc=False):
     git_branch: int | None = None
     version: int | None = None
     metadata: int | None = None
+    listed_at: int = 0
 
     @property
     def closed(self) -> bool:

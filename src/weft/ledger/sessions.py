@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -13,12 +14,14 @@ from weft.kernel.events import session_stream
 from weft.kernel.fields import EventRef, is_name
 from weft.kernel.ledger_events import AliasAdded, CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
 from weft.ledger.arguments import checked_text
+from weft.ledger.batches import rows_in
+from weft.ledger.beginnings import find_by_beginning
 from weft.ledger.draft import DEFAULT_AGENT, Desk, Draft, Stream
 from weft.ledger.labels import checked_label
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import HeadMove, Session
 from weft.ledger.places import create_session, load_parent
-from weft.ledger.rows import HISTORY, HistoryRow, SessionRow, TurnRow, load_session, load_session_number
+from weft.ledger.rows import HISTORY, SESSION, HistoryRow, SessionRow, TurnRow, load_session, load_session_number
 from weft.ledger.runs import event_at
 from weft.ledger.scribe import checked_id, member
 from weft.ledger.values import json_of, text_of
@@ -32,7 +35,7 @@ DETAILS = frozenset(
 
 def require_session(draft: Draft, name: str) -> SessionRow:
     name = checked_text(name, "session")
-    row = draft.view.find_session(name) or load_session(draft.sql, name)
+    row = draft.view.find_session(name) or load_session(draft.sql, name) or find_by_beginning(draft.sql, name)
     if row is None:
         raise NotFound("session", name, "`weft sessions` lists them")
     return draft.view.session(row.id)
@@ -228,13 +231,39 @@ def head_at(sql: Sql, session: SessionRow, when: int) -> tuple[str | None, int |
     return (row[0], row[1]) if row else None
 
 
+def load_sessions(txn: ReadTxn, *, every: bool) -> list[Session]:
+    """The latest first."""
+    where = "" if every else " WHERE status = 'active'"
+    rows = txn.sql.all(f"{SESSION.select}{where} ORDER BY updated_at DESC, n DESC")
+    return to_sessions(txn, [SessionRow(*row) for row in rows])
+
+
 def to_session(txn: ReadTxn, row: SessionRow) -> Session:
-    parent = load_session(txn.sql, row.parent_session) if row.parent_session else None
+    return to_sessions(txn, [row])[0]
+
+
+def to_sessions(txn: ReadTxn, rows: list[SessionRow]) -> list[Session]:
+    """Many at once: a few statements in all."""
+    txn.facts.hold(n for row in rows for n in _contents(row) if n)
+    above = {row.parent_session for row in rows if row.parent_session}
+    parents: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, label FROM session WHERE id IN", above))
+    names = agent_names(txn.sql, (row.persona for row in rows))
+    return [_to_session(txn, row, parents, names) for row in rows]
+
+
+def _contents(row: SessionRow) -> tuple[int | None, ...]:
+    return (
+        row.spawn_call, row.task, row.routing, row.origin_session, row.title, row.workspace, row.git_branch,
+        row.version, row.metadata,
+    )  # fmt: skip
+
+
+def _to_session(txn: ReadTxn, row: SessionRow, parents: dict[str, str], names: dict[str, str]) -> Session:
     return Session(
         id=row.id,
         label=row.label,
         head=row.head,
-        persona_id=agent_name(txn.sql, row.persona),
+        persona_id=names[row.persona],
         status=row.status,
         lifecycle=row.lifecycle,
         created_at=row.created_at,
@@ -243,7 +272,7 @@ def to_session(txn: ReadTxn, row: SessionRow) -> Session:
         head_event=row.head_events,
         chosen_compaction=row.compaction,
         is_subagent=row.parent_session is not None or row.parent_turn is not None,
-        parent_session=parent.label if parent else None,
+        parent_session=parents.get(row.parent_session) if row.parent_session else None,
         parent_turn_id=row.parent_turn,
         spawn_tool_call_id=text_of(txn, row.spawn_call),
         task_description=text_of(txn, row.task),
@@ -258,11 +287,11 @@ def to_session(txn: ReadTxn, row: SessionRow) -> Session:
     )
 
 
-def agent_name(sql: Sql, agent: str) -> str:
-    if agent == DEFAULT_AGENT:
-        return agent
-    row = sql.one("SELECT name FROM program WHERE id = ?", (agent,))
-    return str(row[0]) if row else agent
+def agent_names(sql: Sql, agents: Iterable[str]) -> dict[str, str]:
+    """The name of each agent; one that nobody named goes by its id."""
+    names = {agent: agent for agent in agents}
+    asked = [agent for agent in names if agent != DEFAULT_AGENT]
+    return names | dict(rows_in(sql, "SELECT id, name FROM program WHERE id IN", asked))
 
 
 def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionRow]:

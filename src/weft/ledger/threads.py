@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.dag_events import ModelResponse, RunFinished
 from weft.ledger.model import Message, Turn
-from weft.ledger.reading import messages_between, placed_messages, to_turn
+from weft.ledger.reading import messages_between, placed_messages, to_turns
 from weft.ledger.rows import TURN, TurnRow
 from weft.ledger.runs import event_at, run_events
 from weft.ledger.views.runs import usage_total
@@ -105,7 +105,7 @@ class Thread:
             for low in range(part.low, part.high + 1, CHUNK):
                 chunk = Range(part.segment, low, min(low + CHUNK - 1, part.high), part.events)
                 with self._store.read() as txn:
-                    turns = [to_turn(txn, row) for row in turns_in(txn.sql, chunk)]
+                    turns = to_turns(txn, turns_in(txn.sql, chunk))
                 yield from turns
 
     @property
@@ -172,8 +172,8 @@ def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
     found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
     return ThreadDiff(
         found[0] if found else None,
-        tuple(to_turn(txn, row) for row in beyond(txn.sql, ours, depth)),
-        tuple(to_turn(txn, row) for row in beyond(txn.sql, theirs, depth)),
+        tuple(to_turns(txn, beyond(txn.sql, ours, depth))),
+        tuple(to_turns(txn, beyond(txn.sql, theirs, depth))),
     )
 
 
@@ -216,14 +216,13 @@ def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
 
 
 def newest_turns(sql: Sql) -> Iterator[TurnRow]:
-    """Turns that are current, newest first; of one moment children come before their parents."""
-    query = (
-        f"{TURN.select} WHERE current = 1 AND (started_at, n) < (?, ?) ORDER BY started_at DESC, n DESC LIMIT {CHUNK}"
-    )
+    """Turns that are current, newest first, children before their parents: a clock that went back counts as standing
+    still."""
+    query = f"{TURN.select} WHERE current = 1 AND (listed_at, n) < (?, ?) ORDER BY listed_at DESC, n DESC LIMIT {CHUNK}"
     at, n = MAX_INTEGER, MAX_INTEGER
     while rows := [TurnRow(*row) for row in sql.all(query, (at, n))]:
         yield from rows
-        at, n = rows[-1].started_at, rows[-1].n
+        at, n = rows[-1].listed_at, rows[-1].n
 
 
 def _columns(alias: str) -> str:

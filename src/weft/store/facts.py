@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import (
+    BINARY,
     MAX_CONTENT_BYTES,
     ROW_BYTES,
     SALT_BYTES,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 KEY_BYTES = 8
 HELD_AT_ONCE = 256
 LEDGER_SCOPE = 0
+"""The ledger's own contents; below it, one scope for each origin that was imported from."""
+UNDIGESTED = 256
+"""An imported content up to this size is found by its reference alone, which its bytes determine."""
 LACKS = "lacks:"
 """Local state: a row per content that came events name and that did not come with them."""
 
@@ -257,7 +261,7 @@ class Tail:
             self.seen = facts.watermark("lookup_content")
         rows = facts.sql.all("SELECT n, scope, digest, ref FROM content WHERE n > ? ORDER BY n", (self.seen,))
         for n, scope, digest, ref in rows:
-            self.by_digest[scope, bytes(digest)] = Stored(n, bytes(ref))
+            self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
             self.seen = n
 
     @property
@@ -299,13 +303,20 @@ class FactWriter(FactReader):
     def put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
         """The same bytes of one origin are one content in every ledger that shares the secret."""
         digest = sha256(data).digest()
-        known = self._fresh.get((scope, digest)) or self._tail.by_digest.get((scope, digest))
-        if known is not None:
-            return known
         salt = secret.salt(digest)
         ref = content_ref(salt, data)
+        key = (scope, ref)
+        known = self._fresh.get(key) or self._tail.by_digest.get(key)
+        if known is not None:
+            return known
         n = self._named(ref)
-        return self.put(data, scope, salt) if n is None else Stored(n, ref)
+        if n is not None:
+            return Stored(n, ref)
+        if len(data) > MAX_CONTENT_BYTES:
+            raise ContentTooLarge(MAX_CONTENT_BYTES)
+        stored = self._fresh[key] = Stored(self._next, ref)
+        self._insert(stored, scope, salt, digest if len(data) > UNDIGESTED else b"", data)
+        return stored
 
     def _named(self, ref: bytes) -> int | None:
         """One that the lookup view knows by its reference."""
@@ -355,7 +366,7 @@ class FactWriter(FactReader):
             self.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (n, idx, part))
         text.feed(b"", last=True)
         stored = Stored(n, hasher.ref())
-        shown = None if text.holds else "(binary, or text that a database cannot hold)"
+        shown = None if text.holds else BINARY
         self._rows.append((n, scope, stored.ref, salt, hasher.plain_digest(), hasher.size, shown, None))
         self._next += 1
         return stored
@@ -418,7 +429,7 @@ class LookupView:
         if not rows:
             return False
         refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
-        digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest is not None)
+        digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest)
         self.sql.run_many("INSERT INTO lookup_content(key, n) VALUES (?, ?) ON CONFLICT DO NOTHING", refs)
         self.sql.run_many("INSERT INTO lookup_bytes(scope, key, n) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", digests)
         self._mark("lookup_content", rows[-1][0])

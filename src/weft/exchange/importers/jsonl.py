@@ -103,7 +103,6 @@ _EXACT = ("utf-8", "surrogateescape")
 
 
 def _text(number: int, line: bytes, report: Report) -> str:
-    line = line.removeprefix(BOM) if number == 1 else line
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -18,6 +18,7 @@ from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
 
 SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".zst", ".zip"})
+DATABASES = frozenset({".db", ".sqlite"})
 QUIET_SECONDS = 300
 MEMBER_LIMIT = 4 * 1024**3
 """An archive's member is unpacked up to this size; a small file that claims to hold more is a trap."""
@@ -53,6 +54,12 @@ class Candidate(Struct, frozen=True):
             yield _source(target, self.name, quiet)
 
     def _unpack(self, target: Path) -> None:
+        try:
+            self._unpack_into(target)
+        except (zstandard.ZstdError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            raise OSError(f"it cannot be unpacked: {error}") from error
+
+    def _unpack_into(self, target: Path) -> None:
         if self.member is None:
             with self.path.open("rb") as packed:
                 _copy(zstandard.ZstdDecompressor().stream_reader(packed), target)
@@ -95,8 +102,11 @@ def _file(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candi
         found = path.stat()
         if path.suffix == ".zip":
             yield from _members(path, found.st_mtime_ns)
-        else:
-            yield Candidate(path, found.st_size, found.st_mtime_ns)
+            return
+        log = path.with_name(f"{path.name}-wal")  # a database that is in use grows there first
+        beside = log.stat() if path.suffix in DATABASES and log.is_file() else None
+        size, stamp = (beside.st_size, beside.st_mtime_ns) if beside else (0, 0)
+        yield Candidate(path, found.st_size + size, max(found.st_mtime_ns, stamp))
     except (OSError, zipfile.BadZipFile) as error:
         failed(path, error if isinstance(error, OSError) else OSError(f"it is no zip archive: {error}"))
 

@@ -1,6 +1,17 @@
 """Taking in other tools' history: chains, sightings, versions and links."""
 
 from weft.ledger.imports.desk import ImportCounts, ImportDesk, ImportSource
+from weft.ledger.imports.kept import KeptStretch, kept_stretches
+from weft.ledger.imports.raw import RawFile
 from weft.ledger.imports.secret import adopt_secret, import_secret
 
-__all__ = ["ImportCounts", "ImportDesk", "ImportSource", "adopt_secret", "import_secret"]
+__all__ = [
+    "ImportCounts",
+    "ImportDesk",
+    "ImportSource",
+    "KeptStretch",
+    "RawFile",
+    "adopt_secret",
+    "import_secret",
+    "kept_stretches",
+]

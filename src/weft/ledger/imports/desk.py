@@ -7,9 +7,11 @@ to its end is remembered with its digest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import sha256
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from weft.kernel.enums import LinkReason, SupersedeReason
 from weft.kernel.events import encode, import_stream, session_stream
@@ -18,12 +20,14 @@ from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
 from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.imports.chain import Chain, beginning
+from weft.ledger.imports.raw import WORTH, RawFile, pack
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.seen import Seeing
 from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
+from weft.store.port import Sql
 
 ROW_EVENTS = 128
 BATCH_TURNS = 64
@@ -61,6 +65,18 @@ class Landed(Struct, frozen=True):
     digest: str
 
 
+class _Task(Struct):
+    """One transcript on its way in."""
+
+    session: NativeSession
+    file: str
+    counts: ImportCounts
+    reread: bool
+    raw: RawFile | None
+    end: int = 0
+    landed: list[Landed] = field(default_factory=list)
+
+
 class ImportDesk:
     """One origin's way into one ledger."""
 
@@ -70,6 +86,7 @@ class ImportDesk:
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
         self._written: set[bytes] = set()
+        self._read: list[tuple[Any, ...]] = []
 
     def last_read(self, name: str) -> ImportSource | None:
         """A source as it was when it was last read to its end."""
@@ -87,81 +104,90 @@ class ImportDesk:
         return (self._remap and source.mapping != self.mapping) or (source.open and quiet)
 
     def take(
-        self, session: NativeSession, turns: Iterable[NativeTurn], file: str, counts: ImportCounts, *, reread: bool
+        self,
+        session: NativeSession,
+        turns: Iterable[NativeTurn],
+        file: str,
+        counts: ImportCounts,
+        *,
+        reread: bool = False,
+        raw: RawFile | None = None,
     ) -> None:
-        """One transcript. `session` may be completed while its turns are walked."""
-        landed: list[Landed] = []
-        end = 0
-        for batch in _batches(turns):
-            end = max([end, *(turn.end for turn in batch)])
-            self._desk.write(
-                lambda draft, batch=batch: self._write(draft, session, batch, file, landed, counts, reread),  # type: ignore[misc]
-                secret=self.secret,
-            )
-        self._desk.write(lambda draft: self._tell(draft, session, file, end, counts), secret=self.secret)
+        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them."""
+        task = _Task(session, file, counts, reread, raw)
+        for batch, is_last in _batches(turns):
+            task.end = max([task.end, *(turn.end for turn in batch)])
+            self._desk.write(partial(self._write, task, batch, is_last), secret=self.secret)
 
-    def keep(self, session: NativeSession, file: str, raw: bytes, start: int, end: int) -> None:
+    def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
 
         def work(draft: Draft) -> None:
             draft.scope = self._scope
-            seeing = self._seeing(draft, session, file)
-            self._see(draft, seeing.kept(raw, start, end), new=False)
+            self._keep(draft, self._seeing(draft, session, file), piece, start, [])
             draft.seal()
 
-        self._desk.write(work, len(raw), self.secret)
+        self._desk.write(work, len(piece), self.secret)
+
+    def _keep(self, draft: Draft, seeing: Seeing, piece: bytes, start: int, contents: list[tuple[str, bytes]]) -> None:
+        self._see(draft, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
 
     def remember(self, source: ImportSource) -> None:
-        """The source has been read to its end."""
+        """The source has been read to its end: noted with the next write, or by `finish`."""
         now = self._desk.clock.now_ms()
         values = (source.name, self.origin, self.mapping, source.size, source.stamp, source.digest, source.open, now)
-        self._desk.store.write(
-            lambda txn: txn.sql.run(
-                "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
-                " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
-                " open = excluded.open, read_at = excluded.read_at",
-                values,
-            )
+        self._read.append(values)
+
+    def finish(self) -> None:
+        if self._read:
+            self._desk.store.write(lambda txn: self._note_read(txn.sql))
+
+    def _note_read(self, sql: Sql) -> None:
+        sql.run_many(
+            "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
+            " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
+            " open = excluded.open, read_at = excluded.read_at",
+            self._read,
         )
+        self._read = []
 
     def _seeing(self, draft: Draft, session: NativeSession, file: str) -> Seeing:
         return Seeing(draft, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
 
-    def _write(
-        self,
-        draft: Draft,
-        session: NativeSession,
-        batch: list[NativeTurn],
-        file: str,
-        landed: list[Landed],
-        counts: ImportCounts,
-        reread: bool,
-    ) -> None:
-        draft.scope = self._scope
-        self._ensure_session(draft, session, counts)
-        seeing = self._seeing(draft, session, file)
-        before = len(landed)
+    def _write(self, task: _Task, batch: list[NativeTurn], is_last: bool, draft: Draft) -> None:
+        draft.scope, draft.gathered = self._scope, []
+        self._ensure_session(draft, task)
+        seeing = self._seeing(draft, task.session, task.file)
+        before, at = len(task.landed), task.raw.at if task.raw else 0
         try:
             for turn in batch:
-                landed.append(self._land(draft, seeing, turn, landed, counts, reread))
+                task.landed.append(self._land(draft, seeing, turn, task))
                 if len(draft.lines) >= ROW_EVENTS:
                     draft.seal()
-            self._note_names(draft, batch, landed[before:])
+            self._note_names(draft, batch, task.landed[before:])
+            if is_last:
+                self._tell(draft, seeing, task)
+            self._keep_along(draft, seeing, task, None if is_last else task.end)
         except BaseException:  # whatever it was, this batch has not landed
-            del landed[before:]
+            del task.landed[before:]
+            if task.raw:
+                task.raw.at = at
             raise
         draft.seal()
+        self._note_read(draft.sql)
 
-    def _land(
-        self,
-        draft: Draft,
-        seeing: Seeing,
-        turn: NativeTurn,
-        landed: list[Landed],
-        counts: ImportCounts,
-        reread: bool,
-    ) -> Landed:
+    def _keep_along(self, draft: Draft, seeing: Seeing, task: _Task, until: int | None) -> None:
+        """The stretch of the source that this batch comes from, compressed against what it brought."""
+        if task.raw is None:
+            return
+        contents = [(ref, data) for ref, data in draft.gathered or () if len(data) >= WORTH]
+        draft.gathered = None
+        for start, piece in task.raw.take(until):
+            self._keep(draft, seeing, piece, start, contents)
+
+    def _land(self, draft: Draft, seeing: Seeing, turn: NativeTurn, task: _Task) -> Landed:
+        landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
         source = self.secret.source(turn.records)
         id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
@@ -170,7 +196,7 @@ class ImportDesk:
         if row is None:
             fork = ForkPoint(parent.id, parent.digest) if parent else None
             start = beginning(draft, id, turn, fork=fork, origin=self.origin, mapping=self.mapping, source=source)
-            older = self._outdated(draft, seeing, turn) if reread or self._remap else []
+            older = self._outdated(draft, seeing, turn, landed) if task.reread or self._remap else []
             digest = Chain(draft, id).write(turn, start, *self._range(turn, landed))
             self._supersede(draft, older, id, counts)
             counts.turns += 1
@@ -196,10 +222,18 @@ class ImportDesk:
         found = draft.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
         return [draft.view.turn(id) for (id,) in found]
 
-    def _outdated(self, draft: Draft, seeing: Seeing, turn: NativeTurn) -> list[TurnRow]:
-        """Versions that the same session showed before; a copy elsewhere stands for itself."""
+    def _outdated(self, draft: Draft, seeing: Seeing, turn: NativeTurn, landed: list[Landed]) -> list[TurnRow]:
+        """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
+        a copy elsewhere stands for itself."""
         session = draft.view.session_number(seeing.session)
-        return [row for row in self._versions(draft, turn) if self._remap or row.session == session]
+        keys = sorted({self._key(name) for name in (turn.key, *turn.names)})
+        found = {row.id: row for row in self._versions(draft, turn)}
+        for key in keys:
+            for (id,) in draft.sql.all("SELECT turn FROM import_name WHERE key = ?", (key,)):
+                if id not in found and (row := draft.view.find_turn(id)) is not None:
+                    found[id] = row
+        shown = {at.id for at in landed}
+        return [row for row in found.values() if row.id not in shown and (self._remap or row.session == session)]
 
     def _mapped_before(self, draft: Draft, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""
@@ -239,11 +273,11 @@ class ImportDesk:
                 return True
         return False
 
-    def _ensure_session(self, draft: Draft, session: NativeSession, counts: ImportCounts) -> None:
-        id = self.secret.session_id(session.id)
+    def _ensure_session(self, draft: Draft, task: _Task) -> None:
+        id = self.secret.session_id(task.session.id)
         if draft.view.find_session_id(id) is not None:
             return
-        native = draft.put_text(session.id)
+        native = draft.put_text(task.session.id)
         draft.add_event(
             SessionCreated(
                 stream=session_stream(id),
@@ -255,18 +289,18 @@ class ImportDesk:
                 origin_session_id=native,
             )
         )
-        counts.sessions += 1
+        task.counts.sessions += 1
 
-    def _tell(self, draft: Draft, session: NativeSession, file: str, end: int, counts: ImportCounts) -> None:
-        draft.scope = self._scope
-        self._ensure_session(draft, session, counts)
-        self._see(draft, self._seeing(draft, session, file).told(session, end), new=False)
-        waiting = draft.sql.all(
-            "SELECT DISTINCT w.child, w.wants, w.why FROM import_wait w JOIN import_name n ON n.key = w.wants"
-        )
-        for child, wants, why in waiting:
-            self._join(draft, child, bytes(wants), why, counts)
+    def _tell(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
+        """What the source tells of the session itself, and links whose other end has come."""
+        self._see(draft, seeing.told(task.session, task.end), new=False)
         draft.seal()
+        waiting = draft.sql.all(
+            "SELECT w.child, w.wants, w.why, w.session FROM import_wait w WHERE EXISTS (SELECT 1 FROM import_name n"
+            " WHERE n.key = w.wants) OR EXISTS (SELECT 1 FROM session s WHERE s.id = w.session AND s.head IS NOT NULL)"
+        )
+        for child, wants, why, session in waiting:
+            self._join(draft, child, bytes(wants), why, session, task.counts)
 
     def _note_names(self, draft: Draft, batch: list[NativeTurn], landed: list[Landed]) -> None:
         """Native ids of the batch, for links from elsewhere, and what the batch itself wants to be linked to."""
@@ -277,14 +311,19 @@ class ImportDesk:
         for turn, at in zip(batch, landed, strict=True):
             if turn.link is not None and turn.parent is None:
                 wants = self._key(turn.link.to)
+                session = None if turn.link.session is None else self.secret.session_id(turn.link.session)
                 draft.sql.run(
-                    "INSERT INTO import_wait(child, wants, why) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    (at.id, wants, turn.link.why),
+                    "INSERT INTO import_wait(child, wants, why, session) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    (at.id, wants, turn.link.why, session),
                 )
 
-    def _join(self, draft: Draft, child: str, wants: bytes, why: str, counts: ImportCounts) -> None:
+    def _join(
+        self, draft: Draft, child: str, wants: bytes, why: str, session: str | None, counts: ImportCounts
+    ) -> None:
         found = draft.sql.all("SELECT turn FROM import_name WHERE key = ? AND turn <> ?", (wants, child))
         parents = [row for (id,) in found if (row := draft.view.find_turn(id)) is not None]
+        if not parents and session is not None:
+            parents = _last_before(draft, session, child)
         if not parents:
             return
         parent = min(parents, key=lambda row: (-row.current, row.id))
@@ -305,14 +344,27 @@ class ImportDesk:
         return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
 
 
-def _batches(turns: Iterable[NativeTurn]) -> Iterator[list[NativeTurn]]:
+def _last_before(draft: Draft, session: str, child: str) -> list[TurnRow]:
+    """The turn that a session stood on when another one was begun from it, as far as times tell."""
+    row, begun = draft.view.find_session_id(session), draft.view.turn(child)
+    if row is None:
+        return []
+    found = draft.sql.one(
+        "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND (started_at <= ? OR ?)"
+        " ORDER BY started_at DESC, depth DESC, id LIMIT 1",
+        (row.n, child, begun.started_at, bool(begun.synthesised)),
+    )
+    return [draft.view.turn(found[0])] if found else []
+
+
+def _batches(turns: Iterable[NativeTurn]) -> Iterator[tuple[list[NativeTurn], bool]]:
+    """Some turns at a time, and whether they are the last; a transcript without turns has one empty batch."""
     batch: list[NativeTurn] = []
     size = 0
     for turn in turns:
+        if len(batch) >= BATCH_TURNS or size >= BATCH_BYTES:
+            yield batch, False
+            batch, size = [], 0
         batch.append(turn)
         size += sum(map(len, turn.records))
-        if len(batch) >= BATCH_TURNS or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    yield batch, True

@@ -15,6 +15,7 @@ from weft.kernel.fields import (
     Named,
     SeenCall,
     SeenCompaction,
+    SeenContext,
     SeenMessage,
     Usage,
 )
@@ -60,7 +61,7 @@ class Seeing(Struct, frozen=True):
             version=self._text(turn.version),
             role=UNSET if turn.role == AgentRole.UNIFIED else turn.role,
             toolset=self._name(turn.toolset),
-            tools=UNSET if turn.tools is None else tuple(named(draft, tool) for tool in turn.tools),
+            tools=UNSET if turn.tools is None else put_value(draft, list(turn.tools)),
             permissions=self._json(turn.permissions),
             config=self._json(turn.config),
             metadata=self._json(turn.metadata),
@@ -142,12 +143,24 @@ class Seeing(Struct, frozen=True):
             provider=self._name(message.provider),
             usage=UNSET if message.tokens is None else usage(message.tokens),
             finish_reason=self._name(message.finish_reason),
-            context=self._json(message.context),
+            context=self._context(message.context) or UNSET,
             metadata=self._json(message.metadata),
             files=tuple(self._file(note) for note in files[:NOTES]) or UNSET,
             lints=tuple(self._lint(note) for note in lints[:NOTES]) or UNSET,
         )
         return None if made == SeenMessage(k=k) else made
+
+    def _context(self, context: Any) -> tuple[SeenContext, ...]:
+        """Thing by thing: the same rules and listings stand beside many messages, and are kept once."""
+        if context is None:
+            return ()
+        things = context if isinstance(context, dict) else {"context": context}
+        return tuple(
+            SeenContext(name=named(self.draft, name), value=put_value(self.draft, value), listed=listed or UNSET)
+            for name, given in things.items()
+            for listed, values in [(isinstance(given, list), given if isinstance(given, list) else [given])]
+            for value in values[:NOTES]
+        )
 
     def _file(self, note: FileNote) -> FileFact:
         path = self.draft.put_text(note.path)

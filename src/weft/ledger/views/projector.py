@@ -252,6 +252,10 @@ class Projector:
     def number(self, ref: str | UnsetType) -> int | None:
         return None if ref is UNSET else self.contents.number(ref)
 
+    def shared(self, ref: str | UnsetType) -> str | None:
+        """A content that stands in a column of text: '#' and its number."""
+        return None if ref is UNSET else f"#{self.contents.number(ref)}"
+
     def name(self, value: Named | UnsetType) -> str | None:
         """A name as it stands in a column: itself, or '#' and the number of the content that holds it."""
         if isinstance(value, str):

@@ -63,8 +63,10 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
             None if event.origin is UNSET else event.origin,
         )
     )  # fmt: skip
+    row = view.new_turns[-1]
+    row.listed_at = max(moment.when, parent.listed_at) if parent else moment.when
     if event.source is not UNSET:
-        begin_import(view, moment, event)
+        begin_import(view, row, event)
 
 
 def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int, int]:

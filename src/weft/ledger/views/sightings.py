@@ -14,19 +14,22 @@ from weft.kernel.fields import SeenCall, SeenMessage
 from weft.kernel.ulid import offset
 from weft.ledger.rows import CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
-from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations, tool_names
+from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
 from weft.ledger.views.versions import current_version
+
+IN_PIECES = 0
+"""The context of a message that lies in `message_context`, thing by thing."""
 
 
 @handles(own.Sighting, IMPORTS)
 def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
     session = view.session(event.session)
-    if event.turn is UNSET:
+    if event.turn is not UNSET:
+        _see_turn(view, moment, session, view.turn(event.turn), event)
+    elif event.raw is UNSET:
         _see_session(view, moment, session, event)
     else:
-        _see_turn(view, moment, session, view.turn(event.turn), event)
-    if event.raw is not UNSET:
         view.sql.run(
             'INSERT INTO kept(n, session, file, start, "end", content) VALUES (?, ?, ?, ?, ?, ?)',
             (moment.n, session.n, view.number(event.file), plain(event.offset) or 0, plain(event.end) or 0,
@@ -58,7 +61,7 @@ def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRo
     rank = (_at(event.started), moment.event_id)
     leads = turn.seen is None or rank < (_at(turn.seen_at), turn.seen)
     first = turn.seen is None
-    _see_times(turn, event)
+    _see_times(view, turn, event)
     _see_messages(view, moment, turn, event, leads, first)
     _see_calls(view, turn, event, leads)
     if leads:
@@ -73,12 +76,14 @@ def _at(when: int | UnsetType | None) -> int:
     return when if isinstance(when, int) else MAX_INTEGER
 
 
-def _see_times(turn: TurnRow, event: own.Sighting) -> None:
+def _see_times(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
     if event.started is not UNSET:
         turn.started_at = event.started if turn.synthesised else min(turn.started_at, event.started)
         if turn.synthesised and event.ended is UNSET:
             turn.completed_at = event.started
         turn.synthesised = 0
+        parent = None if turn.parent is None else view.find_turn(turn.parent)
+        turn.listed_at = max(turn.started_at, parent.listed_at) if parent else turn.started_at
     if event.ended is not UNSET:
         known = turn.completed_at if turn.seen is not None else None
         turn.completed_at = event.ended if known is None else min(known, event.ended)
@@ -89,7 +94,7 @@ def _take_words(view: Projector, turn: TurnRow, session: SessionRow, event: own.
     turn.workspace, turn.git_branch = view.number(event.workspace), view.number(event.git_branch)
     turn.version, turn.metadata = view.number(event.version), view.number(event.metadata)
     turn.role = turn.role if event.role is UNSET else event.role
-    turn.toolset, turn.tools = view.name(event.toolset), tool_names(view, event.tools)
+    turn.toolset, turn.tools = view.name(event.toolset), view.shared(event.tools)
     turn.permissions_granted = view.number(event.permissions)
     turn.effective_config = view.number(event.config)
     if event.compaction is not UNSET:
@@ -131,7 +136,7 @@ def _see_messages(
 
 def _forget_annotations(view: Projector, turn: TurnRow) -> None:
     low, high = turn.id, offset(turn.id, turn.messages)
-    for table in ("message_file", "message_lint"):
+    for table in ("message_file", "message_lint", "message_context"):
         view.sql.run(f"DELETE FROM {table} WHERE message > ? AND message <= ?", (low, high))
 
 
@@ -159,7 +164,13 @@ def _see_tokens(row: MessageRow, seen: SeenMessage) -> None:
 def _take_message_words(view: Projector, row: MessageRow, seen: SeenMessage) -> None:
     row.source = plain(seen.source)
     row.model, row.provider, row.finish = view.name(seen.model), view.name(seen.provider), view.name(seen.finish_reason)
-    row.context, row.metadata = view.number(seen.context), view.number(seen.metadata)
+    row.metadata = view.number(seen.metadata)
+    row.context = None if seen.context is UNSET else IN_PIECES
+    rows = [
+        (row.id, idx, view.name(each.name), int(each.listed is True), view.contents.number(each.value))
+        for idx, each in enumerate(seen.context or ())
+    ]
+    view.sql.run_many("INSERT INTO message_context(message, idx, name, listed, content) VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def _sum_tokens(view: Projector, turn: TurnRow, rows: list[MessageRow]) -> None:

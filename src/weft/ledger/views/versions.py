@@ -11,10 +11,11 @@ from weft.kernel import ledger_events as own
 from weft.ledger.rows import SESSION, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles
 
+_REPLACED = "SELECT turn, by FROM superseded WHERE turn = ?"
 
-def begin_import(view: Projector, moment: Moment, event: dag.RunStarted) -> None:
+
+def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted) -> None:
     """What identifies a turn elsewhere. Its time is that of its arrival until a sighting tells another."""
-    row = view.turn(event.stream[4:])
     row.native, row.mapping = view.number(event.native), None if event.mapping is UNSET else event.mapping
     row.source = None if event.source is UNSET else bytes.fromhex(event.source)
     row.synthesised = 1
@@ -34,30 +35,39 @@ def settle_versions(view: Projector, turn: TurnRow, ending: TurnRow | None = Non
     versions = versions_of(view, turn)
     if len(versions) == 1:
         return
-    current = _current(view, versions, ending)
+    _choose(view, versions, _current(view, versions, ending))
+
+
+def _choose(view: Projector, versions: Sequence[TurnRow], current: TurnRow | None) -> None:
     for row in versions:
         row.current = int(row is current)
         view.changed_turns[row.id] = row
-        if row is not current:
+        if current is not None and row is not current:
             _leave(view, row, current)
 
 
 def current_version(view: Projector, turn: TurnRow) -> TurnRow:
-    return turn if turn.current else next(row for row in versions_of(view, turn) if row.current)
+    """The version that stands in a turn's place; where there is none left, another turn that took it in."""
+    if turn.current:
+        return turn
+    found = next((row for row in versions_of(view, turn) if row.current), None)
+    if found is None:
+        by = view.sql.one("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (turn.id,))
+        found = view.find_turn(by[0]) if by else None
+    return found or turn
 
 
-def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | None) -> TurnRow:
+def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | None) -> TurnRow | None:
     """One that a source itself put in place of the others; else the longest ancestry, the most said, the newest
-    mapping, the smallest id: whatever order they came in."""
+    mapping, the smallest id: whatever order they came in. None where other turns took all of them in."""
     ids = {row.id for row in versions}
-    pairs = [
-        pair
-        for id in ids
-        for pair in view.sql.all("SELECT turn, by FROM superseded WHERE turn = ?", (id,))
-        if pair[1] in ids
-    ]
-    replaced = {turn for turn, by in pairs if (by, turn) not in pairs}
-    left = [row for row in versions if row.id not in replaced] or versions
+    pairs = [tuple(pair) for id in ids for pair in view.sql.all(_REPLACED, (id,))]
+    taken_in = {turn for turn, by in pairs if by not in ids and view.find_turn(by) is not None}
+    replaced = {turn for turn, by in pairs if by in ids and (by, turn) not in pairs}
+    remaining = [row for row in versions if row.id not in taken_in]
+    left = [row for row in remaining if row.id not in replaced] or remaining
+    if not left:
+        return None
 
     def rank(row: TurnRow) -> tuple[int, int, int, str]:
         return -row.depth, -row.events - (row is ending), -mapping_number(row.mapping), row.id
@@ -88,9 +98,15 @@ def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded)
     view.sql.run(
         "INSERT INTO superseded(turn, by) VALUES (?, ?) ON CONFLICT (turn, by) DO NOTHING", (event.turn, event.by)
     )
-    row = view.find_turn(event.turn)
-    if row is not None and row.native is not None:
+    row, by = view.find_turn(event.turn), view.find_turn(event.by)
+    if row is None or row.native is None:
+        return
+    if by is None or by.native == row.native:
         settle_versions(view, row)
+        return
+    versions = versions_of(view, row)
+    _choose(view, versions, _current(view, versions, None))
+    _leave(view, row, by)
 
 
 @handles(own.TurnLinked, IMPORTS)

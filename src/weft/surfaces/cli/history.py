@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from weft.kernel.enums import TurnType
-from weft.surfaces.cli.plain_text import first_line
+from weft.surfaces.cli.plain_text import cut, safe
 
 if TYPE_CHECKING:
     from weft.ledger.ledger import Ledger
@@ -17,6 +17,8 @@ PAGE = 64
 GROWTH = 8
 THREAD_PAGE = 512
 SHORT_ID = 8
+FIRST_LOOK = 32
+TITLE_COLUMNS = 48
 
 
 def short(turn_id: str) -> str:
@@ -63,9 +65,38 @@ class Reader:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._heads: dict[str, list[Session]] = {}
-        for session in sorted(ledger.sessions(), key=lambda session: session.label):
-            if session.head is not None:
+        self._subjects: dict[str, str] = {}
+        self._known = {session.id: session for session in ledger.sessions(every=True)}
+        for session in sorted(self._known.values(), key=lambda session: session.label):
+            if session.head is not None and session.status == "active":
                 self._heads.setdefault(session.head, []).append(session)
+
+    @cached_property
+    def short_labels(self) -> dict[str, str]:
+        """What to type for sessions that other tools named."""
+        from weft.ledger.beginnings import short_labels
+
+        short = short_labels(session.label for session in self._known.values() if session.status != "deleted")
+        return {
+            session.label: short.get(session.label, session.label)
+            for session in self._known.values()
+            if is_foreign(session)
+        }
+
+    def ahead(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """The same turns; what they are about is read for many of them at a time."""
+        rest, page = iter(turns), FIRST_LOOK
+        while some := list(islice(rest, page)):
+            self._subjects = self._ledger.listing().subjects([turn.id for turn in some])
+            yield from some
+            page = PAGE
+
+    def session(self, session_id: str | None) -> Session | None:
+        return None if session_id is None else self._known.get(session_id)
+
+    def short_label(self, session: Session) -> str:
+        """What to type for it: of an id that another tool made only the beginning."""
+        return self.short_labels.get(session.label, session.label)
 
     def heads(self, turn_id: str) -> list[str]:
         """The labels of the sessions that stand here."""
@@ -73,23 +104,26 @@ class Reader:
 
     def places(self, turn_id: str) -> list[str]:
         """The same for people, who want to know if a session stands in the middle of the turn."""
-        return [_place(session) for session in self._heads.get(turn_id, ())]
+        return [self._place(session) for session in self._heads.get(turn_id, ())]
+
+    def _place(self, session: Session) -> str:
+        title = f' "{cut(safe(session.title), TITLE_COLUMNS)}"' if session.title else ""
+        where = "" if session.head_event is None else f" at event {session.head_event}"
+        return f"{self.short_label(session)}{title}{where}"
 
     def subject(self, turn: Turn) -> str:
-        return subject_of(self._ledger, turn)
+        found = self._subjects.get(turn.id)
+        return subject_of(self._ledger, turn) if found is None else found
 
 
-def _place(session: Session) -> str:
-    return session.label if session.head_event is None else f"{session.label} at event {session.head_event}"
+def is_foreign(session: Session) -> bool:
+    """Another tool made it, and its label."""
+    return session.origin != "weft"
 
 
 def subject_of(ledger: Ledger, turn: Turn) -> str:
     """The first line of what was asked, or of a compaction's summary."""
-    if turn.turn_type == TurnType.COMPACTION:
-        return first_line(ledger.compaction(turn.id).summary)
-    messages = ledger.messages(turn.id)
-    asked = [message for message in messages if message.role == "user"]
-    return next((line for message in (*asked, *messages) if (line := first_line(message.text))), "")
+    return ledger.listing().subjects([turn.id]).get(turn.id, "")
 
 
 def find_session(ledger: Ledger, name: str) -> Session:
@@ -99,7 +133,16 @@ def find_session(ledger: Ledger, name: str) -> Session:
     try:
         return ledger.session(name)
     except NotFound:
-        gone = [session for session in ledger.sessions(every=True) if session.label == name]
+        sessions = ledger.sessions(every=True)
+        gone = [session for session in sessions if session.label == name] or _beginning(sessions, name)
         if not gone:
             raise
         return gone[0]
+
+
+def _beginning(sessions: list[Session], name: str) -> list[Session]:
+    """The deleted sessions of the one label that begins so."""
+    from weft.ledger.beginnings import SHORTEST, fitting
+
+    labels = fitting({session.label for session in sessions}, name) if len(name) >= SHORTEST else []
+    return [session for session in sessions if labels == [session.label]]

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -18,6 +19,7 @@ from weft.surfaces.cli.plain_text import safe
 COMMANDS = {
     "start": {
         "init": "Make a ledger in a folder, or as a file.",
+        "import": "Bring in the sessions that other tools left behind.",
         "record": "Record a turn, from JSON or from options.",
         "compact": "Summarise a session's past, or switch between summaries.",
     },
@@ -29,6 +31,7 @@ COMMANDS = {
         "context": "Show what an agent saw at a turn, or would see next.",
         "sessions": "List sessions and where they stand.",
         "reflog": "Show where a session has stood.",
+        "usage": "Show tokens and cost, by day, model, project and more.",
         "stats": "Show how big the ledger is, and of what.",
     },
     "move": {
@@ -65,7 +68,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUMMARIES:
             return None
-        module = import_module(f"weft.surfaces.cli.commands.{cmd_name.replace('-', '_')}")
+        name = cmd_name.replace("-", "_")
+        module = import_module(f"weft.surfaces.cli.commands.{name + '_' if iskeyword(name) else name}")
         found: click.Command = module.command
         return found
 

@@ -71,8 +71,3 @@ def cut(text: str, columns: int) -> str:
 
 def pad(text: str, columns: int) -> str:
     return text + " " * max(0, columns - width(text))
-
-
-def first_line(text: str) -> str:
-    """The first line that says something; only as much of a long text as needed is looked at."""
-    return next((line.strip() for line in text[:4096].splitlines() if line.strip()), "")

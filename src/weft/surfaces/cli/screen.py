@@ -79,10 +79,14 @@ class Screen:
             return
         cells = [[Span(name.upper(), "dim") for name in header], *([as_span(cell) for cell in row] for row in rows)]
         widths = [max(width(safe(row[i].text)) for row in cells) for i in range(len(header))]
-        for row in cells:
-            padded = [Span(pad(safe(cell.text), widths[i]) + "  ", cell.style) for i, cell in enumerate(row[:-1])]
-            room = max(20, self.columns - sum(widths[:-1]) - 2 * len(padded))
-            self.show(*padded, Span(cut(safe(row[-1].text), room), row[-1].style))
+        room = max(20, self.columns - sum(widths[:-1]) - 2 * (len(header) - 1))
+        self.page(
+            [
+                *(Span(pad(safe(cell.text), widths[i]) + "  ", cell.style) for i, cell in enumerate(row[:-1])),
+                Span(cut(safe(row[-1].text), room), row[-1].style),
+            ]
+            for row in cells
+        )
 
 
 def as_span(cell: Span | str) -> Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 INDENT = "    "
 UNKNOWN = "unknown"
+_DATED = re.compile(r"-20\d{6}$")
 STATE_STYLES = {"normal": "", "compaction": "warn", "failed": "bad", "interrupted": "warn", "open": "good"}
 STATE_WORDS = {"compaction": "compaction", "failed": "failed", "interrupted": "interrupted", "open": "being recorded"}
 
@@ -54,8 +56,29 @@ def flag(turn: Turn) -> Line:
 def one_line(turn: Turn, reader: Reader, columns: int) -> Line:
     """Id, sessions, state and subject, cut to the width there is."""
     lead = [Span(short(turn.id), "id"), *decoration(reader.places(turn.id)), *flag(turn)]
-    subject = cut(safe(reader.subject(turn)), max(20, columns - line_width(lead) - 1))
-    return [*lead, f" {subject}"] if subject else lead
+    beside = _beside(turn)
+    room = columns - line_width(lead) - 1
+    subject = cut(safe(reader.subject(turn)), max(20, room - len(beside)))
+    shown = [*lead, f" {subject}"] if subject else lead
+    return [*shown, Span(beside, "dim")] if beside and width(subject) + len(beside) <= room else shown
+
+
+def _beside(turn: Turn) -> str:
+    """Of a turn that another tool made: its model, and how many calls it took."""
+    if turn.origin is None:
+        return ""
+    model = "" if turn.model in (None, UNKNOWN) else _DATED.sub("", safe(str(turn.model)))
+    calls = counted(turn.tool_call_count, "call") if turn.tool_call_count else ""
+    told = ", ".join(filter(None, (model, calls)))
+    return f"  [{told}]" if told else ""
+
+
+def crossing(older: Turn, reader: Reader, columns: int) -> Line:
+    """Between the root of one chain and the turn of another that it goes on from."""
+    session = reader.session(older.session_id)
+    title = f' "{session.title}"' if session and session.title else ""
+    where = f"session {reader.short_label(session)}{title}" if session else "another chain"
+    return [Span(cut(safe(f"(goes on from {where})"), max(20, columns)), "dim")]
 
 
 def line_width(line: Line) -> int:

@@ -10,7 +10,9 @@ ALTER TABLE turn ADD COLUMN git_branch INTEGER;
 ALTER TABLE turn ADD COLUMN version INTEGER;
 ALTER TABLE turn ADD COLUMN metadata INTEGER;
 CREATE INDEX turn_native ON turn (native) WHERE native IS NOT NULL;
-CREATE INDEX turn_started ON turn (started_at, n);
+ALTER TABLE turn ADD COLUMN listed_at INTEGER NOT NULL DEFAULT 0; -- its start, never before its parent's
+UPDATE turn SET listed_at = started_at;
+CREATE INDEX turn_listed ON turn (listed_at, n);
 ALTER TABLE message ADD COLUMN native INTEGER;
 ALTER TABLE message ADD COLUMN provider TEXT;
 ALTER TABLE message ADD COLUMN input_tokens INTEGER;
@@ -48,6 +50,14 @@ CREATE TABLE spawn (                -- a tool call that started a session
     seq INTEGER NOT NULL,
     PRIMARY KEY (child, turn, seq)
 ) WITHOUT ROWID;
+CREATE TABLE message_context (      -- what was injected beside an imported message, thing by thing
+    message TEXT NOT NULL,
+    idx INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    listed INTEGER NOT NULL,
+    content INTEGER NOT NULL,
+    PRIMARY KEY (message, idx)
+) WITHOUT ROWID;
 CREATE TABLE kept (                 -- stretches of sources, verbatim
     n INTEGER PRIMARY KEY,          -- of its sighting
     session INTEGER NOT NULL,
@@ -78,6 +88,6 @@ CREATE TABLE import_wait (          -- links to what is not here yet
     child TEXT NOT NULL,
     wants BLOB NOT NULL,
     why TEXT NOT NULL,
+    session TEXT,                   -- whose last turn then it is, where no record is named
     PRIMARY KEY (child, wants, why)
 ) WITHOUT ROWID;
-CREATE INDEX import_wait_wants ON import_wait (wants);

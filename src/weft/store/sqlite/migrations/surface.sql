@@ -20,7 +20,9 @@ CREATE VIEW turns AS
         t.role,
         CASE WHEN t.toolset LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.toolset, 2) AS INTEGER))
             ELSE t.toolset END AS toolset_name,
-        CASE WHEN t.tools IS NULL THEN NULL ELSE (
+        CASE WHEN t.tools IS NULL THEN NULL
+            WHEN t.tools LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.tools, 2) AS INTEGER))
+            ELSE (
             SELECT json_group_array(CASE WHEN j.value LIKE '#%'
                 THEN (SELECT text FROM content_text WHERE n = CAST(substr(j.value, 2) AS INTEGER)) ELSE j.value END)
             FROM json_each(t.tools) j) END AS tools_available,
@@ -88,7 +90,12 @@ CREATE VIEW messages AS
         CASE WHEN m.thinking IS NOT NULL THEN (SELECT group_concat(text, char(10)) FROM (
             SELECT c.text FROM json_each(m.parts) j JOIN content_text c ON c.n = json_extract(j.value, '$.text')
             WHERE json_extract(j.value, '$.type') = 'reasoning' ORDER BY j.key)) END AS thinking,
-        (SELECT text FROM content_text WHERE n = m.context) AS context_json,
+        CASE WHEN m.context = 0 THEN (SELECT json_group_object(name, json(value)) FROM (
+                SELECT name, CASE max(listed) WHEN 1 THEN json_group_array(json(value)) ELSE max(value) END AS value
+                FROM (SELECT i.name, i.listed, CASE WHEN json_valid(c.text) THEN c.text ELSE json_quote(c.text) END AS value
+                    FROM message_context i JOIN content_text c ON c.n = i.content WHERE i.message = m.id ORDER BY i.idx)
+                GROUP BY name))
+            ELSE (SELECT text FROM content_text WHERE n = m.context) END AS context_json,
         (SELECT text FROM content_text WHERE n = m.metadata) AS metadata_json,
         m.parent AS parent_message_id,
         CASE WHEN m.model LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.model, 2) AS INTEGER))

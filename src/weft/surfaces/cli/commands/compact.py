@@ -52,7 +52,7 @@ def command(
     with call.writing() as ledger:
         made = ledger.record_compaction(
             summary=text,
-            session=session,
+            session=ledger.session(session).label,
             model=model,
             through=None if through is None else ledger.resolve(through),
             first_kept=None if first_kept is None else ledger.resolve(first_kept),

@@ -37,15 +37,16 @@ def command(call: Call, left: str, right: str, patch: bool, exit_code: bool) -> 
         if call.json:
             call.document(found)
         else:
-            call.screen.page(_Comparison(ledger, patch, call.screen.columns).lines(left, right, found))
+            comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
+            call.screen.page(comparison.lines(left, right, found))
     return DIFFERENT if exit_code and (found.left or found.right) else OK
 
 
 class _Comparison:
     """The lines of a difference."""
 
-    def __init__(self, ledger: Ledger, patch: bool, columns: int) -> None:
-        self._ledger, self._patch, self._columns = ledger, patch, columns
+    def __init__(self, ledger: Ledger, patch: bool, columns: int, unicode: bool) -> None:
+        self._ledger, self._patch, self._columns, self._unicode = ledger, patch, columns, unicode
         self._reader = Reader(ledger)
 
     def lines(self, left: str, right: str, found: ThreadDiff) -> Iterator[Line]:
@@ -59,9 +60,11 @@ class _Comparison:
         yield from self._side("+ ", "good", found.right)
 
     def _side(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
-        transcript = Transcript(full=True, columns=self._columns)
-        for turn in turns:
+        for turn in self._reader.ahead(turns):
             yield [Span(sign, style), *one_line(turn, self._reader, self._columns - 2)]
             if self._patch:
+                transcript = Transcript(
+                    full=True, columns=self._columns, unicode=self._unicode, workspace=turn.workspace_path
+                )
                 for line in transcript.lines(in_order(self._ledger, turn.id)):
                     yield [Span(sign, style), "  ", *line]

@@ -11,6 +11,7 @@ from weft.surfaces.cli.exits import EXIT_CODES
 REVISIONS = """\
 How to name a turn:
   main              the head of a session, by its label or an alias
+  ses_0345          the same by 6 letters or more that only its label begins with
   main~2            two turns before it; main^ is main~1
   main@{3}          where the session stood three moves ago; `weft reflog main` lists them
   main@{yesterday}  where it stood then; also {2 hours ago}, {2026-11-15}, {2026-11-15 09:30}

@@ -15,7 +15,7 @@ from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, Place, gutter, gutte
 from weft.surfaces.cli.history import Reader, chosen_turns
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import listed_turn
-from weft.surfaces.cli.turn_lines import entry, mark, one_line
+from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
 
 
 @weft_command("log")
@@ -33,13 +33,13 @@ def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int 
         reader = Reader(ledger)
         turns = chosen_turns(ledger, rev, session, limit)
         if call.json:
-            call.documents(listed_turn(turn, reader) for turn in turns)
+            call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
             return
         first = next(turns, None)
         if first is None:
             call.note(_nothing(rev, session, limit))
             return
-        drawing = _Drawing(reader, oneline, call.screen.columns)
+        drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
         every = chain([first], turns)
         glyphs = UNICODE if call.screen.unicode else ASCII
         call.screen.page(drawing.graph(list(every), glyphs) if graph else drawing.plain(every))
@@ -56,34 +56,52 @@ def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:
 class _Drawing:
     """The turns of a log as lines."""
 
-    def __init__(self, reader: Reader, oneline: bool, columns: int) -> None:
+    def __init__(self, reader: Reader, oneline: bool, columns: int, *, is_thread: bool) -> None:
         self._reader, self._oneline, self._columns = reader, oneline, columns
+        self._is_thread = is_thread
 
-    def _lines(self, turn: Turn, taken: int = 0) -> Iterator[Line]:
+    def _lines(self, turn: Turn, older: Turn | None, taken: int = 0) -> Iterator[Line]:
         room = self._columns - taken
         if self._oneline:
             yield one_line(turn, self._reader, room)
         else:
             yield from entry(turn, self._reader, room)
+        if self._is_thread and older is not None and turn.parent_id is None:
+            yield from () if self._oneline else ([],)
+            yield crossing(older, self._reader, room)
 
     def plain(self, turns: Iterable[Turn]) -> Iterator[Line]:
-        for i, turn in enumerate(turns):
+        for i, (turn, older) in enumerate(_with_next(self._reader.ahead(turns))):
             if i and not self._oneline:
                 yield []
-            yield from self._lines(turn)
+            yield from self._lines(turn, older)
 
     def graph(self, turns: list[Turn], glyphs: Glyphs) -> Iterator[Line]:
         known = {turn.id: turn for turn in turns}
-        for row in upward([(turn.id, turn.parent_id) for turn in turns]):
+        older = {turn.id: following for turn, following in _with_next(turns)}
+        rows = list(upward([(turn.id, turn.parent_id) for turn in turns]))
+        ahead = self._reader.ahead(known[row.turn] for row in rows if row.place is Place.TURN)
+        for row in rows:
             if row.place is not Place.TURN:
                 yield [Span(gutter(row, glyphs), "line")]
                 continue
-            turn = known[row.turn]
+            turn = next(ahead)
             beside, below = gutter(row, glyphs), gutter_below(row, glyphs)
-            first, *further = self._lines(turn, len(below) + 1)
+            first, *further = self._lines(turn, older[turn.id], len(below) + 1)
             yield [Span(beside, "line"), mark(turn, glyphs), " ", *first]
             yield from (
                 [Span(f"{below} ", "line"), *line] if line else [Span(below.rstrip(), "line")] for line in further
             )
             if not self._oneline and row.goes_on:
                 yield [Span(below, "line")]
+
+
+def _with_next(turns: Iterable[Turn]) -> Iterator[tuple[Turn, Turn | None]]:
+    """Each turn with the one that is shown after it."""
+    last: Turn | None = None
+    for turn in turns:
+        if last is not None:
+            yield last, turn
+        last = turn
+    if last is not None:
+        yield last, None

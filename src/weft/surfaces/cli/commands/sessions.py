@@ -1,47 +1,131 @@
-"""`weft sessions`: every label and where it stands."""
+"""`weft sessions`: every label, what it is about and where it stands."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from weft.ledger.model import Session
+from weft.ledger.listing import Listed, SessionList, Wanted, has_title
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.history import short, subject_of
+from weft.surfaces.cli.plain_text import cut, safe
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
 
-if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
-
-HEADER = ("session", "head", "depth", "status", "last change", "about")
-STATUS_STYLES = {"active": "good", "archived": "dim", "deleted": "bad"}
+HEADER = ("session", "origin", "project", "turns", "tokens", "last change", "title")
+STATUS_STYLES = {"archived": "dim", "deleted": "bad"}
+ON_A_TERMINAL = 50
+PROJECT_COLUMNS = 20
+MINUTE = len("2026-11-15 09:30")
 
 
 @weft_command("sessions")
-@click.option("--all", "every", is_flag=True, help="Archived and deleted sessions too.")
-def command(call: Call, every: bool) -> None:
+@click.option("--all", "every", is_flag=True, help="Subagents, archived and deleted sessions too.")
+@click.option("--subagents", is_flag=True, help="Subagents too, each below the session that started it.")
+@click.option("--origin", metavar="NAME", help="Only sessions of this tool; weft for those made here.")
+@click.option("--project", metavar="NAME", help="Only sessions of this folder, by its path or its last part.")
+@click.option("--since", metavar="WHEN", help="Only sessions that changed since then, such as '2 days ago'.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N sessions.")
+def command(
+    call: Call,
+    every: bool,
+    subagents: bool,
+    origin: str | None,
+    project: str | None,
+    since: str | None,
+    limit: int | None,
+) -> None:
     """List sessions and where they stand.
 
-    The latest first.
+    The latest first. On a terminal at most 50, unless --limit says otherwise.
     """
+    short = call.screen.terminal and not call.json
+    wanted = Wanted(
+        origin=origin,
+        project=project,
+        since=None if since is None else _moment(since),
+        every=every,
+        subagents=subagents or every,
+        limit=ON_A_TERMINAL if limit is None and short else limit,
+    )
     with call.reading() as ledger:
-        found = ledger.sessions(every=every)
-        if call.json:
-            call.documents(map(to_json, found))
-        elif found:
-            call.screen.table([_row(ledger, session) for session in found], HEADER)
-        else:
-            call.note("no sessions yet: `weft record --session main …` makes one with its first turn")
+        found = ledger.listing().sessions(wanted)
+    if call.json:
+        call.documents(map(_shape, found.sessions))
+        return
+    if found.sessions:
+        call.screen.table(*_columns(found.sessions, call.screen.terminal))
+    _notes(call, found, filtered=any(given is not None for given in (origin, project, since, limit)))
 
 
-def _row(ledger: Ledger, session: Session) -> tuple[Span | str, ...]:
-    head, depth, about = "-", "0", ""
-    if session.head is not None:
-        turn = ledger.turn(session.head)
-        head, depth, about = short(turn.id), str(turn.depth), subject_of(ledger, turn)
-    status = Span(session.status, STATUS_STYLES.get(session.status, ""))
-    return Span(session.label, "label"), Span(head, "id"), depth, status, local_time(session.updated_at), about
+def _moment(words: str) -> int:
+    from weft.kernel.ambient import SystemClock
+    from weft.ledger.moments import parse_moment
+    from weft.surfaces.cli.zones import LocalZone
+
+    return parse_moment(words, SystemClock().now_ms(), LocalZone())
+
+
+def _shape(listed: Listed) -> dict[str, Any]:
+    """The session's own fields, and what lists add to them."""
+    return {
+        **to_json(listed.session),
+        **{name: value for name, value in to_json(listed).items() if name != "session"},
+    }
+
+
+def _notes(call: Call, found: SessionList, *, filtered: bool) -> None:
+    if found.further:
+        call.note(
+            f"{counted(found.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer"
+        )
+    if found.hidden:
+        verb = "is" if found.hidden == 1 else "are"
+        call.note(f"{counted(found.hidden, 'session')} of subagents {verb} not shown: --subagents lists them")
+    if not (found.sessions or found.hidden or found.further):
+        call.note("no such sessions" if filtered else _NOTHING)
+
+
+_NOTHING = "no sessions yet: `weft record --session main …` makes one with its first turn"
+
+
+def _columns(sessions: list[Listed], terminal: bool) -> tuple[list[list[Span | str]], Sequence[str]]:
+    """A table's rows and header. On a terminal a column that is empty, or tells only what is made here, is left out."""
+    labels = {listed.session.label for listed in sessions}
+    rows = [_row(listed, terminal, listed.session.parent_session in labels) for listed in sessions]
+    if not terminal:
+        return rows, HEADER
+    dull = {"origin": {"weft"}, "project": {""}, "tokens": {""}}
+    kept = [i for i, name in enumerate(HEADER) if {str(row[i]) for row in rows} != dull.get(name)]
+    return [[row[i] for i in kept] for row in rows], [HEADER[i] for i in kept]
+
+
+def _row(listed: Listed, terminal: bool, below: bool) -> list[Span | str]:
+    session, when = listed.session, local_time(listed.session.updated_at)
+    told = session.title if has_title(session) else None
+    title = told or session.task_description or listed.subject or session.title or ""
+    if session.status != "active":
+        title = f"[{session.status}] {title}"
+    label = f"{'  ' if below else ''}{listed.short_label}" if terminal else session.label
+    return [
+        Span(label, "label"),
+        session.origin,
+        cut(safe(listed.project), PROJECT_COLUMNS) if terminal else listed.project,
+        str(listed.depth),
+        abbreviated(listed.total_tokens) if terminal else str(listed.total_tokens),
+        when[:MINUTE] if terminal else when,
+        Span(" ".join(title.split()), STATUS_STYLES.get(session.status, "")),
+    ]
+
+
+def abbreviated(count: int) -> str:
+    """12,345 as 12k: how much it is, not how many."""
+    for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= unit:
+            shown = count / unit
+            return f"{shown:.1f}{letter}" if shown < 10 else f"{shown:.0f}{letter}"
+    return str(count) if count else ""

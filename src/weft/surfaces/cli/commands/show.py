@@ -9,12 +9,15 @@ import click
 from msgspec import UNSET
 
 from weft.kernel.enums import TurnType
-from weft.ledger.model import Compaction, Message, ToolCall, Turn
+from weft.ledger.listing import project_of
+from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
+from weft.ledger.subjects import first_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.plain_text import safe_lines
+from weft.surfaces.cli.rendering.results import as_json
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.transcript import Transcript, in_order
 from weft.surfaces.cli.turn_lines import decoration, flag
@@ -22,6 +25,8 @@ from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
     from weft.ledger.ledger import Ledger
+
+RULES = 8
 
 
 @weft_command("show")
@@ -39,10 +44,18 @@ def command(call: Call, rev: str, full: bool) -> None:
         if call.json:
             call.document(_shape(turn, items, compaction))
             return
-        session = _session_label(ledger, turn)
-        lines = _lines(turn, session, Reader(ledger), compaction)
-        transcript = Transcript(full=full, columns=call.screen.columns)
-        call.screen.page([*lines, *transcript.lines(items)])
+        messages = [item for item in items if isinstance(item, Message)]
+        reader = Reader(ledger)
+        header = _Header(turn, reader, sorted({message.model for message in messages if message.model}))
+        transcript = Transcript(
+            full=full,
+            columns=call.screen.columns,
+            unicode=call.screen.unicode,
+            workspace=turn.workspace_path,
+            labels=reader.short_labels,
+        )
+        files = noted_files(ledger, items)
+        call.screen.page([*header.lines(compaction), *transcript.lines(items, files)])
 
 
 def _shape(turn: Turn, items: list[Message | ToolCall], compaction: Compaction | None) -> dict[str, Any]:
@@ -56,34 +69,69 @@ def _shape(turn: Turn, items: list[Message | ToolCall], compaction: Compaction |
     }
 
 
-def _session_label(ledger: Ledger, turn: Turn) -> str | None:
-    return None if turn.session_id is None else ledger.session(turn.session_id).label
+class _Header:
+    """What stands above a turn's messages."""
+
+    def __init__(self, turn: Turn, reader: Reader, models: list[str]) -> None:
+        self._turn, self._reader, self._models = turn, reader, models
+        self._session = reader.session(turn.session_id)
+
+    def lines(self, compaction: Compaction | None) -> Iterator[Line]:
+        turn = self._turn
+        yield [Span(f"turn {turn.id}", "id"), *decoration(self._reader.places(turn.id)), *flag(turn)]
+        for name, value in self._facts():
+            if value:
+                yield [Span(f"{name + ':':9}", "dim"), value]
+        if turn.error is not None:
+            code = f"{turn.error_code}: " if turn.error_code not in (None, "error") else ""
+            yield [Span("Error:   ", "dim"), Span(code + turn.error, "bad")]
+        yield []
+        if compaction is not None:
+            yield from _summary(compaction)
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        turn, session = self._turn, self._session
+        yield "Digest", turn.digest
+        yield "Parent", turn.parent_id or "none: the root of its tree"
+        yield "Session", f"{session.label if session else 'none'}, depth {turn.depth}"
+        yield "Title", (session.title or "") if session else ""
+        yield "Task", first_line(session.task_description or "") if session and not session.title else ""
+        yield "Date", local_time(turn.started_at) if turn.time_known else "unknown: its origin gives no time"
+        yield "Agent", ", ".join(filter(None, (turn.persona_id, session.agent if session else None)))
+        yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
+        yield "Model", self._model()
+        yield "Usage", _usage(turn)
+        yield "Project", project_of(turn.workspace_path) if turn.origin else ""
+        yield "Folder", turn.workspace_path or ""
+        yield "Branch", turn.git_branch or ""
+        yield "Allowed", permissions_text(turn.permissions_granted) if turn.origin else ""
+        yield "Cut off", turn.interruption_reason or ""
+        yield "Context", f"after compaction {short(turn.compaction_id)}" if turn.compaction_id else ""
+
+    def _model(self) -> str:
+        turn = self._turn
+        named = " ".join(filter(None, (turn.model, turn.provider and f"({turn.provider})")))
+        others = [model for model in self._models if model != turn.model]
+        return ", ".join(filter(None, (named, *others)))
 
 
-def _lines(turn: Turn, session: str | None, reader: Reader, compaction: Compaction | None) -> Iterator[Line]:
-    yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
-    for name, value in _facts(turn, session):
-        if value:
-            yield [Span(f"{name + ':':9}", "dim"), value]
-    if turn.error is not None:
-        code = f"{turn.error_code}: " if turn.error_code not in (None, "error") else ""
-        yield [Span("Error:   ", "dim"), Span(code + turn.error, "bad")]
-    yield []
-    if compaction is not None:
-        yield from _summary(compaction)
+def permissions_text(granted: Any) -> str:
+    """What the agent was allowed, in a few words where the origin has them."""
+    if isinstance(granted, dict):
+        told = [granted.get("mode"), granted.get("approval_policy"), granted.get("sandbox_policy")]
+        words = [each.get("type") or each.get("mode") if isinstance(each, dict) else each for each in told]
+        return ", ".join(word for word in words if isinstance(word, str)) or as_json(granted)
+    if isinstance(granted, list) and all(isinstance(rule, dict) and "permission" in rule for rule in granted):
+        rules = list(dict.fromkeys(f"{rule['permission']} {rule.get('action', '')}".strip() for rule in granted))
+        return ", ".join([*rules[:RULES], *(["…"] if len(rules) > RULES else [])])
+    return "" if granted is None else as_json(granted)
 
 
-def _facts(turn: Turn, session: str | None) -> Iterator[tuple[str, str]]:
-    yield "Digest", turn.digest
-    yield "Parent", turn.parent_id or "none: the root of its tree"
-    yield "Session", f"{session}, depth {turn.depth}" if session else f"none, depth {turn.depth}"
-    yield "Date", local_time(turn.started_at)
-    yield "Agent", turn.persona_id
-    yield "Model", " ".join(filter(None, (turn.model, turn.provider and f"({turn.provider})")))
-    yield "Usage", _usage(turn)
-    yield "Folder", turn.workspace_path or ""
-    yield "Cut off", turn.interruption_reason or ""
-    yield "Context", f"after compaction {short(turn.compaction_id)}" if turn.compaction_id else ""
+def noted_files(ledger: Ledger, items: list[Message | ToolCall]) -> dict[str, list[FileNote]]:
+    """The files of each message that no call of the turn tells of by itself."""
+    told = " ".join(as_json(item.arguments) for item in items if isinstance(item, ToolCall))
+    found = ledger.listing().files([item.id for item in items if isinstance(item, Message)])
+    return {message: [file for file in files if file.path not in told] for message, files in found.items()}
 
 
 def _usage(turn: Turn) -> str:

@@ -25,14 +25,15 @@ def command(call: Call, rev: str) -> None:
     with call.reading() as ledger:
         turns, reader = ledger.tree(rev), Reader(ledger)
         if call.json:
-            call.documents(listed_turn(turn, reader) for turn in turns)
+            call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
         else:
             glyphs = UNICODE if call.screen.unicode else ASCII
             call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
 
 
 def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> Iterator[Line]:
+    rows = {row.turn: row for row in downward([(turn.id, turn.parent_id) for turn in turns])}
     known = {turn.id: turn for turn in turns}
-    for row in downward([(turn.id, turn.parent_id) for turn in turns]):
-        turn, beside = known[row.turn], gutter(row, glyphs)
+    for turn in reader.ahead(known[shown] for shown in rows):
+        beside = gutter(rows[turn.id], glyphs)
         yield [Span(beside, "line"), mark(turn, glyphs), " ", *one_line(turn, reader, columns - len(beside) - 2)]

@@ -1,0 +1,44 @@
+"""Reading back what was kept verbatim of imported sources."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.errors import ContentMissing
+from weft.ledger.imports.raw import unpack
+from weft.ledger.rows import find_session
+from weft.ledger.values import text_of
+from weft.store.port import ReadTxn
+
+
+class KeptStretch(Struct, frozen=True, kw_only=True):
+    """Bytes of a source from one place to another."""
+
+    file: str | None
+    start: int
+    end: int
+    data: bytes
+
+
+def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
+    """Of a session by its label or id, or of a source file by its name; in order of place, the newest reading last."""
+    query = 'SELECT file, start, "end", content FROM kept'
+    session = find_session(txn.sql, session_or_file)
+    if session is not None:
+        rows = txn.sql.all(f"{query} WHERE session = ? ORDER BY n", (session.n,))
+    else:
+        rows = [row for row in txn.sql.all(f"{query} ORDER BY n") if text_of(txn, row[0]) == session_or_file]
+    return [
+        KeptStretch(file=text_of(txn, file), start=start, end=end, data=_unpacked(txn, content))
+        for file, start, end, content in rows
+    ]
+
+
+def _unpacked(txn: ReadTxn, n: int) -> bytes:
+    def content(ref: str) -> bytes:
+        found = txn.facts.find_content(bytes.fromhex(ref))
+        if found is None:
+            raise ContentMissing(ref)
+        return txn.facts.content(found)
+
+    return unpack(txn.facts.content(n), content)

@@ -1,0 +1,82 @@
+"""Stretches of a source, kept verbatim and small: most of what is in them lies in the ledger as contents already.
+
+A kept stretch is a list of contents and a zstd frame that was compressed with them as its dictionary. Nothing is lost
+by it: whatever no content holds is in the frame, and unpacking gives the source's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import zstandard
+
+from weft.kernel.errors import FactDamaged
+
+MAGIC = b"weft.raw.1\n"
+REF_BYTES = 32
+LEVEL = 3
+PIECE_BYTES = 8 * 1024 * 1024
+DICTIONARY_BYTES = 32 * 1024 * 1024
+WORTH = 200
+"""A content shorter than this helps less than its reference costs."""
+
+
+class RawFile:
+    """The part of a source file that is still to be kept."""
+
+    def __init__(self, path: Path, start: int, end: int) -> None:
+        self._path, self.at, self._end = path, start, end
+
+    def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
+        """The stretches up to a place, or to the end, each at most 8 MiB."""
+        until = self._end if until is None else min(until, self._end)
+        with self._path.open("rb") as file:
+            file.seek(self.at)
+            while self.at < until and (piece := file.read(min(PIECE_BYTES, until - self.at))):
+                yield self.at, piece
+                self.at += len(piece)
+
+
+def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
+    chosen: dict[str, bytes] = {}
+    size = 0
+    for ref, data in contents:
+        if ref not in chosen and size + len(data) <= DICTIONARY_BYTES:
+            chosen[ref] = data
+            size += len(data)
+    dictionary = _dictionary(chosen.values())
+    window = max(20, min(27, (len(dictionary) + len(piece)).bit_length()))
+    settings = zstandard.ZstdCompressionParameters.from_level(LEVEL, window_log=window)
+    frame = zstandard.ZstdCompressor(dict_data=_as_dict(dictionary), compression_params=settings).compress(piece)
+    refs = b"".join(bytes.fromhex(ref) for ref in chosen)
+    return MAGIC + len(chosen).to_bytes(4, "big") + refs + frame
+
+
+def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:
+    """The stretch as it lay in its source; `content` gives a content by its reference."""
+    if not packed.startswith(MAGIC):
+        raise FactDamaged("kept stretch", packed[:16].hex(), "is of no known form")
+    count = int.from_bytes(packed[len(MAGIC) : len(MAGIC) + 4], "big")
+    start = len(MAGIC) + 4
+    refs = [packed[start + i * REF_BYTES : start + (i + 1) * REF_BYTES].hex() for i in range(count)]
+    dictionary = _dictionary(map(content, refs))
+    decompress = zstandard.ZstdDecompressor(dict_data=_as_dict(dictionary), max_window_size=1 << 27).decompress
+    return decompress(packed[start + count * REF_BYTES :], max_output_size=PIECE_BYTES)
+
+
+def _as_dict(dictionary: bytes) -> zstandard.ZstdCompressionDict | None:
+    if not dictionary:
+        return None
+    return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _dictionary(contents: Iterable[bytes]) -> bytes:
+    """Contents as they stand in JSON: this exact way of writing them is part of the form and never changes."""
+    return b"".join(map(_as_in_json, contents))
+
+
+def _as_in_json(data: bytes) -> bytes:
+    for plain, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\r", b"\\r")):
+        data = data.replace(plain, escaped)
+    return data

@@ -1,0 +1,234 @@
+"""`weft usage`: what was spent, on what, and what forks and copies would have made of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.ledger.usage import BY, PERIODS, AbandonedUsage, BranchUsage, Spending, Unpriced, UsageReport, UsageRow
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.bars import bar
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.plain_text import cut, pad, safe, width
+from weft.surfaces.cli.screen import Line, Screen, Span
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+    from weft.ledger.prices import PriceTable
+
+HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
+LONGEST_KEY, LONGEST_BAR = 48, 30
+NOTHING = "no usage yet: record turns with their usage, or bring sessions in with `weft import`"
+NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
+
+
+@weft_command("usage")
+@click.option("--by", type=click.Choice(BY), default="day", help="What to sum up by. Default: day.")
+@click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
+@click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
+@arguments.session_option("Only turns that this session made.")
+@click.option("--origin", metavar="NAME", help="Only history of this origin; weft's own is weft.")
+@click.option("--model", metavar="NAME", help="Only this model, or those that fit a pattern such as 'claude-*'.")
+@click.option("--project", metavar="PATH", help="Only work in this folder or below it; a last name will do.")
+@click.option(
+    "--branch", metavar="SESSION", shell_complete=arguments.complete_labels, help="What this session alone has cost."
+)
+@click.option("--abandoned", is_flag=True, help="What turns have cost that no session contains any more.")
+@click.option("--prices", "path", metavar="FILE", help="Your own prices; else prices.toml in weft's config folder.")
+@click.option(
+    "--chart/--no-chart", default=None, help="Bars beside the rows, or none with --no-chart. Default: on a terminal."
+)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the last, or the dearest."
+)
+def command(
+    call: Call, by: str, branch: str | None, abandoned: bool, path: str | None, limit: int | None, **given: Any
+) -> None:
+    """Show tokens and cost, by day, model, project and more.
+
+    Every response of a provider counts once, however many forks and copies contain it. Prices are public list prices;
+    yours go before them, from $XDG_CONFIG_HOME/weft/prices.toml or --prices. A model without a price is listed.
+    """
+    from weft.surfaces.cli.price_files import prices_in_force
+
+    chart = given.pop("chart")
+    if (branch or abandoned) and (any(given.values()) or (branch and abandoned)):
+        raise click.UsageError("--branch and --abandoned stand alone")
+    prices = prices_in_force(path)
+    with call.reading() as ledger:
+        if branch is not None:
+            _answer_branch(call, ledger.branch_usage(branch, prices=prices))
+        elif abandoned:
+            _answer_abandoned(call, ledger.abandoned_usage(prices=prices))
+        else:
+            chosen = any(given.values())
+            _answer_report(call, _report(call, ledger, by, prices, given), limit, chart, chosen)
+
+
+def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, given: dict[str, Any]) -> UsageReport:
+    """Words for times are the viewer's, whatever the answer looks like; under --json days are UTC's."""
+    from weft.kernel.ambient import SystemClock
+    from weft.ledger.usage import read_moment
+    from weft.surfaces.cli.zones import UTC, LocalZone
+
+    now = SystemClock().now_ms()
+    for what in ("since", "until"):
+        given[what] = read_moment(given[what], what, now, LocalZone())
+    if given["project"] is not None:
+        given["project"] = _folder(given["project"])
+    return ledger.usage(by, zone=UTC if call.json else LocalZone(), prices=prices, **given)
+
+
+def _folder(name: str) -> str:
+    """Names that begin at this folder or at home as whole paths; all others as they are."""
+    return os.path.abspath(os.path.expanduser(name)) if name.startswith((".", "~")) else name
+
+
+def _answer_report(call: Call, found: UsageReport, limit: int | None, chart: bool | None, chosen: bool) -> None:
+    if call.json:
+        call.document(found)
+        return
+    if not found.rows:
+        call.note(NOTHING_CHOSEN if chosen else NOTHING)
+        return
+    rows = found.rows if limit is None else found.rows[-limit:] if found.by in PERIODS else found.rows[:limit]
+    screen = call.screen
+    if not screen.terminal and not chart:
+        screen.table([(row.key, *_plain(row)) for row in rows], (found.by, *HEADER))
+        _tell(call, _notes(found))
+        return
+    screen.page(_page(screen, found, rows, chart is not False))
+
+
+def _tell(call: Call, lines: Iterable[Line]) -> None:
+    """On a terminal below the answer; in a pipe, where rows are read by programs, beside it."""
+    for line in lines:
+        if call.screen.terminal:
+            call.screen.show(*line)
+        else:
+            call.note(*line)
+
+
+def _plain(row: Spending) -> tuple[str, ...]:
+    """Whole numbers, for programs that read tables; cost in micro-dollars, empty where it is not known."""
+    cost = "" if row.cost is None else str(row.cost)
+    return (*map(str, (row.total, row.input, row.cache_write, row.cached, row.output)), cost)
+
+
+def _page(screen: Screen, found: UsageReport, rows: tuple[UsageRow, ...], chart: bool) -> Iterator[Line]:
+    table = [(cut(safe(row.key), LONGEST_KEY), *_shown(row)) for row in rows]
+    total = ("total", *_shown(found.total))
+    cells = [tuple(name.upper() for name in (found.by, *HEADER)), *table, total]
+    widths = [max(width(line[i]) for line in cells) for i in range(len(total))]
+    yield [Span(_aligned(cells[0], widths), "dim")]
+    room = min(LONGEST_BAR, screen.columns - sum(widths) - 2 * len(widths))
+    by_cost = any(row.cost for row in rows)
+    most = max((row.cost or 0) if by_cost else row.total for row in rows)
+    for row, line in zip(rows, table, strict=True):
+        drawn = bar((row.cost or 0) if by_cost else row.total, most, room, screen.unicode) if chart else ""
+        aligned = _aligned(line, widths)
+        yield [aligned, "  ", Span(drawn, "good")] if drawn else [aligned]
+    if len(rows) < len(found.rows):
+        yield [Span(f"({len(found.rows) - len(rows)} more rows are in the total)", "dim")]
+    yield [Span(_aligned(total, widths), "heading")]
+    yield []
+    yield from _notes(found)
+
+
+def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+    numbers = [" " * (wide - width(cell)) + cell for cell, wide in zip(cells[1:], widths[1:], strict=True)]
+    return "  ".join([pad(cells[0], widths[0]), *numbers])
+
+
+def _shown(row: Spending) -> tuple[str, ...]:
+    counts = (row.total, row.input, row.cache_write, row.cached, row.output)
+    return (*(f"{count:,}" for count in counts), dollars(row))
+
+
+def dollars(row: Spending) -> str:
+    """`$12.34`; with `+` where some tokens have no price, `?` where none has."""
+    if row.cost is None:
+        return "?"
+    cents = row.cost / 1_000_000
+    shown = f"${cents:,.2f}" if row.cost == 0 or cents >= 0.1 else f"${cents:,.4f}"
+    return shown + ("+" if row.unpriced else "")
+
+
+def _notes(found: UsageReport) -> Iterator[Line]:
+    total, naive = found.total, found.naive
+    asked = total.input + total.cached + total.cache_write
+    if total.cached:
+        yield [f"{total.cached / asked:.0%} of all input came from caches"]
+    if total.unspecified:
+        yield [f"{total.unspecified:,} tokens were reported as a total only"]
+    if found.abandoned.total:
+        yield [
+            f"{found.abandoned.total:,} tokens ({dollars(found.abandoned)}) are in no session any more:"
+            " `weft usage --abandoned`"
+        ]
+    if naive.total != total.total:
+        factor = "" if found.naive_factor is None else f", {found.naive_factor:.2f} times as much"
+        yield [f"a sum over every session by itself would say {naive.total:,} tokens, {dollars(naive)}{factor}"]
+    yield from _price_notes(found.unpriced, found.prices_as_of)
+
+
+def _price_notes(unpriced: tuple[Unpriced, ...], as_of: str | None) -> Iterator[Line]:
+    if unpriced:
+        named = ", ".join(f"{row.model} ({row.tokens:,})" for row in unpriced)
+        yield [Span(f"without a price, and in no cost (tokens): {named}", "warn")]
+    if as_of is not None:
+        yield [Span(f"list prices as of {as_of}; `weft help usage` tells how to give your own", "dim")]
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count:,} turns"
+
+
+def _answer_branch(call: Call, found: BranchUsage) -> None:
+    if call.json:
+        call.document(found)
+        return
+    if not call.screen.terminal:
+        rows = (("marginal", *_plain(found.marginal)), ("thread", *_plain(found.thread)))
+        call.screen.table(rows, ("what", *HEADER))
+        _tell(call, _price_notes(found.unpriced, found.prices_as_of))
+        return
+    alone, whole = found.marginal, found.thread
+    call.screen.show(
+        Span(found.session, "label"),
+        f" alone: {alone.total:,} tokens, {dollars(alone)}, in {_turns(found.marginal_turns)}",
+    )
+    call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, in {_turns(found.thread_turns)}")
+    for row in found.models:
+        call.screen.show(f"  {safe(row.key)}: {row.total:,} tokens, {dollars(row)}")
+    _tell(call, _price_notes(found.unpriced, found.prices_as_of))
+
+
+def _answer_abandoned(call: Call, found: AbandonedUsage) -> None:
+    if call.json:
+        call.document(found)
+        return
+    if not found.rows:
+        call.note("nothing was abandoned: every turn that cost something is in a session")
+        return
+    from weft.surfaces.cli.history import short
+
+    terminal = call.screen.terminal
+    rows = [
+        (
+            Span(row.key, "label"),
+            row.status or "-",
+            str(row.turns),
+            f"{row.total:,}" if terminal else str(row.total),
+            dollars(row) if terminal else _plain(row)[-1],
+            Span(short(row.last_turn), "id"),
+        )
+        for row in found.rows
+    ]
+    call.screen.table(rows, ("once in", "status", "turns", "tokens", "cost", "last turn"))
+    total = [f"{found.total.total:,} tokens, {dollars(found.total)}, in {_turns(found.turns)}"]
+    _tell(call, [total, *_price_notes(found.unpriced, found.prices_as_of)])

@@ -1,0 +1,48 @@
+"""How far an import is: sessions, bytes, speed and the time left, on stderr of a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from weft.surfaces.cli.call import Call
+
+if TYPE_CHECKING:
+    from weft.exchange.importing import Step
+
+
+def _silent(step: Step) -> None:
+    """Nobody watches."""
+
+
+@contextmanager
+def import_progress(call: Call) -> Iterator[Callable[[Step], None]]:
+    if not sys.stderr.isatty() or call.quiet or call.json:
+        yield _silent
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("import {task.fields[sessions]} sessions"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("import", total=None, sessions=0)
+
+        def show(step: Step) -> None:
+            bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=f"{step.sessions:,}")
+
+        yield show

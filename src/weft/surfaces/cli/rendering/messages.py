@@ -1,0 +1,72 @@
+"""One message: who spoke, what was said; what nobody typed is marked by its source and folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from weft.ledger.model import FileNote, ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.surfaces.cli.plain_text import safe, safe_lines
+from weft.surfaces.cli.rendering.page import STEP, Page, image_text
+from weft.surfaces.cli.rendering.results import result_text
+from weft.surfaces.cli.rendering.shapes import lead_of, lines_text, opened, rest_text
+from weft.surfaces.cli.screen import Line, Span
+
+FOLD = 5
+FOLD_THINKING = 3
+FOLD_FILES = 5
+ROLE_STYLES = {"user": "user", "assistant": "assistant", "system": "dim", "tool": "tool"}
+
+
+class MessageRenderer:
+    """Lines of messages on one page."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def heading(self, message: Message) -> Line:
+        source = f" ({message.source})" if message.source not in (None, "human") else ""
+        return [Span(message.role, ROLE_STYLES.get(message.role, "heading")), Span(source, "dim")]
+
+    def body(self, message: Message, parts: Sequence[Part], files: Sequence[FileNote]) -> Iterator[Line]:
+        typed = message.role in ("user", "assistant") and message.source in (None, "human")
+        for part in parts:
+            yield from self._part(part, typed, message.role == "user")
+        notes: list[Line] = [[Span(self._note(file), "dim")] for file in files]
+        yield from self._page.folded(notes, FOLD_FILES, 1)
+
+    def _note(self, file: FileNote) -> str:
+        return f"{file.kind} {safe(self._page.path(file.path))}{lines_text(file.line_start, file.line_end)}"
+
+    def _part(self, part: Part, typed: bool, asked: bool) -> Iterator[Line]:
+        page = self._page
+        match part:
+            case TextPart() if typed:
+                yield from ([STEP, line] for line in safe_lines(self._words(str(part.text), asked)))
+            case TextPart():
+                yield from page.text(str(part.text), FOLD, 1, "dim")
+            case ReasoningPart():
+                yield from page.text(str(part.text), FOLD_THINKING, 2, lead="thinking: ")
+            case ImagePart():
+                yield [STEP, Span(image_text(str(part.url)), "dim")]
+            case ToolUsePart():
+                yield [STEP, *self._use(part)]
+            case ToolResultPart():
+                failed = part.is_error is True
+                yield [STEP, Span("result of ", "dim"), Span(part.tool_call_id, "bad" if failed else "tool")]
+                yield from page.text(result_text(part.output), FOLD, 2)
+
+    def _words(self, text: str, asked: bool) -> str:
+        """A command that was typed, without the tags it was handed over in; whatever else it was, as it is."""
+        from weft.ledger.subjects import spoken
+
+        is_command = asked and not self._page.full and text.startswith(("<command-", "<bash-input>"))
+        return spoken(text) if is_command else text
+
+    def _use(self, part: ToolUsePart) -> Line:
+        arguments = opened(part.input)
+        lead = lead_of(arguments, None, self._page)
+        rest = rest_text(arguments, lead, self._page.full)
+        room = self._page.room(1) - len(part.name) - 4
+        if not lead.text:
+            return [Span(part.name, "tool"), f"({self._page.cut(rest, room)})"]
+        return [Span(part.name, "tool"), " ", self._page.cut(f"{lead.text}  {rest}".rstrip(), room)]

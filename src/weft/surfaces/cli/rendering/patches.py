@@ -1,0 +1,198 @@
+"""Changes to files, in every way that tools tell them, as signed lines under a path.
+
+A tool's own patch comes first, because it has line numbers and lines around the change; else the old and the new text
+that it was asked to exchange; else a whole text that was written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from weft.surfaces.cli.rendering.shapes import PATHS
+
+OLD = ("old_string", "oldString", "old_str", "oldText", "old_text", "old")
+NEW = ("new_string", "newString", "new_str", "newText", "new_text", "new")
+PATCHES = ("patch", "input", "diff", "unified_diff")
+WRITTEN = ("content", "file_text", "contents")
+HEADERS = ("Index: ", "=====", "--- ", "+++ ", "diff --git ", "index ", "new file mode", "deleted file mode")
+MOST_COMPARED = 2000
+BEGIN = "*** Begin Patch"
+_FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.*)")
+_QUOTED = re.compile(r'"(\*\*\* Begin Patch(?:[^"\\\n]|\\.)*)"')
+_NEW_START = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
+
+
+class Change(Struct):
+    """What became of one file: lines that begin with +, -, a space or @@."""
+
+    path: str | None
+    lines: list[str] = field(default_factory=list)
+    start: int | None = None
+    """The first line of the file that is told of."""
+
+    @property
+    def counts(self) -> str:
+        added, removed = (sum(line.startswith(sign) for line in self.lines) for sign in "+-")
+        return f"+{added} -{removed}"
+
+
+def changes_of(arguments: Any, detail: Any) -> list[Change]:
+    """What a call changed, as its outcome or its arguments tell; empty where it changed nothing."""
+    path = _path(arguments)
+    for found in (_from_detail(detail, path), _from_arguments(arguments, path)):
+        changes = [change for change in found if change.lines]
+        if changes:
+            return changes
+    return []
+
+
+def _path(arguments: Any) -> str | None:
+    if not isinstance(arguments, dict):
+        return None
+    return next((arguments[name] for name in PATHS if isinstance(arguments.get(name), str)), None)
+
+
+def _from_detail(detail: Any, path: str | None) -> Iterator[Change]:
+    if not isinstance(detail, dict):
+        return
+    hunks = detail.get("structuredPatch")
+    if isinstance(hunks, list) and hunks:
+        yield from _structured(hunks, path)
+        return
+    for holder in (detail, detail.get("metadata"), *_events(detail)):
+        if not isinstance(holder, dict):
+            continue
+        if isinstance(by_path := holder.get("changes"), dict):
+            yield from (_one_of(each, change) for each, change in by_path.items())
+        elif isinstance(text := holder.get("diff") or holder.get("unified_diff"), str):
+            yield from parse_patch(text, path)
+
+
+def _events(detail: dict[str, Any]) -> list[Any]:
+    events = detail.get("events")
+    return events if isinstance(events, list) else []
+
+
+def _one_of(path: str, change: Any) -> Change:
+    """One file of a table of changes: a diff of it, or the text that was added or deleted."""
+    inner = next((change[name] for name in ("update", "add", "delete") if isinstance(change.get(name), dict)), change)
+    text = inner.get("unified_diff")
+    if isinstance(text, str):
+        return next(iter(parse_patch(text, path)), Change(path))
+    content = inner.get("content")
+    sign = "-" if change.get("type") == "delete" or "delete" in change else "+"
+    return Change(path, _signed(sign, content) if isinstance(content, str) else [])
+
+
+def _structured(hunks: list[Any], path: str | None) -> Iterator[Change]:
+    change = Change(path)
+    for hunk in hunks:
+        if not isinstance(hunk, dict) or not isinstance(hunk.get("lines"), list):
+            continue
+        numbers = [hunk.get(name) for name in ("oldStart", "oldLines", "newStart", "newLines")]
+        if all(isinstance(number, int) for number in numbers):
+            change.lines.append("@@ -{},{} +{},{} @@".format(*numbers))
+            change.start = change.start or numbers[2]
+        change.lines += [line for line in hunk["lines"] if isinstance(line, str)]
+    yield change
+
+
+def _from_arguments(arguments: Any, path: str | None) -> Iterator[Change]:
+    if isinstance(arguments, str):
+        yield from _patch_in(arguments)
+        return
+    if not isinstance(arguments, dict):
+        return
+    for name in PATCHES:
+        if isinstance(text := arguments.get(name), str) and _is_patch(text):
+            yield from parse_patch(text, path)
+            return
+    edits = arguments.get("edits")
+    swaps = [*edits] if isinstance(edits, list) else [arguments]
+    change = Change(path)
+    for swap in swaps:
+        change.lines += _swapped(swap)
+    text = next((arguments[name] for name in WRITTEN if isinstance(arguments.get(name), str)), None)
+    if not change.lines and path is not None and text is not None:
+        change.lines, change.start = _signed("+", text), None
+    yield change
+
+
+def _is_patch(text: str) -> bool:
+    return BEGIN in text or bool(re.search(r"^@@ ", text, re.MULTILINE))
+
+
+def _patch_in(text: str) -> Iterator[Change]:
+    """A patch that is the text, or that stands quoted in a program."""
+    for quoted in _QUOTED.findall(text):
+        try:
+            yield from parse_patch(json.loads(f'"{quoted}"'), None)
+        except ValueError:
+            continue
+    if text.lstrip().startswith(BEGIN):
+        yield from parse_patch(text, None)
+
+
+def parse_patch(text: str, path: str | None) -> Iterator[Change]:
+    """A unified diff, or one between `*** Begin Patch` and `*** End Patch`; files come one after the other."""
+    change = Change(path)
+    sign = ""
+    for line in text.splitlines():
+        if found := _FILE.match(line):
+            yield change
+            change, sign = Change(found[2].strip()), "-" if found[1] == "Delete" else ""
+        elif line.startswith("diff --git ") and change.lines:
+            yield change
+            change = Change(line.rpartition(" b/")[2] or path)
+        elif not line.startswith(("*** ", *HEADERS)):
+            change.lines.append(line)
+            if change.start is None and (at := _NEW_START.match(line)):
+                change.start = int(at[1])
+    if sign and not change.lines:
+        change.lines.append("- (deleted)")
+    yield change
+
+
+def _swapped(swap: Any) -> list[str]:
+    """An exchange of one text for another, line by line."""
+    if not isinstance(swap, dict):
+        return []
+    old, new = (next((swap[name] for name in names if isinstance(swap.get(name), str)), None) for names in (OLD, NEW))
+    if old is None or new is None:
+        return []
+    before, after = old.splitlines(), new.splitlines()
+    if len(before) + len(after) > MOST_COMPARED:
+        return [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
+    return list(_compared(before, after))
+
+
+def _compared(before: list[str], after: list[str]) -> Iterator[str]:
+    from difflib import SequenceMatcher
+
+    for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield from _around(before[a:b], first=a == 0, last=b == len(before))
+        else:
+            yield from (f"-{line}" for line in before[a:b])
+            yield from (f"+{line}" for line in after[c:d])
+
+
+def _around(lines: list[str], *, first: bool, last: bool, keep: int = 2) -> Iterable[str]:
+    """Lines that did not change: those beside a change, and a mark for the others."""
+    if first and last:
+        return []
+    head, tail = (0 if first else keep), (0 if last else keep)
+    if len(lines) <= head + tail:
+        return [f" {line}" for line in lines]
+    kept_tail = lines[len(lines) - tail :] if tail else []
+    between = ["@@"] if head and tail else []
+    return [f" {line}" for line in lines[:head]] + between + [f" {line}" for line in kept_tail]
+
+
+def _signed(sign: str, text: str) -> list[str]:
+    return [f"{sign}{line}" for line in text.splitlines()]

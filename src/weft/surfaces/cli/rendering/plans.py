@@ -1,0 +1,58 @@
+"""Lists of things to do, as check marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from weft.surfaces.cli.plain_text import safe
+from weft.surfaces.cli.rendering.page import ASCII, Page
+from weft.surfaces.cli.screen import Line, Span
+
+LISTS = ("todos", "plan", "tasks", "items")
+WORDS = ("content", "step", "text", "title", "subject", "description")
+DONE = frozenset({"completed", "done", "complete"})
+DOING = frozenset({"in_progress", "in-progress", "active", "doing"})
+DROPPED = frozenset({"cancelled", "canceled", "abandoned", "deleted"})
+
+
+class Item(Struct):
+    text: str
+    state: str
+
+
+def plan_of(arguments: Any) -> tuple[str, list[Item]] | None:
+    """The argument that is such a list, with its items; None where there is none."""
+    if not isinstance(arguments, dict):
+        return None
+    for name in LISTS:
+        found = arguments.get(name)
+        if isinstance(found, list) and found and all(isinstance(each, dict) and "status" in each for each in found):
+            return name, [Item(_words(each), str(each["status"])) for each in found]
+    return None
+
+
+def _words(item: dict[str, Any]) -> str:
+    return next((item[name] for name in WORDS if isinstance(item.get(name), str)), "")
+
+
+def plan_lead(items: list[Item]) -> str:
+    return f"{sum(item.state in DONE for item in items)} of {len(items)} done"
+
+
+def plan_lines(items: list[Item], page: Page) -> list[Line]:
+    return [_item_line(item, page) for item in items]
+
+
+def _item_line(item: Item, page: Page) -> Line:
+    marks = page.marks
+    text = page.cut(item.text, page.room(4))
+    plain = marks is ASCII
+    if item.state in DONE:
+        return [Span("[x] " if plain else f"{marks.ok} ", "good"), Span(text, "dim")]
+    if item.state in DOING:
+        return [Span("[>] " if plain else f"{marks.doing} ", "warn"), text]
+    if item.state in DROPPED:
+        return [Span("[-] " if plain else f"{marks.failed} ", "dim"), Span(text, "dim")]
+    return ["[ ] " if plain else f"{marks.waiting} ", safe(text)]

@@ -1,0 +1,41 @@
+"""Real published transcripts, where they lie beside the checkout: data for these tests, no part of the product."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft import Ledger
+from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importing import Importing, ImportSummary
+from weft.kernel.ambient import SystemClock
+
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+ORIGINS = ("claude-code", "codex", "opencode", "pi")
+SECRET = bytes(range(32))
+LONG_AGO = 1_000_000_000
+
+needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="no corpus lies beside this checkout")
+
+
+def opened(path: Path) -> Ledger:
+    """A ledger with an import secret that every run shares, so that digests can be pinned."""
+    from weft.ledger.imports import adopt_secret
+
+    ledger = weft.open(path)
+    adopt_secret(ledger._store, SECRET)
+    return ledger
+
+
+def take(ledger: Ledger | None, *paths: Path) -> ImportSummary:
+    return Importing(ledger, load_importers(), SystemClock()).run(paths)
+
+
+def aged(path: Path, age: int = 0) -> Path:
+    os.utime(path, (LONG_AGO + age, LONG_AGO + age))
+    return path
+
+
+def current(ledger: Ledger) -> dict[str, str]:
+    return {turn.id: turn.digest for turn in ledger.log()}

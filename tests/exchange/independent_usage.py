@@ -1,0 +1,258 @@
+"""What sessions of other tools cost, counted from their raw files without anything of Weft.
+
+A second opinion for the importers and `weft usage`: small, slow and plain. Each function takes files of one origin and
+gives tokens by model and kind. Kinds are disjoint but for reasoning, which lies inside output.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Kinds = dict[str, int]
+Counts = dict[str, Kinds]
+KINDS = ("input", "output", "cached", "cache_write", "reasoning")
+UNKNOWN = "(unknown)"
+
+
+def objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Every JSON object of a file of lines; two glued on one line are two, a torn last line is not there yet."""
+    decoder = json.JSONDecoder()
+    for line in path.read_bytes().decode("utf-8", "replace").split("\n"):
+        rest = line.strip().lstrip("\ufeff")
+        while rest:
+            try:
+                value, end = decoder.raw_decode(rest)
+            except (ValueError, RecursionError):
+                break
+            if isinstance(value, dict):
+                yield value
+            rest = rest[end:].lstrip()
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def number(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def add(counts: Counts, model: Any, tokens: Kinds) -> None:
+    kinds = counts.setdefault(model if isinstance(model, str) and model else UNKNOWN, dict.fromkeys(KINDS, 0))
+    for kind in KINDS:
+        kinds[kind] += tokens.get(kind, 0)
+
+
+def without_empty(counts: Counts) -> Counts:
+    return {model: kinds for model, kinds in sorted(counts.items()) if any(kinds.values())}
+
+
+def total(counts: Counts) -> int:
+    return sum(kinds[kind] for kinds in counts.values() for kind in KINDS if kind != "reasoning")
+
+
+# --- Claude Code: a response is many lines, in perhaps many files, under one message id ------------------------------
+
+
+Claude = dict[str, tuple[str, Any, Kinds]]
+"""By message id: the time of its earliest line, that line's model, the largest numbers."""
+
+
+def claude_code(paths: Iterable[Path]) -> Counts:
+    """Of each message id the largest number of each kind, once over all files."""
+    found: Claude = {}
+    for path in paths:
+        for record in objects(path):
+            for line in (record, as_dict(as_dict(record.get("data")).get("message"))):
+                _claude_line(line, found)
+    counts: Counts = {}
+    for _, model, kinds in found.values():
+        add(counts, model, kinds)
+    return without_empty(counts)
+
+
+def _claude_line(record: dict[str, Any], found: Claude) -> None:
+    message = as_dict(record.get("message"))
+    usage, model = message.get("usage"), message.get("model") or record.get("model")
+    if record.get("type") != "assistant" or not isinstance(usage, dict) or model == "<synthetic>":
+        return
+    key = str(message.get("id") or record.get("uuid") or f"nameless {len(found)}")
+    when = str(record.get("timestamp") or "9")
+    details = as_dict(usage.get("output_tokens_details"))
+    told = {
+        "input": number(usage.get("input_tokens")),
+        "output": number(usage.get("output_tokens")),
+        "cached": number(usage.get("cache_read_input_tokens")),
+        "cache_write": number(usage.get("cache_creation_input_tokens")),
+        "reasoning": number(details.get("thinking_tokens", details.get("reasoning_tokens"))),
+    }
+    first, known, kinds = found.get(key, (when, model, told))
+    if when < first:
+        first, known = when, model
+    found[key] = (first, known or model, {kind: max(told[kind], kinds[kind]) for kind in KINDS})
+
+
+# --- Codex: reports after each request; a spawned or forked session begins with a copy of its parent's ---------------
+
+
+def codex(paths: Iterable[Path]) -> Counts:
+    """Each report of a last request once; one that repeats the total is none, nor is one of a copied turn."""
+    files = [list(objects(path)) for path in paths]
+    families = _families(files)
+    counts: Counts = {}
+    seen: set[tuple[Any, ...]] = set()
+    for number_of_file, records in enumerate(files):
+        for turn, model, total_so_far, last in _codex_reports(records):
+            key = (families[number_of_file], turn, total_so_far, tuple(sorted(last.items())))
+            if key not in seen:
+                seen.add(key)
+                add(counts, model, last)
+    return without_empty(counts)
+
+
+def _families(files: list[list[dict[str, Any]]]) -> list[str]:
+    """Files that name the same session ids belong together: a copy, a resumed session, a child with its parent."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    found = []
+    for i, records in enumerate(files):
+        ids = [f"file {i}"]
+        for record in records:
+            if record.get("type") == "session_meta":
+                meta = as_dict(record.get("payload"))
+                ids += [str(meta[name]) for name in ("id", "forked_from_id") if meta.get(name)]
+        for name in ids[1:]:
+            parent[root(name)] = root(ids[0])
+        found.append(ids[0])
+    return [root(name) for name in found]
+
+
+def _codex_reports(records: list[dict[str, Any]]) -> Iterator[tuple[Any, Any, tuple[Any, ...], Kinds]]:
+    turn = model = before = None
+    for record in records:
+        payload = as_dict(record.get("payload"))
+        kind = payload.get("type")
+        if record.get("type") == "turn_context":
+            model, turn = payload.get("model") or model, payload.get("turn_id") or turn
+        elif kind == "task_started":
+            turn = payload.get("turn_id") or turn
+        elif record.get("type") == "event_msg" and kind == "token_count":
+            info = as_dict(payload.get("info"))
+            totals = as_dict(info.get("total_token_usage"))
+            so_far = tuple(sorted((name, count) for name, count in totals.items() if type(count) is int))
+            if not isinstance(info.get("last_token_usage"), dict) or (so_far and so_far == before):
+                continue
+            before = so_far
+            yield turn, model, so_far, _codex_kinds(info["last_token_usage"])
+
+
+def _codex_kinds(last: dict[str, Any]) -> Kinds:
+    """The cache lies inside the input here."""
+    cached, written = number(last.get("cached_input_tokens")), number(last.get("cache_write_input_tokens"))
+    return {
+        "input": max(number(last.get("input_tokens")) - cached - written, 0),
+        "output": number(last.get("output_tokens")),
+        "cached": cached,
+        "cache_write": written,
+        "reasoning": number(last.get("reasoning_output_tokens")),
+    }
+
+
+# --- opencode: exports, the folder of older versions, the database of newer ones -------------------------------------
+
+
+def opencode(paths: Iterable[Path]) -> Counts:
+    """The tokens of each assistant message; of one with several steps, the sum over these."""
+    found: dict[str, tuple[Any, Kinds]] = {}
+    for path in paths:
+        for message, parts in _opencode_messages(path):
+            if message.get("role") != "assistant":
+                continue
+            id = message.get("id")
+            known = isinstance(id, str) and id != "REDACTED"
+            steps = [part["tokens"] for part in parts if part.get("type") == "step-finish" and part.get("tokens")]
+            told = [_opencode_kinds(as_dict(step)) for step in (steps if len(steps) > 1 else [message.get("tokens")])]
+            kinds = {kind: sum(each[kind] for each in told) for kind in KINDS}
+            key = str(id) if known else f"nameless {len(found)}"
+            before = found.get(key, (None, dict.fromkeys(KINDS, 0)))[1]
+            found[key] = (message.get("modelID"), {kind: max(kinds[kind], before[kind]) for kind in KINDS})
+    counts: Counts = {}
+    for model, kinds in found.values():
+        add(counts, model, kinds)
+    return without_empty(counts)
+
+
+def _opencode_messages(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    if path.suffix == ".db":
+        yield from _opencode_rows(path)
+        return
+    try:
+        value = as_dict(json.loads(path.read_bytes()))
+    except ValueError:
+        return
+    if isinstance(value.get("messages"), list):
+        for message in value["messages"]:
+            parts = as_dict(message).get("parts")
+            yield as_dict(as_dict(message).get("info")), [as_dict(part) for part in parts or ()]
+    elif path.parent.parent.name == "message":
+        folder = path.parents[2] / "part" / path.stem
+        yield value, [as_dict(json.loads(part.read_bytes())) for part in sorted(folder.glob("*.json"))]
+
+
+def _opencode_rows(path: Path) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    try:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        parts: dict[str, list[dict[str, Any]]] = {}
+        if "part" in tables:
+            for message, data in connection.execute("SELECT message_id, data FROM part ORDER BY id"):
+                parts.setdefault(message, []).append(as_dict(json.loads(data)))
+        if "message" in tables:
+            for id, data in connection.execute("SELECT id, data FROM message ORDER BY id"):
+                yield {**as_dict(json.loads(data)), "id": id}, parts.get(id, [])
+    finally:
+        connection.close()
+
+
+def _opencode_kinds(tokens: dict[str, Any]) -> Kinds:
+    """Some providers' reasoning lies inside the output, others' beside it: the total tells, where there is one."""
+    cache = as_dict(tokens.get("cache"))
+    given, cached, written = number(tokens.get("input")), number(cache.get("read")), number(cache.get("write"))
+    output, reasoning = number(tokens.get("output")), number(tokens.get("reasoning"))
+    left = number(tokens.get("total")) - given - cached - written
+    if reasoning and output <= left <= output + reasoning:
+        output = left
+    elif reasoning > output:
+        output += reasoning
+    return {"input": given, "output": output, "cached": cached, "cache_write": written, "reasoning": reasoning}
+
+
+# --- pi: a tree of entries; a branched session is a copy of a path through it -----------------------------------------
+
+
+def pi(paths: Iterable[Path]) -> Counts:
+    """The usage of each assistant's entry; ids are short, so a copy is one with the same time too."""
+    counts: Counts = {}
+    seen: set[tuple[Any, ...]] = set()
+    for path in paths:
+        for i, entry in enumerate(objects(path)):
+            message = as_dict(entry.get("message"))
+            usage = message.get("usage")
+            if entry.get("type") != "message" or message.get("role") != "assistant" or not isinstance(usage, dict):
+                continue
+            when = message.get("timestamp") or entry.get("timestamp")
+            key = (entry["id"], when) if entry.get("id") else (str(path), i)
+            if key in seen:
+                continue
+            seen.add(key)
+            reasoning = usage.get("reasoning", usage.get("reasoningTokens"))
+            told = (usage.get("input"), usage.get("output"), usage.get("cacheRead"), usage.get("cacheWrite"), reasoning)
+            add(counts, message.get("model"), dict(zip(KINDS, map(number, told), strict=True)))
+    return without_empty(counts)

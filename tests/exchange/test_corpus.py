@@ -1,0 +1,189 @@
+"""The importers and the ledger over real sessions: nothing raises, nothing is lost, and every order gives the same."""
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exchange import independent_usage
+from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
+from weft import Ledger
+from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import Report
+from weft.exchange.importers.sources import candidates
+from weft.exchange.testing import as_source, assert_accounted
+from weft.kernel.imported import ImportSecret
+
+pytestmark = needs_corpus
+PINNED = Path(__file__).parent / "pinned_digests.json"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """The four origins' part of the corpus, imported once."""
+    with opened(tmp_path_factory.mktemp("corpus") / "ledger.db") as ledger:
+        summary = take(ledger, *(CORPUS / origin for origin in ORIGINS))
+        assert [problem for problem in summary.problems if "importer failed" in problem.what] == []
+        yield ledger
+
+
+def test_the_ledger_is_sound(whole: Ledger) -> None:
+    assert list(whole.verify()) == []
+
+
+def test_importing_it_again_brings_nothing(whole: Ledger) -> None:
+    before = whole.stats()
+    summary = take(whole, *(CORPUS / origin for origin in ORIGINS))
+    for origin in ORIGINS:
+        totals = summary.of(origin)
+        assert (totals.unchanged, totals.counts.turns) == (totals.files, 0)
+    assert whole.stats() == before
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_every_record_is_in_a_turn_or_kept(whole: Ledger, origin: str) -> None:
+    """Counted at the source, against rows of the ledger and the verbatim copy."""
+    (importer,) = load_importers(origin)
+    messages = calls = 0
+    for candidate in candidates(CORPUS / origin, lambda path, error: None):
+        with candidate.open(LONG_AGO * 10) as source:
+            if importer.is_part(source) or not importer.recognises(source):
+                continue
+            report = Report(source.name)
+            transcripts = [(each, list(each.turns)) for each in importer.read(source, report)]
+            assert_accounted(report)
+            assert report.found, source.name
+            kept = whole.kept_sources(source.name)
+            assert kept or not transcripts, source.name
+            if transcripts and transcripts[0][0].raw is None:
+                assert b"".join(part.data for part in kept) == source.path.read_bytes(), source.name
+            for transcript, turns in transcripts:
+                session = whole.session(ImportSecret(SECRET, origin).session_id(transcript.session.id))
+                assert (session.origin, session.origin_session_id) == (origin, transcript.session.id)
+                messages += sum(type(item).__name__ == "NativeMessage" for turn in turns for item in turn.items)
+                calls += sum(type(item).__name__ == "NativeCall" for turn in turns for item in turn.items)
+    assert messages
+    turns_here = [turn for turn in whole.log() if turn.origin == origin]
+    shared = sum(turn.message_count for turn in turns_here)
+    assert 0 < shared <= messages
+    assert sum(turn.tool_call_count for turn in turns_here) <= calls
+
+
+def test_digests_are_what_they_were(whole: Ledger) -> None:
+    """A digest that changed without a new mapping number would tear apart what is imported before and after."""
+    found: dict[str, list[str]] = {origin: [] for origin in ORIGINS}
+    for turn in whole.log():
+        found[str(turn.origin)].append(turn.digest)
+    digests = {origin: sha256("\n".join(sorted(each)).encode()).hexdigest() for origin, each in found.items()}
+    mappings = {importer.origin: importer.mapping for importer in load_importers()}
+    pinned: dict[str, Any] = json.loads(PINNED.read_text())
+    for origin in ORIGINS:
+        key = f"{origin}/{mappings[origin]}"
+        assert (len(found[origin]), digests[origin]) == (pinned[key]["turns"], pinned[key]["digest"]), key
+
+
+def series() -> list[Path]:
+    return sorted(path for path in (CORPUS / "growth-series").glob("*/*/*") if path.is_dir()) if CORPUS.is_dir() else []
+
+
+@pytest.mark.parametrize("folder", series(), ids=lambda folder: folder.name[:8])
+def test_a_growing_session_step_by_step_ends_as_its_last_step_alone(folder: Path, tmp_path: Path) -> None:
+    steps = sorted(folder.glob("*.jsonl"))
+    target = tmp_path / "session.jsonl"
+    with opened(tmp_path / "steps.db") as stepwise, opened(tmp_path / "alone.db") as alone:
+        for age, step in enumerate(steps):
+            shutil.copy(step, target)
+            take(stepwise, aged(target, age))
+        take(alone, target)
+        heads = {session.label: session.head for session in alone.sessions()}
+        assert {session.label: session.head for session in stepwise.sessions() if session.label in heads} == heads
+        for label in heads:
+            ours, theirs = stepwise.thread(label), alone.thread(label)
+            assert ours.digest == theirs.digest
+            assert [turn.id for turn in ours.turns] == [turn.id for turn in theirs.turns]
+            assert all(turn.is_current for turn in ours.turns)
+        assert list(stepwise.verify()) == []
+
+
+def groups() -> list[list[Path]]:
+    """Files that share history: the same native record id in more than one of them."""
+    holders: dict[str, set[Path]] = defaultdict(set)
+    for origin in ("claude-code", "codex", "pi"):
+        (importer,) = load_importers(origin)
+        for candidate in candidates(CORPUS / origin, lambda path, error: None):
+            if candidate.size > 4_000_000:
+                continue
+            source = as_source(candidate.path)
+            if importer.is_part(source) or not importer.recognises(source):
+                continue
+            for transcript in importer.read(source, Report(source.name)):
+                for turn in transcript.turns:
+                    holders[f"{origin} {turn.key}"].add(candidate.path)
+    found: list[set[Path]] = []
+    for paths in holders.values():
+        if len(paths) > 1:
+            touching = [group for group in found if group & paths]
+            found = [group for group in found if not group & paths] + [set.union(paths, *touching)]
+    return sorted((sorted(group) for group in found), key=str)
+
+
+def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
+    found = groups()
+    assert found, "the corpus has copied sessions"
+    for number, group in enumerate(found):
+        orders = list(permutations(group[:4]))
+        chosen = [orders[0], orders[-1], orders[len(orders) // 2]]
+        ledgers = [opened(tmp_path / f"{number}-{i}.db") for i in range(3)]
+        for ledger, order in zip(ledgers, chosen, strict=True):
+            for path in order:
+                take(ledger, path)
+        facts = [tmp_path / f"{number}-{i}.jsonl" for i in range(3)]
+        for ledger, file in zip(ledgers, facts, strict=True):
+            ledger.export_facts(file)
+        for ledger in ledgers:
+            for file in facts:
+                ledger.import_facts(file)
+        first = ledgers[0]
+        for other in ledgers[1:]:
+            assert current(other) == current(first), group
+            assert {s.label: s.head for s in other.sessions()} == {s.label: s.head for s in first.sessions()}
+            assert other.stats()["total_tokens"] == first.stats()["total_tokens"]
+        for ledger in ledgers:
+            assert list(ledger.verify()) == []
+            ledger.close()
+
+
+KINDS = ("input", "output", "cached", "cache_write", "reasoning")
+APART: dict[str, set[str]] = {
+    "claude-code": {"memory_sidechain.jsonl", "minimal-claude.jsonl", "019f0000-0000-7000-8000-000000000004.jsonl"},
+    "pi": {"dsh"},
+}
+"""Made-up fixtures: one repeats another file's record ids with other words, two leave a model to its neighbours; and
+another tool's log, which the counter does not read."""
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_usage_equals_an_independent_count_of_the_raw_files(tmp_path: Path, origin: str) -> None:
+    """Per model and kind of token, by code that shares nothing with the importers or the ledger."""
+    (importer,) = load_importers(origin)
+    paths = []
+    for candidate in candidates(CORPUS / origin, lambda path, error: None):
+        source = as_source(candidate.path)
+        if APART.get(origin, set()).isdisjoint(candidate.path.parts) and (
+            importer.is_part(source) or importer.recognises(source)
+        ):
+            paths.append(candidate.path)
+    expected = getattr(independent_usage, origin.replace("-", "_"))(paths)
+    with opened(tmp_path / "ledger.db") as ledger:
+        take(ledger, *paths)
+        rows = ledger.usage(by="model", origin=origin).rows
+    found = {row.key: {kind: getattr(row, kind) for kind in KINDS} for row in rows}
+    assert {model: kinds for model, kinds in found.items() if any(kinds.values())} == {
+        model: {kind: kinds.get(kind, 0) for kind in KINDS} for model, kinds in expected.items()
+    }

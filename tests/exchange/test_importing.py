@@ -1,0 +1,231 @@
+"""One run of an import: what is found, taken, passed over and reported."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import weft
+from tests.exchange.conftest import take, written
+from tests.exchange.toy import Toy
+from weft import Ledger
+from weft.exchange.importers.plugins import importer_names, load_importers
+from weft.exchange.importing import Importing, Step
+from weft.kernel.ambient import SystemClock
+from weft.kernel.errors import InvalidInput
+
+SESSION = {"session": "s1", "title": "First"}
+ONE = {"id": "t1", "ask": "hi", "answer": "yo", "at": 1_700_000_000_000}
+TWO = {"id": "t2", "parent": "t1", "ask": "and?", "answer": "so", "at": 1_700_000_100_000}
+
+
+def texts(ledger: Ledger, session: str = "s1") -> list[str]:
+    return [message.text for message in ledger.thread(session).messages]
+
+
+def facts(ledger: Ledger) -> bytes:
+    out = io.BytesIO()
+    ledger.export_facts(out)
+    return out.getvalue()
+
+
+def test_a_folder_is_walked_and_only_its_sessions_are_taken(ledger: Ledger, sources: Path) -> None:
+    written(sources / "deep" / "er" / "a.jsonl", SESSION, ONE)
+    written(sources / "other.json", {"hello": "world"})
+    written(sources / "a.part.json", {"session": "never read by itself"})
+    written(sources / "notes.txt", SESSION)
+    summary = take(ledger, sources)
+    assert (summary.of("toy").files, summary.unrecognised, summary.problems) == (1, 1, [])
+    assert texts(ledger) == ["hi", "yo"]
+    assert ledger.session("s1").title == "First"
+
+
+def test_importing_again_opens_nothing_and_writes_nothing(ledger: Ledger, sources: Path) -> None:
+    written(sources / "a.jsonl", SESSION, ONE)
+    take(ledger, sources)
+    before = facts(ledger)
+    again = take(ledger, sources).of("toy")
+    assert (again.files, again.unchanged, again.records, again.counts.turns) == (1, 1, 0, 0)
+    assert facts(ledger) == before
+
+
+def test_a_file_whose_time_alone_changed_is_not_read_again(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE)
+    take(ledger, sources)
+    os.utime(path, (1_100_000_000, 1_100_000_000))
+    assert take(ledger, sources).of("toy").unchanged == 1
+
+
+def test_a_file_that_has_grown_brings_what_is_new(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE)
+    take(ledger, sources)
+    written(path, SESSION, ONE, TWO, age=1)
+    counts = take(ledger, sources).of("toy").counts
+    assert (counts.turns, counts.known, counts.superseded) == (1, 1, 0)
+    kept = ledger.kept_sources(str(path))
+    assert b"".join(part.data for part in kept) == path.read_bytes()
+    assert [part.start for part in kept] == sorted(part.start for part in kept)
+
+
+def test_a_file_that_was_rewritten_supersedes(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE, TWO)
+    take(ledger, sources)
+    written(path, SESSION, {**ONE, "answer": "REDACTED"}, TWO, age=1)
+    assert take(ledger, sources).of("toy").counts.superseded == 2
+    assert texts(ledger) == ["hi", "REDACTED", "and?", "so"]
+    assert list(ledger.verify()) == []
+
+
+def test_growing_step_by_step_ends_where_the_last_step_alone_does(tmp_path: Path, sources: Path) -> None:
+    lines = [
+        SESSION,
+        ONE,
+        TWO,
+        {"id": "t3", "parent": "t1", "ask": "or?", "answer": "this", "calls": [{"id": "c", "name": "r"}]},
+    ]
+    stepwise, alone = weft.open(tmp_path / "steps.db"), weft.open(tmp_path / "alone.db")
+    alone.share_imports_of(stepwise)
+    for step in range(1, len(lines) + 1):
+        written(sources / "a.jsonl", *lines[:step], age=step)
+        take(stepwise, sources)
+    take(alone, sources)
+    assert {turn.id: turn.digest for turn in stepwise.log()} == {turn.id: turn.digest for turn in alone.log()}
+    assert stepwise.session("s1").head == alone.session("s1").head
+
+
+@pytest.mark.parametrize("packing", ["zst", "zip", "zst in zip"])
+def test_archives_and_compressed_files(ledger: Ledger, sources: Path, packing: str) -> None:
+    data = written(sources / "a.jsonl", SESSION, ONE).read_bytes()
+    (sources / "a.jsonl").unlink()
+    packed = zstandard.ZstdCompressor().compress(data)
+    if packing == "zst":
+        (sources / "a.jsonl.zst").write_bytes(packed)
+    else:
+        with zipfile.ZipFile(sources / "all.zip", "w") as archive:
+            archive.writestr(
+                "deep/a.jsonl.zst" if "zst" in packing else "deep/a.jsonl", packed if "zst" in packing else data
+            )
+    assert take(ledger, sources).of("toy").counts.turns == 1
+    assert take(ledger, sources).of("toy").unchanged == 1
+
+
+def test_a_broken_archive_is_reported_and_harms_nobody(ledger: Ledger, sources: Path) -> None:
+    (sources / "a.zip").write_bytes(b"PK\x03\x04 no")
+    packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(os.urandom(5_000)))
+    packed[2_000] ^= 0xFF
+    (sources / "b.jsonl.zst").write_bytes(packed)
+    written(sources / "c.jsonl", SESSION, ONE)
+    summary = take(ledger, sources)
+    assert summary.of("toy").counts.turns == 1
+    assert {Path(problem.source).name for problem in summary.problems} == {"a.zip", "b.jsonl.zst"}
+
+
+def test_what_cannot_be_read_is_reported_with_its_line(ledger: Ledger, sources: Path) -> None:
+    written(sources / "a.jsonl", SESSION, "{nonsense\n", "[1]\n", ONE)
+    summary = take(ledger, sources)
+    assert [(problem.line, problem.what.split(":")[0][:8]) for problem in summary.problems] == [
+        (2, "not JSON"),
+        (3, "a JSON l"),
+    ]
+    assert texts(ledger) == ["hi", "yo"]
+
+
+def test_an_importer_that_fails_harms_no_other_source(ledger: Ledger, sources: Path) -> None:
+    class Clumsy(Toy):
+        def read(self, source, report):  # type: ignore[no-untyped-def]
+            if source.path.name == "a.jsonl":
+                raise LookupError("oops")
+            return super().read(source, report)
+
+    written(sources / "a.jsonl", SESSION, ONE)
+    written(sources / "b.jsonl", {"session": "s2"}, ONE)
+    summary = Importing(ledger, [Clumsy()], SystemClock()).run([sources])
+    assert [problem.what for problem in summary.problems] == ["the toy importer failed: LookupError: oops"]
+    assert texts(ledger, "s2") == ["hi", "yo"]
+
+
+def test_a_tail_that_is_still_written_waits_until_it_is_quiet(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE, {**TWO, "open": True})
+    now = time.time()
+    os.utime(path, (now, now))
+    summary = take(ledger, sources)
+    assert (summary.of("toy").counts.turns, summary.of("toy").counts.open_turns) == (1, 1)
+    assert take(ledger, sources).of("toy").unchanged == 1
+    os.utime(path, (now - 3_600, now - 3_600))
+    assert take(ledger, sources).of("toy").counts.turns == 1
+    assert texts(ledger) == ["hi", "yo", "and?", "so"]
+
+
+def test_a_dry_run_reads_everything_and_needs_no_ledger(sources: Path) -> None:
+    written(sources / "a.jsonl", SESSION, ONE, TWO)
+    counts = take(None, sources).of("toy").counts
+    assert (counts.sessions, counts.turns) == (1, 2)
+
+
+def test_only_files_changed_since(ledger: Ledger, sources: Path) -> None:
+    written(sources / "old.jsonl", SESSION, ONE)
+    written(sources / "new.jsonl", {"session": "s2"}, TWO, age=1_000)
+    assert take(ledger, sources, since=(1_000_000_000 + 500) * 1000).of("toy").files == 1
+
+
+def test_progress_tells_files_bytes_and_sessions(ledger: Ledger, sources: Path) -> None:
+    written(sources / "a.jsonl", SESSION, ONE)
+    written(sources / "b.jsonl", {"session": "s2"}, TWO)
+    steps: list[Step] = []
+    take(ledger, sources, progress=steps.append)
+    assert (steps[0].files, steps[0].of_files, steps[0].sessions) == (0, 2, 0)
+    assert steps[-1].bytes == steps[-1].of_bytes
+    assert steps[-1].sessions == 2
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import weft
+from tests.exchange.conftest import take
+from tests.exchange.toy import Toy
+with weft.open(sys.argv[1]) as ledger:
+    print("ready", flush=True)
+    take(ledger, Path(sys.argv[2]))
+"""
+
+
+def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> None:
+    lines = [{"id": f"t{i}", "parent": f"t{i - 1}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(400)]
+    for name in "abcdef":
+        written(
+            sources / f"{name}.jsonl",
+            {"session": name},
+            *({**line, "id": f"{name}{line['id']}", "parent": f"{name}{line['parent']}"} for line in lines),
+        )
+    path = tmp_path / "ledger.db"
+    weft.open(path).close()
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", KILLED, str(path), str(sources)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        with weft.open(path, read_only=True) as watching:
+            before = watching.stats()["turns"]
+            while child.poll() is None and watching.stats()["turns"] <= before + 60:
+                pass
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    with weft.open(path) as ledger:
+        assert take(ledger, sources).problems == []
+        assert ledger.stats()["turns"] == 6 * 400
+        assert ledger.stats()["superseded_turns"] == 0
+        assert list(ledger.verify()) == []
+
+
+def test_every_importer_of_ours_is_a_plugin() -> None:
+    assert {"claude-code", "codex", "opencode", "pi"} <= set(importer_names())
+    assert [importer.origin for importer in load_importers("pi")] == ["pi"]
+    with pytest.raises(InvalidInput, match="no importer"):
+        load_importers("nobody")

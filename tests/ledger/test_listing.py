@@ -1,0 +1,221 @@
+"""Lists of sessions and turns: what they show, in a few statements however long they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from tests.ledger.histories import grow
+from tests.ledger.imported import native_call, native_turn, take
+from weft.kernel.ambient import FixedClock
+from weft.kernel.enums import FileKind, MessageRole, MessageSource
+from weft.ledger.beginnings import short_labels
+from weft.ledger.ledger import Ledger
+from weft.ledger.listing import Listed, Wanted, project_of
+from weft.ledger.model import TextPart
+from weft.ledger.natives import NativeMessage, NativeTurn
+from weft.ledger.subjects import best_line, first_line, spoken
+from weft.store.sqlite.connection import SqliteSql
+
+FEW = 40
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many statements ran since it was last asked."""
+    count = 0
+
+    def counting(name: str) -> None:
+        real = getattr(SqliteSql, name)
+
+        def counted(*arguments: object) -> object:
+            nonlocal count
+            count += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(SqliteSql, name, counted)
+
+    def since() -> int:
+        nonlocal count
+        found, count = count, 0
+        return found
+
+    counting("one")
+    counting("all")
+    return since
+
+
+def listed(ledger: Ledger, **wanted: object) -> list[Listed]:
+    return ledger.listing().sessions(Wanted(**wanted)).sessions  # type: ignore[arg-type]
+
+
+def labels(ledger: Ledger, **wanted: object) -> list[str]:
+    return [found.session.label for found in listed(ledger, **wanted)]
+
+
+def told_turn(key: str, *messages: tuple[str, str | None]) -> NativeTurn:
+    """A turn of user messages, each with its source."""
+    items = tuple(
+        NativeMessage(role=MessageRole.USER, parts=(TextPart(text),), source=MessageSource(source) if source else None)
+        for text, source in messages
+    )
+    return NativeTurn(key=key, records=(orjson.dumps([key, *messages]),), items=items)
+
+
+def test_a_thousand_sessions_take_a_few_statements(disk: Ledger, statements: Callable[[], int]) -> None:
+    for i in range(40):
+        take(disk, f"{i:02}-few", native_turn(f"a{i}"), file=f"a{i}.jsonl", workspace=f"/srv/{i}")
+    statements()
+    assert len(listed(disk)) == 40
+    few = statements()
+    for i in range(160):
+        take(disk, f"{i:03}-many", native_turn(f"b{i}"), file=f"b{i}.jsonl", workspace=f"/srv/{i}", title=f"t{i}")
+    statements()
+    assert len(listed(disk)) == 200
+    assert statements() <= few + 4 <= FEW
+    assert len(disk.sessions()) == 200
+    assert statements() <= FEW
+    assert len(disk.log()) == 200
+    assert statements() <= FEW
+    assert len(disk.listing().subjects([turn.id for turn in disk.log()])) == 200
+    assert statements() <= FEW
+
+
+def test_a_session_is_listed_with_what_it_is_about_and_cost(ledger: Ledger) -> None:
+    first = native_turn("t1", started=1_000, ended=2_000, end=10)
+    second = native_turn("t2", parent=0, started=3_000, ended=4_000, offset=10, end=20)
+    take(ledger, "a-session", first, second, workspace="/home/dev/parser")
+    take(ledger, "titled", native_turn("x"), title="A title", file="b.jsonl")
+    take(ledger, "fresh", native_turn("y"), title="New session - 2026-07-28T18:19:59.340Z", file="c.jsonl")
+    by_label = {found.session.label: found for found in listed(ledger)}
+    found = by_label["a-session"]
+    assert (found.depth, found.total_tokens, found.subject, found.project) == (2, 30, "ask t1", "parser")
+    assert (by_label["titled"].session.title, by_label["titled"].subject) == ("A title", "")
+    assert by_label["fresh"].subject == "ask y"
+
+
+def test_a_fork_is_about_what_it_was_asked_itself(ledger: Ledger) -> None:
+    grow(ledger, "main", "first", "second")
+    ledger.fork("main~1", label="alt")
+    ledger.create_session("empty")
+    assert {found.session.label: found.subject for found in listed(ledger)} == {
+        "main": "first",
+        "alt": "first",
+        "empty": "",
+    }
+    grow(ledger, "alt", "another way")
+    assert {found.subject for found in listed(ledger)} == {"first", "another way", ""}
+
+
+def test_subagents_stand_below_the_session_that_started_them(ledger: Ledger) -> None:
+    take(ledger, "old", native_turn("o", started=1_000, ended=1_000))
+    take(ledger, "new", native_turn("n", started=9_000, ended=9_000), file="b.jsonl")
+    child = native_turn("c", calls=[native_call("k", spawned="old/child/grandchild")], started=5_000, ended=5_000)
+    take(ledger, "old/child", child, file="c.jsonl", parent="old")
+    take(ledger, "old/child/grandchild", native_turn("g"), file="d.jsonl", parent="old/child")
+    assert labels(ledger) == ["new", "old"]
+    assert ledger.listing().sessions(Wanted()).hidden == 2
+    assert labels(ledger, subagents=True) == ["new", "old", "old/child", "old/child/grandchild"]
+    assert [found.subagents for found in listed(ledger, subagents=True)] == [0, 1, 1, 0]
+    found = ledger.listing().sessions(Wanted(subagents=True, limit=3))
+    assert (len(found.sessions), found.hidden, found.further) == (3, 0, 1)
+
+
+def test_sessions_are_chosen_by_origin_project_and_time(ledger: Ledger, clock: FixedClock) -> None:
+    grow(ledger, "mine", "q")
+    take(ledger, "a", native_turn("a", started=1_000, ended=1_000), workspace="/home/dev/Parser/")
+    take(ledger, "b", native_turn("b", started=2_000, ended=2_000), file="b.jsonl", workspace="/home/dev")
+    ledger.archive_session("b")
+    assert labels(ledger) == ["mine", "a"]
+    assert labels(ledger, every=True) == ["b", "mine", "a"]
+    assert labels(ledger, origin="weft") == ["mine"]
+    assert labels(ledger, origin="toy") == ["a"]
+    assert labels(ledger, origin="other") == []
+    assert labels(ledger, project="parser") == labels(ledger, project="/home/dev/parser/") == ["a"]
+    assert labels(ledger, project="~", every=True) == ["b"]
+    assert labels(ledger, since=clock.now_ms()) == ["mine"]
+    assert labels(ledger, limit=0) == []
+
+
+def test_sessions_that_name_each_other_as_parents_are_listed_once(ledger: Ledger) -> None:
+    take(ledger, "a", native_turn("a"), parent="b")
+    take(ledger, "b", native_turn("b"), file="b.jsonl", parent="a")
+    assert sorted(labels(ledger, subagents=True)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("workspace", "project"),
+    [
+        (None, ""), ("", ""), ("/", "/"), ("/srv/app", "app"), ("/srv/app/", "app"), ("/home/dev", "~"),
+        ("/Users/dev/", "~"), ("/root", "~"), ("/home/dev/app", "app"), (r"C:\Users\dev", "~"),
+        (r"C:\Users\dev\app", "app"), ("/home", "home"),
+    ],
+)  # fmt: skip
+def test_a_project_is_the_last_part_of_a_path(workspace: str | None, project: str) -> None:
+    assert project_of(workspace) == project
+
+
+def test_a_turn_is_about_what_a_person_asked(ledger: Ledger) -> None:
+    turns = [
+        told_turn("a", ("<system-reminder>be kind</system-reminder>", "event"), ("mend it", "human")),
+        told_turn("b", ("/clear", "human"), ("and now?", "human")),
+        told_turn(
+            "c", ("<command-name>/review</command-name><command-args>main</command-args>", "human"), ("x", "event")
+        ),
+        told_turn("d", ("<task-notification><summary>done</summary></task-notification>", "event")),
+        told_turn("e"),
+    ]
+    take(ledger, "s", *turns)
+    ids = [turn.id for turn in ledger.log()]
+    assert sorted(ledger.listing().subjects(ids).values()) == ["/review main", "and now?", "done", "mend it"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("  plain words ", "plain words"),
+        ("<ide_opened_file>x.py</ide_opened_file>\nwhy?", "why?"),
+        ("<a>1</a> <b at='2'>2</b> three", "three"),
+        ("<task>do this</task>", "do this"),
+        ("<!-- note -->\nbegin", "begin"),
+        ("<bash-input>ls -l</bash-input>", "! ls -l"),
+        ("<command-message>m</command-message>\n<command-name>/init</command-name>", "/init"),
+        ("Somebody sent a message:\n<note from='x'>hello</note>\nIt was not typed.", "hello"),
+        ("<unclosed> tag", "<unclosed> tag"),
+        ("a < b", "a < b"),
+        ("", ""),
+    ],
+)
+def test_tags_that_a_tool_put_around_or_before_the_words_are_left_out(text: str, words: str) -> None:
+    assert spoken(text) == words
+
+
+def test_a_subject_is_the_first_line_that_says_something() -> None:
+    assert first_line("\n  \n  hello \n there") == "hello"
+    assert best_line(["", "<x></x>", "second part\nmore"]) == "second part"
+    assert spoken("<a></a>" * 1000).startswith("<a>")
+
+
+def test_files_are_told_for_many_messages_at_once(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t"))
+    (turn,) = ledger.log()
+    (notes,) = ledger.listing().files(message.id for message in ledger.messages(turn.id)).values()
+    assert [(note.kind, note.path, note.line_start, note.line_end) for note in notes] == [
+        (FileKind.READ, "notes.md", 1, 2)
+    ]
+
+
+def test_long_labels_are_cut_to_what_sets_them_apart() -> None:
+    one, two = "01a01d30-1823-7000-b6cd-4da3f0a051a5", "01a01d30-1823-7001-8bad-40a85ae58ccc"
+    three = "f70db4c5-8eb1-4c18-b759-7c6c08c0f868"
+    names = short_labels([one, two, three, f"{three}/agent-a123456789abcdef0", "main", "a-name-of-three-words"])
+    assert names == {
+        one: "01a01d30-1823-7000",
+        two: "01a01d30-1823-7001",
+        three: "f70db4c5",
+        f"{three}/agent-a123456789abcdef0": "f70db4c5/agent-a1",
+        "main": "main",
+        "a-name-of-three-words": "a-name-of-three-words",
+    }

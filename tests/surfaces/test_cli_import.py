@@ -1,0 +1,99 @@
+"""`weft import`, as a newcomer runs it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.shell import Shell
+
+LONG_AGO = 1_000_000_000
+SESSION = "0a1b2c3d-1111-4111-8111-000000000001"
+
+
+def line(uuid: str, parent: str | None, kind: str, content: object, **more: object) -> str:
+    message: dict[str, object] = {"role": kind, "content": content}
+    if kind == "assistant":
+        message |= {"id": f"msg_{uuid}", "model": "claude-sonnet-4-5", "usage": {"input_tokens": 3, "output_tokens": 4}}
+    record = {
+        "type": kind,
+        "uuid": uuid,
+        "parentUuid": parent,
+        "sessionId": SESSION,
+        "timestamp": "2026-01-02T03:04:05.678Z",
+        "cwd": "/home/dev/shop",
+        "version": "2.1.0",
+        "message": message,
+        **more,
+    }
+    return json.dumps(record) + "\n"
+
+
+@pytest.fixture
+def claude(folder: Path) -> Path:
+    """A session where Claude Code keeps it, under the home that the shell has."""
+    path = folder.parent / "home" / ".claude" / "projects" / "-home-dev-shop" / f"{SESSION}.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        line("u1", None, "user", "Why is the cart empty?")
+        + line("a1", "u1", "assistant", [{"type": "text", "text": "It is cleared on login."}])
+    )
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    return path
+
+
+def test_the_usual_places_are_searched_and_a_ledger_is_made(shell: Shell, claude: Path) -> None:
+    answer = shell("import")
+    assert answer.code == 0
+    assert answer.out.split("\t")[:5] == ["claude-code", "1", "0", "1", "1"]
+    assert "made your ledger at" in answer.err
+    assert "weft sessions" in answer.err
+    assert "Why is the cart empty?" in shell("sessions").out
+    assert "It is cleared on login." in shell("show", SESSION[:8]).out
+    assert shell("verify").code == 0
+
+
+def test_the_second_import_brings_nothing(shell: Shell, claude: Path) -> None:
+    shell("import")
+    assert shell("import").out.split("\t")[:5] == ["claude-code", "1", "1", "0", "0"]
+
+
+def test_a_dry_run_makes_no_ledger(shell: Shell, claude: Path) -> None:
+    answer = shell("import", "--dry-run", "--json")
+    found = json.loads(answer.out)
+    assert (found["dry_run"], found["origins"]["claude-code"]["counts"]["turns"]) == (True, 1)
+    assert shell("sessions").code == 7
+
+
+def test_nothing_to_import_is_said_and_makes_no_ledger(shell: Shell) -> None:
+    answer = shell("import")
+    assert (answer.code, answer.out) == (0, "")
+    assert "name a file or a folder" in answer.err
+    assert shell("sessions").code == 7
+
+
+def test_a_damaged_line_is_told_and_the_rest_is_taken(shell: Shell, claude: Path) -> None:
+    claude.write_text(claude.read_text() + "{nonsense}\n")
+    os.utime(claude, (LONG_AGO, LONG_AGO))
+    answer = shell("import")
+    assert answer.code == 1
+    assert f"{claude}:3: not JSON" in answer.err
+    assert answer.out.split("\t")[4] == "1"
+
+
+def test_a_path_that_is_not_there(shell: Shell) -> None:
+    answer = shell("import", "nowhere")
+    assert answer.code == 5
+    assert "there is no" in answer.err
+
+
+def test_an_unknown_format(shell: Shell, claude: Path) -> None:
+    answer = shell("import", "--format", "nobody", str(claude))
+    assert answer.code == 5
+    assert "known: claude-code" in answer.err
+
+
+def test_only_what_changed_since(shell: Shell, claude: Path) -> None:
+    assert shell("import", "--since", "yesterday").out == ""
+    assert shell("import", "--since", "2001-01-01").out.startswith("claude-code")
