@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timezone, tzinfo
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +59,7 @@ from weft.ledger.threads import (
     tree_rows,
 )
 from weft.ledger.verifying import Problem
-from weft.store.facts import LEDGER_SCOPE
+from weft.store.facts import LEDGER_SCOPE, ContentHead, checked_pieces
 from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
@@ -220,12 +221,18 @@ class Ledger:
         return StoredContent(stored.ref.hex(), row)
 
     def read_content(self, ref: str) -> Iterator[bytes]:
-        """A content's bytes in pieces of at most 1 MiB, checked against its reference."""
+        """A content's bytes in pieces of at most 1 MiB, checked against its reference. Each piece is read in a moment
+        of its own: whoever stops half-way holds nobody up."""
         with self._store.read() as txn:
             n = txn.facts.find_content(bytes.fromhex(ref)) if is_digest(checked_text(ref, "reference")) else None
             if n is None:
                 raise NotFound("content", ref)
-            yield from txn.facts.stream_content(n)
+            head = txn.facts.content_head(n)
+        return checked_pieces(head, partial(self._content_piece, head))
+
+    def _content_piece(self, head: ContentHead, idx: int) -> bytes:
+        with self._store.read() as txn:
+            return txn.facts.content_piece(head, idx)
 
     # --- sessions -----------------------------------------------------------------------------------------------
 

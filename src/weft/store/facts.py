@@ -9,6 +9,7 @@ filled in batches, up to a watermark, and whoever looks something up scans the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,15 @@ class ContentRow(Struct, frozen=True, gc=False):
     salt: bytes
     size: int
     data: bytes | None
+
+
+class ContentHead(Struct, frozen=True, gc=False):
+    """A content without its bytes."""
+
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
 
 
 def blob(value: object) -> bytes:
@@ -214,27 +224,40 @@ class FactReader:
         row = self.sql.one("SELECT size FROM content WHERE n = ?", (n,))
         return int(row[0]) if row else 0
 
-    def stream_content(self, n: int) -> Iterator[bytes]:
-        """A content in pieces of at most 1 MiB. The last piece is held back until the whole has been checked."""
+    def content_head(self, n: int) -> ContentHead:
         row = self.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
         if row is None:
             raise ContentMissing(f"number {n}")
-        ref, salt, size = blob(row[0]), blob(row[1]), int(row[2])
-        if size <= ROW_BYTES:
-            yield self.content(n)
-            return
-        hasher, held = ContentHasher(salt), b""
-        for idx in range(-(-size // ROW_BYTES)):
-            part = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (n, idx))
-            if part is None:
-                raise ContentMissing(ref.hex())
-            if held:
-                yield held
-            held = blob(part[0])
-            hasher.feed(held)
-        if hasher.ref() != ref:
-            raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
-        yield held
+        return ContentHead(n, blob(row[0]), blob(row[1]), int(row[2]))
+
+    def content_piece(self, head: ContentHead, idx: int) -> bytes:
+        """One row's worth of a content, not yet checked against its reference."""
+        found = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (head.n, idx))
+        if found is None and head.size <= ROW_BYTES:
+            found = self.sql.one("SELECT bytes FROM content WHERE n = ?", (head.n,))
+            if found == (None,) and head.size == 0:
+                return b""
+        if found is None or found[0] is None:
+            raise ContentMissing(head.ref.hex())
+        return blob(found[0])
+
+    def stream_content(self, n: int) -> Iterator[bytes]:
+        """A content in pieces of at most 1 MiB, within this transaction."""
+        head = self.content_head(n)
+        return checked_pieces(head, partial(self.content_piece, head))
+
+
+def checked_pieces(head: ContentHead, piece: Callable[[int], bytes]) -> Iterator[bytes]:
+    """A content in pieces of at most 1 MiB. The last piece is held back until the whole has been checked."""
+    hasher, held = ContentHasher(head.salt), b""
+    for idx in range(-(-head.size // ROW_BYTES) or 1):
+        if idx:
+            yield held
+        held = piece(idx)
+        hasher.feed(held)
+    if hasher.ref() != head.ref:
+        raise FactDamaged("content", head.ref.hex(), "its bytes do not hash to its reference")
+    yield held
 
 
 class Tail:
