@@ -39,8 +39,11 @@ LACKS = "lacks:"
 
 
 class Tip(Struct, frozen=True, gc=False):
+    """Where the log ends, and the highest content number that anything up to there may refer to."""
+
     n: int
     chain: bytes
+    contents: int = 0
 
 
 class LogRow(Struct, frozen=True, gc=False):
@@ -102,8 +105,8 @@ class FactReader:
         self._held: dict[int, bytes] = {}
 
     def tip(self) -> Tip:
-        row = self.sql.one("SELECT n, chain FROM log ORDER BY n DESC LIMIT 1")
-        return Tip(row[0], blob(row[1])) if row else Tip(0, GENESIS)
+        row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
+        return Tip(row[0], blob(row[1]), row[2]) if row else Tip(0, GENESIS)
 
     def chain_at(self, n: int) -> bytes | None:
         row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
@@ -296,7 +299,7 @@ class FactWriter(FactReader):
         self._random_bytes, self.now_ms = random_bytes, now_ms
         self._fresh: dict[tuple[int, bytes], Stored] = {}
         self._rows: list[tuple[object, ...]] = []
-        self._next = tail.seen + 1
+        self._next = max(tail.seen, tip.contents) + 1  # a row deleted by hand does not free its number
         self._parts: list[tuple[int, int, bytes]] = []
         self._salts: list[bytes] = []
 
@@ -366,10 +369,10 @@ class FactWriter(FactReader):
     def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
         """Write the one row of this append; returns the arrival number of its first event."""
         first = self._tip.n + 1
-        self._tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids))
+        self._tip = tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids), self._next - 1)
         self.sql.run(
-            "INSERT INTO log(n, count, at, chain, events) VALUES (?, ?, ?, ?, ?)",
-            (self._tip.n, len(lines), self.now_ms, self._tip.chain, b"\n".join(lines)),
+            "INSERT INTO log(n, count, at, chain, contents, events) VALUES (?, ?, ?, ?, ?, ?)",
+            (tip.n, len(lines), self.now_ms, tip.chain, tip.contents, b"\n".join(lines)),
         )
         return first
 

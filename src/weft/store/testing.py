@@ -507,6 +507,18 @@ class LastingStoreContract(StoreContract):
         assert_sound(again)
         again.close()
 
+    def test_the_number_of_a_content_that_events_may_name_is_never_given_again(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        lost = put(store, b"lost")
+        append(store, "a")
+        store.write(lambda txn: txn.sql.run("DELETE FROM content WHERE n = ?", (lost.n,)))
+        store.close()
+        again = self.reopen(store)
+        assert put(again, b"new").n > lost.n
+        with refuses(ContentMissing):
+            ask(again, lambda facts: facts.content(lost.n))
+        again.close()
+
     def test_a_reader_never_holds_up_a_writer(self, tmp_path: Path) -> None:
         with self.store(tmp_path) as store:
             append(store, "a")
