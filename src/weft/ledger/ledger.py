@@ -534,7 +534,8 @@ class Ledger:
         return brought
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
-        """Copy a consistent state to a new file while readers and writers go on."""
+        """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
+        a replica id of its own."""
         path = checked_path(target, "target")
         try:
             self._store.backup(path, progress)

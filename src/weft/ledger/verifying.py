@@ -23,7 +23,7 @@ from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.store.facts import KEY_BYTES, LACKS, FactReader
+from weft.store.facts import FORMER, KEY_BYTES, LACKS, FactReader
 from weft.store.port import ReadTxn, Row, Sql, Store, WriteTxn
 
 Progress = Callable[[str, int, int], None]
@@ -163,9 +163,12 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
     with store.read() as txn:
         end, chain = txn.facts.tip().n, txn.facts.chain_at(receipt.n)
         digest = txn.facts.find_event(bytes.fromhex(receipt.digest))
+        former = txn.sql.one("SELECT value FROM local WHERE key = ?", (FORMER + receipt.replica,))
     where = f"{receipt.replica}/{receipt.n}"
-    if receipt.replica != store.replica:
+    if receipt.replica != store.replica and former is None:
         yield Problem("receipt", where, f"this ledger is replica {store.replica}")
+    elif former is not None and receipt.n > int(former[0]):
+        yield Problem("receipt", where, f"this ledger went on as another replica after event {former[0]}")
     elif receipt.n > end:
         yield Problem("receipt", where, f"the log ends at event {end}: it was cut or rolled back")
     elif chain is None or chain.hex() != receipt.log:

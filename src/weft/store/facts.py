@@ -36,6 +36,8 @@ HELD_AT_ONCE = 256
 LEDGER_SCOPE = 0
 LACKS = "lacks:"
 """Local state: a row per content that came events name and that did not come with them."""
+FORMER = "former:"
+"""Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
 
 
 class Tip(Struct, frozen=True, gc=False):

@@ -90,7 +90,8 @@ class Store(Protocol):
         """What the engine itself finds wrong."""
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        """Copy a consistent state to a new file while readers and writers go on."""
+        """Copy a consistent state to a new file while readers and writers go on. The copy is another ledger: opened for
+        writing, it goes by a replica id of its own."""
 
     def close(self) -> None:
         """Release everything; closing twice is harmless."""

@@ -442,6 +442,7 @@ class StoreContract:
             assert len(copied) > 50
             assert copied == whole[: len(copied)]
             assert_sound(copy)
+            assert copy.replica != store.replica
             copy.close()
 
     def test_a_backup_never_replaces_a_file(self, tmp_path: Path) -> None:

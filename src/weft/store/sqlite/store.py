@@ -44,6 +44,7 @@ from weft.store.sqlite.connection import (
     store_error,
     translated,
 )
+from weft.store.sqlite.copies import ensure_free, is_copy, take_new_name, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, shipped_schema
 
@@ -325,7 +326,10 @@ class SqliteStore(_SqliteBase):
             except LogCut as cut:
                 if not accept_rollback:
                     raise
-                self._accept_rollback(self._write_sql, self._head_file, cut)
+                accepted = f"{self.replica} acknowledged {cut.n}, accepted at {cut.found} on {self.now_ms()}"
+                self._take_new_name(self._write_sql, self._head_file, accepted)
+            if is_copy(self._write_sql):
+                self._take_new_name(self._write_sql, self._head_file)
             keep_log_on_close(connection, False)
 
     def _check_heads(self, heads: list[Head]) -> None:
@@ -339,13 +343,14 @@ class SqliteStore(_SqliteBase):
                 if txn.facts.chain_at(head.n) != head.chain:
                     raise LogCut(head.n, end, "says something else there")
 
-    def _accept_rollback(self, sql: SqliteSql, head_file: HeadFile, cut: LogCut) -> None:
-        """Go on from what is there, under a new replica id: the old one has promised more than this file holds."""
+    def _take_new_name(self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None) -> None:
+        """Go on from what is there, under a new replica id: the old one has promised more than this file holds, or
+        may do so elsewhere."""
         was, self.replica = self.replica, UlidSource(self._clock.now_ms, self._random_bytes).mint()
-        accepted = f"{was} acknowledged {cut.n}, accepted at {cut.found} on {self._clock.now_ms()}"
         sql.run("BEGIN IMMEDIATE")
-        sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (self.replica,))
-        sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (f"rollback:{self.replica}", accepted))
+        take_new_name(sql, was, self.replica, FactReader(sql).tip().n)
+        if accepted is not None:
+            sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (f"rollback:{self.replica}", accepted))
         sql.run("COMMIT")
         head_file.clear()
 
@@ -406,19 +411,10 @@ class SqliteStore(_SqliteBase):
             return SqliteSql(connection)
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        target = Path(target)
-        if target.exists():
-            raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
-        if not target.parent.is_dir():
-            raise StoreError(f"there is no folder {target.parent}", "make it first")
-        aside = target.with_name(target.name + ".partial")
-        aside.unlink(missing_ok=True)
+        ensure_free(target)
         with self._snapshot() as sql:
             sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
-            _copy(sql.connection, aside, progress)
-        with aside.open("rb") as copied:
-            os.fsync(copied.fileno())
-        aside.rename(target)
+            write_copy(sql.connection, target, progress)
 
     def close(self) -> None:
         """Let what is under way end, then release everything; a reader still at work closes its own connection."""
@@ -438,18 +434,6 @@ class SqliteStore(_SqliteBase):
         for beside in (self._file_lock, self._head_file):
             if beside is not None:
                 beside.close()
-
-
-def _copy(source: apsw.Connection, aside: Path, progress: Progress | None) -> None:
-    connection = apsw.Connection(str(aside))
-    try:
-        with connection.backup("main", source, "main") as copying:
-            while not copying.done:
-                copying.step(2048)
-                if progress is not None:
-                    progress(copying.page_count - copying.remaining, copying.page_count)
-    finally:
-        connection.close()
 
 
 class MemoryStore(_SqliteBase):
@@ -489,10 +473,9 @@ class MemoryStore(_SqliteBase):
         return self._turn
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        if Path(target).exists():
-            raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
+        ensure_free(target)
         with self.read():
-            _copy(self._sql.connection, Path(target), progress)
+            write_copy(self._sql.connection, target, progress)
 
     def close(self) -> None:
         if not self._closed:

@@ -6,7 +6,6 @@ second finds the work done. A ledger with a higher number than this program know
 
 from __future__ import annotations
 
-import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import apsw
 from msgspec import Struct
 
 from weft.kernel.errors import LedgerTooNew, NotALedger
+from weft.store.sqlite.copies import mark_as_copy, put_in_place
 
 APPLICATION_ID = 0x57454654  # "WEFT"
 
@@ -89,7 +89,9 @@ def back_up_before(connection: apsw.Connection, target: Path) -> None:
     aside = target.with_name(target.name + ".partial")
     aside.unlink(missing_ok=True)
     connection.execute("VACUUM INTO ?", (str(aside),))
-    descriptor = os.open(aside, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-    aside.rename(target)
+    copy = apsw.Connection(str(aside))
+    try:
+        mark_as_copy(copy)
+    finally:
+        copy.close()
+    put_in_place(aside, target)
