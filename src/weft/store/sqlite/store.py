@@ -46,7 +46,7 @@ from weft.store.sqlite.connection import (
 )
 from weft.store.sqlite.copies import ensure_free, is_copy, take_new_name, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
-from weft.store.sqlite.migrations import Schema, check_version, migrate, shipped_schema
+from weft.store.sqlite.migrations import Schema, check_version, migrate, refuse_newer, shipped_schema
 
 T = TypeVar("T")
 Work = Callable[[WriteTxn], Any]
@@ -233,9 +233,11 @@ class _SqliteBase:
         return tip
 
     def _start(self, sql: SqliteSql) -> Tip:
-        """Where the log ends. The database tells whether another connection has written since our last commit."""
+        """Where the log ends. The database tells whether another connection has written since our last commit: it may
+        have been a newer program's, whose schema this one must not write to."""
         if self._tip is None or sql.connection.data_version() != self._version:
             self._tip = None
+            refuse_newer(sql.connection, self._schema)
             reader = FactReader(sql)
             self._tail.refresh(reader)
             return reader.tip()

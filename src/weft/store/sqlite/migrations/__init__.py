@@ -1,7 +1,8 @@
 """Numbered schema steps: forward only, a backup first, each in one transaction with its number.
 
 A process that dies inside a step leaves the older schema; two that start at once meet at the writers' lock and the
-second finds the work done. A ledger with a higher number than this program knows is refused and not touched.
+second finds the work done. A ledger with a higher number than this program knows is refused and not touched, also where
+it was opened before the number rose.
 """
 
 from __future__ import annotations
@@ -49,9 +50,14 @@ def check_version(connection: apsw.Connection, path: str, schema: Schema) -> int
         return 0
     if connection.pragma("application_id") != APPLICATION_ID:
         raise NotALedger(path, "it is another program's database")
+    refuse_newer(connection, schema)
+    return found
+
+
+def refuse_newer(connection: apsw.Connection, schema: Schema) -> None:
+    found = int(connection.pragma("user_version") or 0)
     if found > schema.number:
         raise LedgerTooNew(found, schema.number)
-    return found
 
 
 def migrate(connection: apsw.Connection, path: str, schema: Schema) -> None:
