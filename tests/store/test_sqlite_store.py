@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -84,6 +85,23 @@ def open_files() -> set[str]:
     if not Path("/proc/self/fd").exists():
         pytest.skip("the system does not tell which files are open")
     return {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and fd.exists()}
+
+
+def test_after_a_rush_of_readers_only_a_few_connections_stay_open(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    append(store, "a")
+    with ExitStack() as readers:
+        for _ in range(50):
+            readers.enter_context(store.read())
+        assert connections(store.path) > 50
+    assert connections(store.path) < 12
+    assert len(feed(store)) == 1
+    store.close()
+    assert connections(store.path) == 0
+
+
+def connections(path: str) -> int:
+    return sum(connection.filename == path for connection in apsw.connections())
 
 
 def test_a_closed_ledger_is_one_file_that_holds_everything(tmp_path: Path) -> None:

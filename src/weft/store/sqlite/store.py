@@ -52,6 +52,7 @@ T = TypeVar("T")
 Work = Callable[[WriteTxn], Any]
 POLL_SECONDS = 0.02
 CLOSE_LAG = 256
+POOLED_READERS = 8
 SPOOL_BYTES = 4 * 1024 * 1024
 MINTED = ("turn.id", "session.id", "program.id")
 
@@ -401,10 +402,14 @@ class SqliteStore(_SqliteBase):
             finally:
                 if sql.connection.in_transaction:
                     sql.run("COMMIT")
-                if self._closed:
-                    sql.connection.close()
-                else:
-                    self._pool.append(sql)
+                self._give_back(sql)
+
+    def _give_back(self, sql: SqliteSql) -> None:
+        """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
+        if self._closed or len(self._pool) >= POOLED_READERS:
+            sql.connection.close()
+        else:
+            self._pool.append(sql)
 
     def _reader(self) -> SqliteSql:
         with translated(self.path):
