@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
 
 from weft.kernel.enums import SessionStatus, TurnType
 from weft.kernel.errors import HeadMoved, NotApplicable, NotFound
@@ -25,9 +24,6 @@ class Place(Struct, frozen=True):
     compaction: str | UnsetType
     scope: int
     depth: int
-
-    def with_session(self, session: SessionRow) -> Place:
-        return replace(self, session=session)
 
 
 def find_place(

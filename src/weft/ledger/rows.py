@@ -6,7 +6,6 @@ A projector loads or makes them, events change them, and each is written once pe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -159,7 +158,7 @@ class Table:
     def __init__(self, name: str, record: type[Struct], key: Sequence[str], fixed: Sequence[str] = ()) -> None:
         columns = record.__struct_fields__
         named = ", ".join(columns)
-        self.name, self.record, self.columns = name, record, named
+        self.record = record
         self.select = f"SELECT {named} FROM {name}"
         self.insert = f"INSERT INTO {name}({named}) VALUES ({', '.join('?' * len(columns))})"
         rest = [column for column in columns if column not in key and column not in fixed]
@@ -236,6 +235,3 @@ class RowMemory:
 
 def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
     return sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
-
-
-Values = tuple[Any, ...]

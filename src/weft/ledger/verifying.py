@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
 from weft.kernel.canonical import is_canonical
@@ -377,12 +376,3 @@ def _apply(sql: Sql, facts: FactReader, scratch: Sql, until: int) -> int:
                 sql.run(f"INSERT INTO {table} VALUES ({', '.join('?' * len(computed))})", computed)
         changed += len(differences)
     return changed
-
-
-def kinds_of(facts: FactReader) -> dict[str, int]:
-    """How many events of each kind there are."""
-    counts: dict[str, int] = {}
-    for _, line in facts.lines():
-        kind = orjson.loads(line)["kind"]
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
