@@ -184,8 +184,9 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 
 def repeated_id(native: str, earlier: int) -> str:
-    """A call id with how many calls of its turn carried it before; providers repeat them."""
-    return f"{native}~{earlier + 1}" if earlier else native
+    """A call id with how many calls of its turn carried it before; providers repeat them. One that has a `~` itself is
+    always numbered, so that no two calls of a turn are spelled alike."""
+    return f"{native}~{earlier + 1}" if earlier or "~" in native else native
 
 
 class Turn(Struct, frozen=True, kw_only=True):

@@ -29,10 +29,10 @@ WEIGHTLESS = Weight(0, ())
 class OpenCall:
     """A tool call that waits for its outcome."""
 
-    __slots__ = ("call_id", "correlation", "event")
+    __slots__ = ("call_id", "correlation", "event", "native")
 
-    def __init__(self, event: str, call_id: str, correlation: str) -> None:
-        self.event, self.call_id, self.correlation = event, call_id, correlation
+    def __init__(self, event: str, call_id: str, correlation: str, native: str) -> None:
+        self.event, self.call_id, self.correlation, self.native = event, call_id, correlation, native
 
 
 class TurnWriter:
@@ -49,6 +49,7 @@ class TurnWriter:
         self._response_event: str | None = None
         self._calls: dict[str, OpenCall] = {}
         self._named: dict[str, int] = {}
+        self._given_out: set[str] = set()
         self._ended = False
 
     @property
@@ -147,15 +148,14 @@ class TurnWriter:
         def step(scribe: Scribe) -> OpenCall:
             correlation = self._correlation or scribe.draft.ulids.mint()
             event, call_id = scribe.call(call, correlation, requested_by=self._response_event, message=self._message)
-            return OpenCall(event, call_id, correlation)
+            return OpenCall(event, call_id, correlation, native)
 
-        opened = self._step(step)
         native = str(call.id)
+        opened = self._step(step)
         earlier = self._named[native] = self._named.get(native, -1) + 1
         key = repeated_id(native, earlier)
-        while key in self._calls:
-            key += "~"
         self._calls[key] = opened
+        self._given_out.add(key)
         return key
 
     def tool_result(
@@ -168,10 +168,10 @@ class TurnWriter:
         spawned_session: str | None = None,
         duration_ms: int | None = None,
     ) -> None:
-        """A tool ended."""
-        opened = self._calls.get(checked_text(call, "tool call"))
-        if opened is None:
-            raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
+        own id where that is not another call's."""
+        key = self._key_of(checked_text(call, "tool call"))
+        opened = self._calls[key]
         if spawned_session is not None:
             checked_label(spawned_session, "spawned session")
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
@@ -188,7 +188,17 @@ class TurnWriter:
             scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
         self._step(step, weigh((), (outcome,)))
-        del self._calls[call]
+        del self._calls[key]
+
+    def _key_of(self, call: str) -> str:
+        """What was given out for one call never means another, also after its result."""
+        key = call.removeprefix(f"{self.id}:")
+        if key in self._calls:
+            return key
+        found = [name for name, opened in self._calls.items() if opened.native == key]
+        if not found or key in self._given_out:
+            raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        return found[0]
 
     def renew(self) -> None:
         """Say that this writer is alive, while a model or a tool takes its time."""
