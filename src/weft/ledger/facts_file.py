@@ -31,13 +31,13 @@ from weft.ledger.verifying import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
-from weft.store.port import Store, WriteTxn
+from weft.store.port import Progress, Store, WriteTxn
 
 BATCH_LINES = 512
 BATCH_BYTES = 4 * 1024 * 1024
 ROW_EVENTS = 128
 LINE_LIMIT = 16 * 1024 * 1024
-Progress = Callable[[int], None]
+LinesRead = Callable[[int], None]
 
 
 class FactsIn(Struct, frozen=True):
@@ -48,14 +48,18 @@ class FactsIn(Struct, frozen=True):
     known: int
 
 
-def export_lines(store: Store) -> Iterator[bytes]:
-    """Every fact of one moment as a line, hashed on its way out."""
+def export_lines(store: Store, progress: Progress | None = None) -> Iterator[bytes]:
+    """Every fact of one moment as a line, hashed on its way out. `progress` is told how many are out, of how many."""
+    report = progress or _silent
     with store.read() as txn:
-        facts, after = txn.facts, 0
+        facts, after, done = txn.facts, 0, 0
+        (contents,) = txn.sql.one("SELECT count(*) FROM content") or (0,)
+        total = contents + facts.tip().n
         while numbers := txn.sql.all("SELECT n FROM content WHERE n > ? ORDER BY n LIMIT 512", (after,)):
             for (n,) in numbers:
                 yield from _content_lines(facts, n)
-            after = numbers[-1][0]
+            after, done = numbers[-1][0], done + len(numbers)
+            report(done, total)
         chain = GENESIS
         for row in facts.rows():
             lines = row.lines()
@@ -63,6 +67,11 @@ def export_lines(store: Store) -> Iterator[bytes]:
             if chain != row.chain:
                 raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
             yield from map(event_line, lines)
+            report(contents + row.n, total)
+
+
+def _silent(done: int, of: int) -> None:
+    """No progress wanted."""
 
 
 def event_line(line: bytes) -> bytes:
@@ -101,7 +110,7 @@ class NewEvent(Struct, frozen=True):
 Fact = NewContent | NewEvent
 
 
-def import_lines(store: Store, lines: Iterable[bytes], progress: Progress | None = None) -> FactsIn:
+def import_lines(store: Store, lines: Iterable[bytes], progress: LinesRead | None = None) -> FactsIn:
     """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch."""
     total = FactsIn(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):

@@ -41,12 +41,13 @@ from weft.ledger.model import (
 from weft.ledger.moments import parse_moment
 from weft.ledger.names import Spot, require, resolve
 from weft.ledger.places import compaction_for
-from weft.ledger.reading import calls_of, placed_messages, to_turn
+from weft.ledger.reading import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.recording import WholeTurn, record_turn
 from weft.ledger.rows import SESSION, SessionRow, load_turn
 from weft.ledger.runs import Recorded, event_at, recorded_after, run_events
 from weft.ledger.scribe import as_setting, checked_id, member
 from weft.ledger.steps import TurnWriter, begin_turn
+from weft.ledger.subjects import subjects_of
 from weft.ledger.threads import (
     Thread,
     ThreadDiff,
@@ -424,12 +425,12 @@ class Ledger:
 
     def children(self, turn: str) -> list[Turn]:
         with self._store.read() as txn:
-            return [to_turn(txn, row) for row in children(txn.sql, self._resolve(txn, turn).turn)]
+            return to_turns(txn, children(txn.sql, self._resolve(txn, turn).turn))
 
     def heads(self) -> list[Turn]:
         """Turns without a completed child: the tips of all trees, labelled or not."""
         with self._store.read() as txn:
-            return [to_turn(txn, row) for row in heads_without_children(txn.sql)]
+            return to_turns(txn, heads_without_children(txn.sql))
 
     def common_ancestor(self, left: str, right: str) -> str | None:
         with self._store.read() as txn:
@@ -446,13 +447,18 @@ class Ledger:
     def tree(self, turn: str) -> list[Turn]:
         """Every turn of the tree that this one belongs to, parents before children."""
         with self._store.read() as txn:
-            return [to_turn(txn, row) for row in tree_rows(txn.sql, self._resolve(txn, turn).turn)]
+            return to_turns(txn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
 
     def log(self, limit: int | None = None) -> list[Turn]:
         """Turns of all sessions, the newest first, children before parents."""
         with self._store.read() as txn:
-            rows = list(islice(newest_turns(txn), None if limit is None else checked_count(limit, "limit")))
-            return [to_turn(txn, row) for row in rows]
+            return to_turns(txn, islice(newest_turns(txn), None if limit is None else checked_count(limit, "limit")))
+
+    def subjects(self, turns: Iterable[str]) -> dict[str, str]:
+        """What these turns, by their ids, are about: the first text asked, or else said; of a compaction its summary.
+        A turn without a text has no subject."""
+        with self._store.read() as txn:
+            return subjects_of(txn, [checked_id(turn, "turn") for turn in turns])
 
     def events(self, turn: str) -> list[Recorded]:
         """The events of a turn, in order."""
@@ -499,24 +505,16 @@ class Ledger:
         self._store.catch_up()
         codeblocks.catch_up(self._store)
 
-    def export_facts(self, target: str | Path | Any) -> int:
+    def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
+        lines = facts_file.export_lines(self._store, progress)
         if hasattr(target, "write"):
-            return _write_lines(target, facts_file.export_lines(self._store))
+            return _write_lines(target, lines)
         path = checked_path(target, "target")
         try:
-            return self._export_to(path)
+            return _write_new(path, lines)
         except OSError as error:
             raise path_error(path, error) from error
-
-    def _export_to(self, path: Path) -> int:
-        if path.exists():
-            raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
-        aside = path.with_name(path.name + ".partial")
-        with aside.open("wb") as out:
-            count = _write_lines(out, facts_file.export_lines(self._store))
-        aside.rename(path)
-        return count
 
     def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
         """Bring facts in from a file of JSON lines; known ones are passed over."""
@@ -568,6 +566,17 @@ def _write_lines(out: Any, lines: Iterable[bytes]) -> int:
     for line in lines:
         out.write(line + b"\n")
         count += 1
+    return count
+
+
+def _write_new(path: Path, lines: Iterable[bytes]) -> int:
+    """Aside and renamed: either the file is complete or it is not there."""
+    if path.exists():
+        raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
+    aside = path.with_name(path.name + ".partial")
+    with aside.open("wb") as out:
+        count = _write_lines(out, lines)
+    aside.rename(path)
     return count
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -24,13 +24,13 @@ from weft.ledger.model import (
     Turn,
     repeated_id,
 )
-from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
+from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, SessionRow, TurnRow, load_session_number
 from weft.ledger.sessions import agent_name, text_of
 from weft.ledger.views.runs import TOKENS
-from weft.store.port import ReadTxn, Row
+from weft.store.port import ReadTxn
 
 T = TypeVar("T")
-_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
+MESSAGE_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
 _FROM = "FROM message m LEFT JOIN content c ON c.n = m.text WHERE m.segment = ? AND m.depth BETWEEN ? AND ?"
 _MAIN = "AND (m.list IS NULL OR m.list = 'main')"
 _ORDER = "ORDER BY m.depth, m.seq"
@@ -45,7 +45,7 @@ class Placed(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
     """The messages of a range of one segment."""
-    return _to_messages(txn, segment, txn.sql.all(f"SELECT {_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
+    return to_messages(txn, segment, txn.sql.all(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
 
 
 def placed_messages(
@@ -53,14 +53,14 @@ def placed_messages(
 ) -> list[Placed]:
     """One turn's messages with their positions; with `events` only what so many of its events brought."""
     which = _MAIN if main_only else ""
-    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
+    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
-    messages = _to_messages(txn, segment, [row[1:] for row in rows])
+    messages = to_messages(txn, segment, [row[1:] for row in rows])
     return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
 
 
-def _to_messages(txn: ReadTxn, segment: int, rows: list[Row]) -> list[Message]:
-    """Most messages are one text and nothing more; those are made here, in one loop."""
+def to_messages(txn: ReadTxn, segment: int, rows: Iterable[Sequence[Any]]) -> list[Message]:
+    """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop."""
     made = []
     for id, role, seq, at, source, depth, ref, salt, data in rows:
         if data is None:
@@ -144,7 +144,7 @@ def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arr
     if not turns:
         return
     segment, span = turns[0].segment, (turns[0].segment, turns[0].depth, turns[-1].depth)
-    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
+    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
     calls = [
         CallRow(*row)
         for row in txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth, seq", span)
@@ -155,7 +155,7 @@ def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arr
     for turn in turns:
         events = last_events if turn is turns[-1] else None
         shown = [row for row in messages_at.get(turn.depth, ()) if events is None or row[0] < events]
-        messages = _to_messages(txn, segment, [row[1:] for row in shown])
+        messages = to_messages(txn, segment, [row[1:] for row in shown])
         seen = [_as_of(call, events, arrived) for call in calls_at.get(turn.depth, ())]
         yield Leaf(
             turn,
@@ -206,8 +206,19 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
     )
 
 
+def to_turns(txn: ReadTxn, rows: Iterable[TurnRow]) -> list[Turn]:
+    """Many turns; the sessions and agents that they share are read once."""
+    found = list(rows)
+    sessions = {n: load_session_number(txn.sql, n) for n in {row.session for row in found} if n is not None}
+    agents = {agent: agent_name(txn.sql, agent) for agent in {row.persona for row in found}}
+    return [_to_turn(txn, row, sessions.get(row.session or 0), agents[row.persona]) for row in found]
+
+
 def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:
-    session = load_session_number(txn.sql, row.session) if row.session is not None else None
+    return to_turns(txn, (row,))[0]
+
+
+def _to_turn(txn: ReadTxn, row: TurnRow, session: SessionRow | None, agent: str) -> Turn:
     tools = None if row.tools is None else tuple(name_of(txn, tool) or "" for tool in orjson.loads(row.tools))
     counted = (*TOKENS, "total_tokens")
     usage = Usage(**{field: count for field in counted if (count := getattr(row, field)) is not None})
@@ -221,7 +232,7 @@ def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:
         started_at=row.started_at,
         completed_at=row.completed_at,
         role=row.role,
-        persona_id=agent_name(txn.sql, row.persona),
+        persona_id=agent,
         session_id=session.id if session else None,
         model=name_of(txn, row.model),
         provider=name_of(txn, row.provider),

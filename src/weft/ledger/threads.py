@@ -9,13 +9,14 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.dag_events import ModelResponse, RunFinished
 from weft.ledger.model import Message, Turn
-from weft.ledger.reading import messages_between, placed_messages, to_turn
-from weft.ledger.rows import TURN, TurnRow, load_turn
+from weft.ledger.reading import messages_between, placed_messages, to_turns
+from weft.ledger.rows import TURN, TurnRow
 from weft.ledger.runs import event_at, run_events, stream_of
 from weft.ledger.views.runs import usage_total
 from weft.store.port import ReadTxn, Sql, Store
 
 CHUNK = 512
+FIRST_CHUNK = 16
 
 
 class Range(Struct, frozen=True):
@@ -91,7 +92,7 @@ class Thread:
             for low in range(part.low, part.high + 1, CHUNK):
                 chunk = Range(part.segment, low, min(low + CHUNK - 1, part.high), part.events)
                 with self._store.read() as txn:
-                    turns = [to_turn(txn, row) for row in turns_in(txn.sql, chunk)]
+                    turns = to_turns(txn, turns_in(txn.sql, chunk))
                 yield from turns
 
     @property
@@ -158,8 +159,8 @@ def diff(txn: ReadTxn, left: TurnRow, right: TurnRow) -> ThreadDiff:
     found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
     return ThreadDiff(
         found[0] if found else None,
-        tuple(to_turn(txn, row) for row in beyond(txn.sql, ours, depth)),
-        tuple(to_turn(txn, row) for row in beyond(txn.sql, theirs, depth)),
+        tuple(to_turns(txn, beyond(txn.sql, ours, depth))),
+        tuple(to_turns(txn, beyond(txn.sql, theirs, depth))),
     )
 
 
@@ -195,12 +196,15 @@ def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
 
 
 def newest_turns(txn: ReadTxn) -> Iterator[TurnRow]:
-    """Turns by arrival, newest first, found by walking the log from its end."""
-    for n, line in txn.facts.lines_backwards():
-        if b'"kind":"run_started"' in line:
-            found = load_turn(txn.sql, stream_of(n, line)[4:])
-            if found is not None:
-                yield found
+    """Turns by arrival, newest first, found by walking the log from its end; few at first, then many at a time."""
+    lines = txn.facts.lines_backwards()
+    begun = (stream_of(n, line)[4:] for n, line in lines if b'"kind":"run_started"' in line)
+    at_once = FIRST_CHUNK
+    while some := list(islice(begun, at_once)):
+        rows = txn.sql.all(f"{TURN.select} WHERE id IN ({', '.join('?' * len(some))})", some)
+        found = {turn.id: turn for turn in (TurnRow(*row) for row in rows)}
+        yield from (found[id] for id in some if id in found)
+        at_once = min(2 * at_once, CHUNK)
 
 
 def _columns(alias: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from weft.kernel.enums import TurnType
 from weft.surfaces.cli.plain_text import first_line
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ class Reader:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._subjects: dict[str, str] = {}
         self._heads: dict[str, list[Session]] = {}
         for session in sorted(ledger.sessions(), key=lambda session: session.label):
             if session.head is not None:
@@ -75,21 +75,23 @@ class Reader:
         """The same for people, who want to know if a session stands in the middle of the turn."""
         return [_place(session) for session in self._heads.get(turn_id, ())]
 
+    def ahead(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """The same turns, with their subjects read a page at a time before they are asked for."""
+        coming, page = iter(turns), PAGE
+        while some := list(islice(coming, page)):
+            said = self._ledger.subjects(turn.id for turn in some)
+            self._subjects |= {turn.id: first_line(said.get(turn.id, "")) for turn in some}
+            yield from some
+            page = THREAD_PAGE
+
     def subject(self, turn: Turn) -> str:
-        return subject_of(self._ledger, turn)
+        """The first line of what was asked, or of a compaction's summary."""
+        known = self._subjects.pop(turn.id, None)
+        return first_line(self._ledger.subjects([turn.id]).get(turn.id, "")) if known is None else known
 
 
 def _place(session: Session) -> str:
     return session.label if session.head_event is None else f"{session.label} at event {session.head_event}"
-
-
-def subject_of(ledger: Ledger, turn: Turn) -> str:
-    """The first line of what was asked, or of a compaction's summary."""
-    if turn.turn_type == TurnType.COMPACTION:
-        return first_line(ledger.compaction(turn.id).summary)
-    messages = ledger.messages(turn.id)
-    asked = [message for message in messages if message.role == "user"]
-    return next((line for message in (*asked, *messages) if (line := first_line(message.text))), "")
 
 
 def find_session(ledger: Ledger, name: str) -> Session:

@@ -60,7 +60,7 @@ class _Comparison:
 
     def _side(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
         transcript = Transcript(full=True, columns=self._columns)
-        for turn in turns:
+        for turn in self._reader.ahead(turns):
             yield [Span(sign, style), *one_line(turn, self._reader, self._columns - 2)]
             if self._patch:
                 for line in transcript.lines(in_order(self._ledger, turn.id)):
