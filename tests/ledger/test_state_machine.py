@@ -252,23 +252,29 @@ class LedgerMachine(RuleBasedStateMachine):
         session.move(turn.id, None if whole else position + 1)
 
     @precondition(lambda self: self.plain.sessions)
-    @rule(side=sides, pick=picks, to=picks, how=st.sampled_from(["move", "reset", "restore"]))
-    def move(self, side: bool, pick: int, to: int, how: str) -> None:
+    @rule(side=sides, pick=picks, to=picks, how=st.sampled_from(["move", "reset", "restore"]), inside=st.booleans())
+    def move(self, side: bool, pick: int, to: int, how: str, inside: bool) -> None:
         ledger, session = self.ledger(side), self.session_at(pick)
-        number, target = to % (len(session.history) or 1), NOWHERE
+        number, target, new = to % (len(session.history) or 1), NOWHERE, None
         if how == "move" and self.plain.turns:
-            turn = self.turn_at(to)
-            target = (turn.id, None if turn.closed else len(turn.events))
+            new, target = self.destination(ledger, self.turn_at(to), pick if inside else -1)
         elif how == "restore":
             if session.status != "active" or not session.history:
                 return self.refused(NotFound, lambda: ledger.restore_session(session.id, len(session.history) + 1))
             target = session.history[-1 - number]
         verbs: dict[str, Callable[[], object]] = {
-            "move": lambda: ledger.move_head(session.id, new=target[0], expected=session.head),
+            "move": lambda: ledger.move_head(session.id, new=new, expected=session.head),
             "reset": lambda: ledger.reset_session(session.id),
             "restore": lambda: ledger.restore_session(session.id, number),
         }
         return session.move(*target) if self.take(session, 0, verbs[how]) else None
+
+    def destination(self, ledger: Ledger, turn: PlainTurn, at: int) -> tuple[str, tuple[str, int | None]]:
+        """The id to move to, and where the head then stands: at one of the turn's events, or (-1) at its end."""
+        position = len(turn.events) - 1 if at < 0 else at % len(turn.events)
+        whole = turn.closed and position == len(turn.events) - 1
+        new = turn.id if at < 0 else ledger.events(turn.id)[position].id
+        return new, (turn.id, None if whole else position + 1)
 
     # --- names --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from weft.ledger.model import (
     HeadMove,
     Message,
     NewError,
+    Point,
     RecordedTurn,
     Session,
     StoredContent,
@@ -257,21 +258,20 @@ class Ledger:
 
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
-        turn, event, source = self._fork_point(at)
-        made = sessions.fork(self._desk, turn, event, label, session or source, persona)
+        point = self.point(at)
+        made = sessions.fork(self._desk, point.turn_id, point.event_id, label, session or point.session, persona)
         return self.session(made)
-
-    def _fork_point(self, at: str) -> tuple[str, str | None, str | None]:
-        with self._store.read() as txn:
-            spot = self._resolve(txn, at)
-            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
-            return spot.turn.id, event, spot.session
 
     def move_head(
         self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
     ) -> Session:
-        """Compare and swap: move the head if it stands at `expected`, else HeadMoved."""
-        return self._move(session, new, expected, MoveReason.MOVE, reason)
+        """Compare and swap: move the head, if it stands at `expected`, to a turn or to an event inside one, by their
+        ids; else HeadMoved."""
+        event = None
+        if isinstance(new, str) and is_digest(new):
+            point = self.point(new)
+            new, event = point.turn_id, point.event_id
+        return self._move(session, new, expected, MoveReason.MOVE, reason, event)
 
     def reset_session(
         self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
@@ -366,6 +366,13 @@ class Ledger:
         """The id of the turn that these words mean: labels, `main~2`, `main@{3}`, id ends, digest beginnings."""
         with self._store.read() as txn:
             return self._resolve(txn, name).turn.id
+
+    def point(self, name: str) -> Point:
+        """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
+            return Point(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
 
     def _resolve(self, txn: ReadTxn, name: str) -> Spot:
         return resolve(txn, name, self._parse_time)

@@ -260,6 +260,15 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     origin_session_id: str | None = None
 
 
+class Point(Struct, frozen=True, gc=False, kw_only=True):
+    """Where a name leads: a turn, or an event inside one, which is the `number`th of its events, counted from 1."""
+
+    turn_id: str
+    event_id: str | None = None
+    number: int | None = None
+    session: str | None = None
+
+
 class HeadMove(Struct, frozen=True, gc=False, kw_only=True):
     """One line of a session's reflog; number 0 is where it stands now."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec import UNSET
 
-from weft.kernel.enums import TurnType
+from weft.kernel.events import UnknownEvent
+from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.model import Compaction, Message, ToolCall, Turn
+from weft.ledger.runs import Recorded
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -30,26 +32,46 @@ if TYPE_CHECKING:
 def command(call: Call, rev: str, full: bool) -> None:
     """Show one turn: messages, tool calls, usage.
 
-    Long results and thinking are folded to a few lines.
+    Long results and thinking are folded to a few lines. Where REV is an event inside a turn, the turn is shown up to
+    it.
     """
     with call.reading() as ledger:
-        turn = ledger.turn(rev)
-        compaction = ledger.compaction(turn.id) if turn.turn_type == TurnType.COMPACTION else None
-        items = in_order(ledger, turn.id)
+        point = ledger.point(rev)
+        turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
+        at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
+        recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
+        compaction = ledger.compaction(turn.id) if recorded else None
+        items = in_order(ledger, point.event_id or turn.id)
         if call.json:
-            call.document(_shape(turn, items, compaction))
+            call.document(_shape(turn, at, items, compaction))
             return
         session = _session_label(ledger, turn)
-        lines = _lines(turn, session, Reader(ledger), compaction)
+        lines = _lines(turn, at, session, Reader(ledger), compaction)
         transcript = Transcript(full=full, columns=call.screen.columns)
         call.screen.page([*lines, *transcript.lines(items)])
 
 
-def _shape(turn: Turn, items: list[Message | ToolCall], compaction: Compaction | None) -> dict[str, Any]:
+class _At(NamedTuple):
+    """An event inside the turn that is shown: which one, and of how many."""
+
+    number: int
+    of: int
+    found: Recorded
+
+    @property
+    def kind(self) -> str:
+        event = self.found.event
+        return event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
+
+
+def _shape(
+    turn: Turn, at: _At | None, items: list[Message | ToolCall], compaction: Compaction | None
+) -> dict[str, Any]:
     from weft.surfaces.cli.shapes import to_json
 
     return {
         **to_json(turn),
+        "event": at and {"id": at.found.id, "kind": at.kind, "number": at.number, "of": at.of},
         "messages": to_json([item for item in items if isinstance(item, Message)]),
         "tool_calls": to_json([item for item in items if isinstance(item, ToolCall)]),
         "compaction": to_json(compaction),
@@ -60,8 +82,12 @@ def _session_label(ledger: Ledger, turn: Turn) -> str | None:
     return None if turn.session_id is None else ledger.session(turn.session_id).label
 
 
-def _lines(turn: Turn, session: str | None, reader: Reader, compaction: Compaction | None) -> Iterator[Line]:
+def _lines(
+    turn: Turn, at: _At | None, session: str | None, reader: Reader, compaction: Compaction | None
+) -> Iterator[Line]:
     yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
+    if at is not None:
+        yield [Span("Event:   ", "dim"), f"{at.found.id}, {at.kind}, {at.number} of {at.of}; the turn up to it"]
     for name, value in _facts(turn, session):
         if value:
             yield [Span(f"{name + ':':9}", "dim"), value]
