@@ -339,11 +339,19 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, session = self.ledger(side), self.session_at(pick)
         made = [turn for turn in self.plain.turns.values() if turn.kind == "compaction"]
         chosen = None if undo or not made else made[which % len(made)]
-        fits = chosen is None or (session.head is not None and chosen.parent in self.plain.ancestry(session.head))
+        fits = chosen is None or self.belongs(ledger, chosen, session)
         wanted = None if chosen is None else chosen.id
         if not fits:
             return self.refused(NotApplicable, lambda: ledger.choose_compaction(session.id, wanted))
         return ledger.choose_compaction(session.id, wanted)
+
+    def belongs(self, ledger: Ledger, compaction: PlainTurn, session: PlainSession) -> bool:
+        """The thread holds what was compacted, and of the last turn summarised just as many events."""
+        if session.head is None or compaction.parent not in self.plain.ancestry(session.head):
+            return False
+        through = ledger.compaction(compaction.id).summarized_through
+        ours = self.plain.events_seen(through, session.head, session.head_events)
+        return ours == self.plain.events_seen(through, compaction.id, None)
 
     # --- coming and going ---------------------------------------------------------------------------------------
 
@@ -378,7 +386,7 @@ class LedgerMachine(RuleBasedStateMachine):
         check_step(self.sql, self.plain)
         check_names(self.ledgers[0], self.plain, NAMES)
         if self.touched is not None and self.touched.head is not None:
-            check_context(self.ledgers[1], self.plain, self.touched.id, self.touched.head)
+            check_context(self.ledgers[1], self.plain, self.touched)
 
 
 def run_steps(total: int, number: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, showable, text_bytes
-from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput
+from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput, StoreError
 from weft.kernel.events import Event, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
@@ -38,7 +38,7 @@ class Desk:
         self.store, self.clock, self.ulids = store, clock, ulids
         self.memory = RowMemory()
         self.seen_beats: dict[int, tuple[int, int, float]] = {}
-        self.held: dict[int, str] = {}
+        self.held: dict[int, str] | None = {}
         self._serial = 0
 
     def write(self, work: Callable[[Draft], T], weight: int = 0) -> T:
@@ -49,6 +49,16 @@ class Desk:
             except IdCollision:
                 self.ulids.skip()
         return self.store.write(lambda txn: self._run(work, txn), weight)
+
+    def hold(self, key: int, turn: str) -> None:
+        """A turn is being begun here; whoever closes the ledger ends it. One that is being closed begins no more."""
+        if self.held is None:
+            raise StoreError(f"{self.store.path} is closed", "open it again")
+        self.held[key] = turn
+
+    def let_go(self, key: int) -> None:
+        if self.held is not None:
+            self.held.pop(key, None)
 
     def put_large(self, contents: Iterable[bytes], scope: int) -> None:
         """Contents of more than one row go first, in transactions of their own; the append then finds them."""

@@ -96,9 +96,10 @@ class Ledger:
 
     def close(self) -> None:
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
-        if self._desk.held:
+        try:
             give_up(self._desk)
-        self._store.close()
+        finally:
+            self._store.close()
 
     @property
     def path(self) -> str:
@@ -427,7 +428,7 @@ class Ledger:
                 return context_of_turn(txn, self._resolve(txn, turn).turn)
             row = require(txn, session or "main")
             head = None if row.head is None else load_turn(txn.sql, row.head)
-            compaction = compaction_for(row, head)
+            compaction = compaction_for(row, head, row.head_events)
             return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
 
     def children(self, turn: str) -> list[Turn]:

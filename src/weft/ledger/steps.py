@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
-from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed
+from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed, WeftError
 from weft.kernel.fields import EventRef, RequestInput
 from weft.ledger.arguments import checked_text
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
@@ -42,7 +42,7 @@ class TurnWriter:
         self._desk, self._lease, self._actor, self._scope = desk, lease, actor, place.scope
         self.id = turn
         self.session = place.session.label if place.session else None
-        self._head = place.session.head if place.session else None
+        self._head = (place.session.head, place.session.head_events) if place.session else None
         self._correlation: str | None = None
         self._request: str | None = None
         self._message: str | None = None
@@ -52,11 +52,6 @@ class TurnWriter:
         self._given_out: set[str] = set()
         self._ended = False
 
-    @property
-    def lease_key(self) -> int:
-        """Under which number the ledger holds this turn's lease."""
-        return self._lease.session
-
     def __enter__(self) -> TurnWriter:
         return self
 
@@ -65,7 +60,7 @@ class TurnWriter:
             return
         try:
             self.interrupt("canceled") if error is None else self.fail(f"{type(error).__name__}: {error}")
-        except (LeaseLost, TurnClosed):  # somebody else has ended it; what happened inside matters more
+        except WeftError:  # it has ended already, or cannot be written to; what happened inside matters more
             if error is None:
                 raise
 
@@ -267,7 +262,7 @@ class TurnWriter:
             scribe, turn = self._scribe(draft)
             digest = step(scribe, turn)
             row = self._session_row(draft)
-            moved = row is not None and moves and row.head == self._head
+            moved = row is not None and moves and (row.head, row.head_events) == self._head
             if moved and row is not None:
                 move_with_turn(draft, row.id, self.id)
             release(draft, self._lease)
@@ -284,7 +279,7 @@ class TurnWriter:
 
         ended = self._desk.write(work)
         self._ended = True
-        self._desk.held.pop(self._lease.session, None)
+        self._desk.let_go(self._lease.session)
         return ended
 
     def _session_row(self, draft: Draft) -> SessionRow | None:
@@ -341,8 +336,7 @@ def begin_turn(
         )
         lease = take(draft, row.n if row else -draft.view.turn(turn).n, epoch, owner, turn)
         draft.seal()
+        desk.hold(lease.session, turn)
         return TurnWriter(desk, turn, lease, actor, place)
 
-    writer = patience.keep_trying(lambda: desk.write(work))
-    desk.held[writer.lease_key] = writer.id
-    return writer
+    return patience.keep_trying(lambda: desk.write(work))
