@@ -37,6 +37,7 @@ STREAMS = {
     "conversation": ("a room", "linear"),
     "resource": ("a resource", "linear"),
     "ledger": ("one replica's ledger", "what concerns a turn after its end: late results, substitutions, tombstones"),
+    "import": ("an imported turn or session", "a set: what sources tell of it; `prev` is always null"),
 }
 
 ENVELOPE = {

@@ -51,7 +51,7 @@ def test_events_of_every_kind_pass_the_check_and_a_wrong_string_is_refused_by_it
 
 
 def test_an_integer_that_readers_would_round_is_refused_by_its_path() -> None:
-    event = Sighting(stream=f"ledger:{ULID}", prev=None, actor="imported", turn=ULID, origin="claude-code", offset=1)
+    event = Sighting(stream=f"import:{ULID}", prev=None, actor="imported", session=ULID, origin="pi", offset=1)
     with pytest.raises(InvalidFact) as refused:
         check_event(with_value(event, "$.offset", 2**53))
     assert refused.value.where == "$.offset"
@@ -60,7 +60,7 @@ def test_an_integer_that_readers_would_round_is_refused_by_its_path() -> None:
 @pytest.mark.parametrize(
     "stream", ["", "run", f"run{ULID}", "run:", f"run:{ULID.lower()}", f"room:{ULID}", f"run:{ULID}:", f"RUN:{ULID}"]
 )
-def test_a_stream_is_one_of_six_kinds_and_an_id(stream: str) -> None:
+def test_a_stream_is_one_of_seven_kinds_and_an_id(stream: str) -> None:
     tagged = NodeTagged(stream=stream, prev=None, actor="local", node=ULID, tags=())
     with pytest.raises(InvalidFact, match="names no stream"):
         check_event(tagged)

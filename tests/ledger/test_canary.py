@@ -32,8 +32,8 @@ SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 READS = """
     changes children close codeblocks common_ancestor compaction context diff events head_at heads log message messages
     path point read_content reflog replica resolve session sessions sessions_containing stats subjects thread tool_calls
-    tree turn verify export_facts backup rebuild catch_up import_facts
-""".split()
+    tree turn verify export_facts backup rebuild catch_up import_facts import_desk share_imports_of
+""".split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
 # refused: nothing is recorded.                    strict: refused unless it looks like a name.

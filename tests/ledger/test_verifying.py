@@ -6,6 +6,7 @@ import pytest
 
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, problems, select
+from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.ledger.ledger import Ledger
@@ -27,6 +28,10 @@ COLUMN = {  # one column of each view that a reader would miss
     "program": "kind",
     "stream_tip": "last",
     "codeblock": "language",
+    "superseded": "by",
+    "link": "call",
+    "spawn": "child",
+    "kept": "start",
 }
 
 
@@ -50,6 +55,8 @@ def rich(ledger: Ledger) -> None:
 @pytest.fixture
 def damaged(disk: Ledger) -> Ledger:
     rich(disk)
+    rich_import(disk)
+    disk.catch_up()
     assert problems(disk) == []
     return disk
 

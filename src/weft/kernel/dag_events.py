@@ -180,6 +180,7 @@ class RunStarted(Event, frozen=True, gc=False, kw_only=True, tag="run_started"):
     origin: Name | UnsetType = UNSET
     mapping: Name | UnsetType = UNSET
     source: Digest | UnsetType = UNSET
+    native: Content | UnsetType = UNSET
 
 
 class RunFinished(Event, frozen=True, gc=False, kw_only=True, tag="run_finished"):

@@ -71,7 +71,12 @@ def ledger_stream(replica: str) -> str:
     return "ledger:" + replica
 
 
-STREAM_KINDS = ("run", "session", "program", "conversation", "resource", "ledger")
+def import_stream(subject: str) -> str:
+    """What sources tell of an imported turn or session: a set, in which no event follows another."""
+    return "import:" + subject
+
+
+STREAM_KINDS = ("run", "session", "program", "conversation", "resource", "ledger", "import")
 
 
 class Registry:

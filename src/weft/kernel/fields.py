@@ -14,6 +14,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from weft.kernel.enums import (
+    CompactionTrigger,
     FileKind,
     ImageDetail,
     LintSeverity,
@@ -148,6 +149,7 @@ class MessageFact(Struct, frozen=True, gc=False, kw_only=True):
     id: Ulid
     role: MessageRole
     parts: tuple[PartFact, ...]
+    native: Content | UnsetType = UNSET
     source: MessageSource | UnsetType = UNSET
     parent: Ulid | UnsetType = UNSET
     model: Named | UnsetType = UNSET
@@ -157,6 +159,44 @@ class MessageFact(Struct, frozen=True, gc=False, kw_only=True):
     files: tuple[FileFact, ...] | UnsetType = UNSET
     lints: tuple[LintFact, ...] | UnsetType = UNSET
     codeblocks: tuple[CodeblockFact, ...] | UnsetType = UNSET
+
+
+class SeenMessage(Struct, frozen=True, gc=False, kw_only=True):
+    """What a source tells of the `k`-th message of an imported turn (from 0) beside what it says."""
+
+    k: int
+    at: int | UnsetType = UNSET
+    literal_time: Content | UnsetType = UNSET
+    source: MessageSource | UnsetType = UNSET
+    model: Named | UnsetType = UNSET
+    provider: Named | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    finish_reason: Named | UnsetType = UNSET
+    context: Content | UnsetType = UNSET
+    metadata: Content | UnsetType = UNSET
+    files: tuple[FileFact, ...] | UnsetType = UNSET
+    lints: tuple[LintFact, ...] | UnsetType = UNSET
+
+
+class SeenCall(Struct, frozen=True, gc=False, kw_only=True):
+    """The same of its `k`-th tool call; `detail` is what the origin keeps beside what the model was given."""
+
+    k: int
+    at: int | UnsetType = UNSET
+    done: int | UnsetType = UNSET
+    detail: Content | UnsetType = UNSET
+    spawned: Ulid | UnsetType = UNSET
+
+
+class SeenCompaction(Struct, frozen=True, gc=False, kw_only=True):
+    """The same of the compaction that a turn is."""
+
+    model: Named | UnsetType = UNSET
+    trigger: CompactionTrigger | UnsetType = UNSET
+    tokens_before: int | UnsetType = UNSET
+    tokens_after: int | UnsetType = UNSET
+    duration_ms: int | UnsetType = UNSET
+    metadata: Content | UnsetType = UNSET
 
 
 class RequestInput(Struct, frozen=True, gc=False, kw_only=True):

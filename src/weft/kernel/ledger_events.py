@@ -7,6 +7,7 @@ from typing import ClassVar
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import (
+    AgentRole,
     AliasReason,
     CompactionTrigger,
     CompactionType,
@@ -27,9 +28,10 @@ from weft.kernel.fields import (
     Named,
     NodeId,
     PartFact,
-    Time,
+    SeenCall,
+    SeenCompaction,
+    SeenMessage,
     Ulid,
-    Usage,
 )
 
 
@@ -165,23 +167,40 @@ class TurnSuperseded(Event, frozen=True, gc=False, kw_only=True, tag="turn_super
 
 
 class Sighting(Event, frozen=True, gc=False, kw_only=True, tag="sighting"):
-    about: ClassVar[str] = "Where and when an imported turn or message was seen: all that is not its identity."
+    about: ClassVar[str] = (
+        "What a source tells of an imported turn, or without `turn` of its session, beside what was said:"
+        " all that is not its identity. `raw` is a stretch of the source itself, compressed."
+    )
     category: ClassVar[EventClass] = EventClass.PROVENANCE
 
-    turn: Ulid
     origin: Name
-    message: Ulid | UnsetType = UNSET
-    happened: Time | UnsetType | None = UNSET
+    session: Ulid
+    turn: Ulid | UnsetType = UNSET
+    started: int | UnsetType = UNSET
+    ended: int | UnsetType = UNSET
     literal_time: Content | UnsetType = UNSET
-    session: Content | UnsetType = UNSET
     title: Content | UnsetType = UNSET
     workspace: Content | UnsetType = UNSET
     git_branch: Content | UnsetType = UNSET
     version: Content | UnsetType = UNSET
-    usage: Usage | UnsetType = UNSET
-    attachments: tuple[Content, ...] | UnsetType = UNSET
+    role: AgentRole | UnsetType = UNSET
+    agent: Named | UnsetType = UNSET
+    parent: Ulid | UnsetType = UNSET
+    spawn_call: Content | UnsetType = UNSET
+    task: Content | UnsetType = UNSET
+    toolset: Named | UnsetType = UNSET
+    tools: tuple[Named, ...] | UnsetType = UNSET
+    permissions: Content | UnsetType = UNSET
+    config: Content | UnsetType = UNSET
+    metadata: Content | UnsetType = UNSET
+    messages: tuple[SeenMessage, ...] | UnsetType = UNSET
+    calls: tuple[SeenCall, ...] | UnsetType = UNSET
+    compaction: SeenCompaction | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
     file: Content | UnsetType = UNSET
     offset: int | UnsetType = UNSET
+    end: int | UnsetType = UNSET
+    raw: Content | UnsetType = UNSET
 
 
 class TurnRetried(Event, frozen=True, gc=False, kw_only=True, tag="turn_retried"):

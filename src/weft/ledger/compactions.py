@@ -13,12 +13,12 @@ from weft.ledger.draft import MESSAGE_ROOM, Desk, Draft
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import Compaction, RecordedTurn
 from weft.ledger.places import Place, find_place, load_parent
-from weft.ledger.reading import json_of, name_of
 from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import TurnRow
 from weft.ledger.scribe import Scribe, Setting, checked_id, member, whole
-from weft.ledger.sessions import require_session, stream_of, text_of
+from weft.ledger.sessions import require_session, stream_of
 from weft.ledger.threads import Range, ranges_to
+from weft.ledger.values import json_of, name_of, text_of
 from weft.store.port import ReadTxn, Sql
 
 MEASURES = (

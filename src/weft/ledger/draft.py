@@ -14,6 +14,7 @@ from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput, StoreE
 from weft.kernel.events import Event, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
+from weft.kernel.imported import ImportSecret
 from weft.kernel.ledger_events import AgentCreated
 from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
@@ -41,14 +42,17 @@ class Desk:
         self.held: dict[int, str] | None = {}
         self._serial = 0
 
-    def write(self, work: Callable[[Draft], T], weight: int = 0) -> T:
-        """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew."""
+    def write(self, work: Callable[[Draft], T], weight: int = 0, secret: ImportSecret | None = None) -> T:
+        """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew.
+
+        With `secret` the draft's contents are imported ones, salted by it.
+        """
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: self._run(work, txn), weight)
+                return self.store.write(lambda txn: self._run(work, txn, secret), weight)
             except IdCollision:
                 self.ulids.skip()
-        return self.store.write(lambda txn: self._run(work, txn), weight)
+        return self.store.write(lambda txn: self._run(work, txn, secret), weight)
 
     def hold(self, key: int, turn: str) -> None:
         """A turn is being begun here; whoever closes the ledger ends it. One that is being closed begins no more."""
@@ -65,13 +69,13 @@ class Desk:
         for data in contents:
             self.store.write(partial(_put, data, scope), len(data))
 
-    def _run(self, work: Callable[[Draft], T], txn: WriteTxn) -> T:
+    def _run(self, work: Callable[[Draft], T], txn: WriteTxn, secret: ImportSecret | None) -> T:
         """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
         if not txn.undisturbed or txn.serial != self._serial + 1:
             self.memory.clear()
         self._serial = txn.serial
         try:
-            return work(Draft(self, txn))
+            return work(Draft(self, txn, secret))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self.memory.clear()
             raise
@@ -84,13 +88,13 @@ def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
 class Draft:
     """Collects the events of one append, with the views already as they will be. `seal` writes it all."""
 
-    def __init__(self, desk: Desk, txn: WriteTxn) -> None:
+    def __init__(self, desk: Desk, txn: WriteTxn, secret: ImportSecret | None = None) -> None:
         self.txn, self.sql = txn, txn.sql
         self.ulids, self.replica = desk.ulids, desk.store.replica
         self.now_ms = desk.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
         self.scope = LEDGER_SCOPE
-        self._put = txn.facts.put
+        self._put = txn.facts.put if secret is None else partial(txn.facts.put_imported, secret)
         self._numbers: dict[str, int] = {}
         self.first = txn.facts.tip().n + 1
         self.lines: list[bytes] = []
@@ -161,7 +165,18 @@ class Draft:
         self.txn.facts.flush()
         if self.lines:
             self.txn.facts.append(self.lines, self.ids)
+            self.first += len(self.lines)
+            self.lines, self.ids = [], []
         self.view.flush()
+
+    def add_event(self, event: Event) -> str:
+        """The event as it is: chained by its caller, applied to the views, kept for the row. Returns its id."""
+        line = encode(event)
+        digest = sha256(line).digest()
+        self.view.apply(self.first + len(self.lines), self.now_ms, digest, event)
+        self.lines.append(line)
+        self.ids.append(digest)
+        return digest.hex()
 
     def receipt(self, digest: str) -> Receipt:
         tip = self.txn.facts.tip()
@@ -186,10 +201,5 @@ class Stream:
     def add(self, kind: type[Event], **fields: Any) -> str:
         draft = self.draft
         event = kind(ts=draft.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=draft.replica, **fields)
-        line = encode(event)
-        digest = sha256(line).digest()
-        draft.view.apply(draft.first + len(draft.lines), draft.now_ms, digest, event)
-        draft.lines.append(line)
-        draft.ids.append(digest)
-        self.prev = made = digest.hex()
+        self.prev = made = draft.add_event(event)
         return made

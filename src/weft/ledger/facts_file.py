@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,11 +21,21 @@ from weft.kernel import canonical
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes_text, content_ref
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
-from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound
-from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, StoreError
+from weft.kernel.events import Event, UnknownEvent, kind_of, run_stream
 from weft.kernel.facts import check_event, check_unknown, content_refs
+from weft.kernel.imported import imported_turn_id
 from weft.kernel.kinds import KINDS
-from weft.kernel.ledger_events import AliasAdded, SessionArchived, SessionCreated, SessionMoved, SessionRenamed
+from weft.kernel.ledger_events import (
+    AliasAdded,
+    SessionArchived,
+    SessionCreated,
+    SessionMoved,
+    SessionRenamed,
+    Sighting,
+    TurnLinked,
+    TurnSuperseded,
+)
 from weft.ledger.import_checks import check_run_event
 from weft.ledger.runs import stream_of
 from weft.ledger.verifying import VIEWS_STALE
@@ -72,6 +83,30 @@ def export_lines(store: Store, progress: Progress | None = None) -> Iterator[byt
 
 def _silent(done: int, of: int) -> None:
     """No progress wanted."""
+
+
+def write_lines(out: Any, lines: Iterable[bytes]) -> int:
+    count = 0
+    for line in lines:
+        out.write(line + b"\n")
+        count += 1
+    return count
+
+
+def write_new(path: Path, lines: Iterable[bytes]) -> int:
+    """Aside and renamed: either the file is complete or it is not there."""
+    if path.exists():
+        raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
+    aside = path.with_name(path.name + ".partial")
+    with aside.open("wb") as out:
+        count = write_lines(out, lines)
+    aside.rename(path)
+    return count
+
+
+def limited_lines(file: Any) -> Iterator[bytes]:
+    while line := file.readline(LINE_LIMIT + 2):
+        yield line
 
 
 def event_line(line: bytes) -> bytes:
@@ -214,6 +249,23 @@ def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewConte
     return NewContent(ref, salt, whole)
 
 
+def _check_import(event: Event | UnknownEvent) -> None:
+    """What sources tell is a set: nothing in it follows anything, and only that is in it."""
+    if event.prev is not None:
+        raise InvalidFact(event.stream, "is a set; no event of it follows another")
+    if isinstance(event, Event) and not isinstance(event, Sighting | TurnLinked | TurnSuperseded):
+        raise InvalidFact(event.stream, f"takes no {kind_of(event)}")
+
+
+def _check_imported_id(event: RunStarted) -> None:
+    """An imported turn is named by what it is made of."""
+    grows_from = None if event.fork is UNSET else event.fork.event
+    if event.mapping is UNSET or event.origin is UNSET or event.native is UNSET:
+        raise InvalidFact(event.stream, "has a source, and no origin, mapping or native id")
+    if event.stream != run_stream(imported_turn_id(grows_from, event.mapping, str(event.source))):
+        raise InvalidFact(event.stream, "is not the name that its source gives it")
+
+
 class _Batch:
     """Some facts on their way into one transaction."""
 
@@ -304,10 +356,15 @@ class _Batch:
     def _check_place(self, event: Event | UnknownEvent) -> None:
         """A run's chain is one line; other streams may have branches, but each grows from an event of its own."""
         kind, _, name = event.stream.partition(":")
+        if kind == "import":
+            _check_import(event)
+            return
         starts = self._starts(kind, name)
         if event.prev is None:
             if not starts:
                 raise InvalidFact(event.stream, "begins a second time")
+            if isinstance(event, RunStarted) and event.source is not UNSET:
+                _check_imported_id(event)
         elif kind == "run":
             self._check_run(name, event)
         elif (found := self._stream_with(bytes.fromhex(event.prev))) != event.stream:

@@ -15,13 +15,14 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.enums import MoveReason, SessionStatus, ToolCallStatus
-from weft.kernel.errors import InvalidInput, NotFound, StoreError
+from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import UlidSource
 from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, verifying
 from weft.ledger.arguments import checked_count, checked_number, checked_path, checked_seconds, checked_text, path_error
 from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
 from weft.ledger.draft import DEFAULT_AGENT, Desk
+from weft.ledger.imports import ImportDesk, adopt_secret, import_secret
 from weft.ledger.labels import checked_label
 from weft.ledger.late import record_late_result
 from weft.ledger.leases import Patience, give_up, sweep_dead
@@ -135,6 +136,15 @@ class Ledger:
         return record_turn(
             self._desk, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
         )
+
+    def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
+        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+        self._store.catch_up()
+        return ImportDesk(self._desk, origin, mapping, remap=remap)
+
+    def share_imports_of(self, other: Ledger) -> None:
+        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        adopt_secret(self._store, import_secret(other._store))
 
     def begin_turn(
         self,
@@ -458,9 +468,10 @@ class Ledger:
             return to_turns(txn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
 
     def log(self, limit: int | None = None) -> list[Turn]:
-        """Turns of all sessions, the newest first, children before parents."""
+        """Turns of all sessions, the newest first."""
         with self._store.read() as txn:
-            return to_turns(txn, islice(newest_turns(txn), None if limit is None else checked_count(limit, "limit")))
+            rows = islice(newest_turns(txn.sql), None if limit is None else checked_count(limit, "limit"))
+            return to_turns(txn, rows)
 
     def subjects(self, turns: Iterable[str]) -> dict[str, str]:
         """What these turns, by their ids, are about: the first text asked, or else said; of a compaction its summary.
@@ -517,10 +528,10 @@ class Ledger:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
         lines = facts_file.export_lines(self._store, progress)
         if hasattr(target, "write"):
-            return _write_lines(target, lines)
+            return facts_file.write_lines(target, lines)
         path = checked_path(target, "target")
         try:
-            return _write_new(path, lines)
+            return facts_file.write_new(path, lines)
         except OSError as error:
             raise path_error(path, error) from error
 
@@ -534,7 +545,7 @@ class Ledger:
                 raise path_error(path, error) from error
             with file:
                 return self.import_facts(file, progress=progress)
-        brought = facts_file.import_lines(self._store, _limited_lines(source), progress)
+        brought = facts_file.import_lines(self._store, facts_file.limited_lines(source), progress)
         if facts_file.views_are_stale(self._store):
             self.rebuild()
         return brought
@@ -567,27 +578,3 @@ def _checked_chunks(chunks: Iterable[Any]) -> Iterator[bytes]:
         if not isinstance(chunk, bytes | bytearray | memoryview):
             raise InvalidInput(f"a chunk of content is {type(chunk).__name__}", "give bytes")
         yield bytes(chunk)
-
-
-def _write_lines(out: Any, lines: Iterable[bytes]) -> int:
-    count = 0
-    for line in lines:
-        out.write(line + b"\n")
-        count += 1
-    return count
-
-
-def _write_new(path: Path, lines: Iterable[bytes]) -> int:
-    """Aside and renamed: either the file is complete or it is not there."""
-    if path.exists():
-        raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
-    aside = path.with_name(path.name + ".partial")
-    with aside.open("wb") as out:
-        count = _write_lines(out, lines)
-    aside.rename(path)
-    return count
-
-
-def _limited_lines(file: Any) -> Iterator[bytes]:
-    while line := file.readline(facts_file.LINE_LIMIT + 2):
-        yield line

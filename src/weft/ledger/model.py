@@ -143,6 +143,8 @@ class Message(Struct, frozen=True, gc=False):
     thinking_config: Any = None
     context: Any = None
     metadata: Any = None
+    native_id: str | None = None
+    """The id that the tool gave it that it was imported from."""
 
     @property
     def turn_id(self) -> str:
@@ -181,6 +183,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     number: int | None = None
     server: str | None = None
     spawned_session: str | None = None
+    metadata: Any = None
 
 
 def repeated_id(native: str, earlier: int) -> str:
@@ -223,6 +226,14 @@ class Turn(Struct, frozen=True, kw_only=True):
     error: str | None = None
     error_code: str | None = None
     origin: str | None = None
+    native_id: str | None = None
+    git_branch: str | None = None
+    version: str | None = None
+    metadata: Any = None
+    is_current: bool = True
+    """False: another version of this imported turn stands in its place."""
+    time_known: bool = True
+    """False: its origin gave no time, and that of its arrival is shown."""
 
 
 class RecordedTurn(Struct, frozen=True, gc=False, kw_only=True):
@@ -258,6 +269,12 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     task_description: str | None = None
     routing_key: str | None = None
     origin_session_id: str | None = None
+    title: str | None = None
+    workspace_path: str | None = None
+    git_branch: str | None = None
+    version: str | None = None
+    agent: str | None = None
+    metadata: Any = None
 
 
 class Point(Struct, frozen=True, gc=False, kw_only=True):

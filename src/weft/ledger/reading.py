@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import UNSET, Struct
 
-from weft.kernel.contents import CONTENT_DOMAIN, bytes_text, json_value
+from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
 from weft.kernel.errors import FactDamaged
 from weft.kernel.fields import Usage
 from weft.ledger.model import (
@@ -25,7 +25,8 @@ from weft.ledger.model import (
     repeated_id,
 )
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, SessionRow, TurnRow, load_session_number
-from weft.ledger.sessions import agent_name, text_of
+from weft.ledger.sessions import agent_name
+from weft.ledger.values import json_of, name_of, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.store.port import ReadTxn
 
@@ -85,6 +86,7 @@ def _to_message(txn: ReadTxn, *place: int) -> Message:
     return Message(
         m.id, m.role, content, m.seq, m.at, m.source, m.parent,
         name_of(txn, m.model), json_of(txn, m.thinking_config), json_of(txn, m.context), json_of(txn, m.metadata),
+        text_of(txn, m.native),
     )  # fmt: skip
 
 
@@ -105,22 +107,6 @@ def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
             failed = part.get("is_error", UNSET)
             return ToolResultPart(text("tool_call_id"), json_of(txn, part["output"]), failed)
     raise FactDamaged("message part", str(part["type"]), "no such type of part")
-
-
-def name_of(txn: ReadTxn, column: str | None) -> str | None:
-    """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
-    return text_of(txn, int(column[1:])) if column and column[0] == "#" else column
-
-
-def json_of(txn: ReadTxn, n: int | None) -> Any:
-    """A JSON value as it was given; a content that was streamed in and is no JSON is its text."""
-    if n is None:
-        return None
-    data = txn.facts.content(n)
-    try:
-        return json_value(data)
-    except (ValueError, RecursionError):
-        return bytes_text(data)
 
 
 def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:
@@ -203,6 +189,7 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
         number=row.number,
         server=name_of(txn, row.server),
         spawned_session=spawned.label if spawned else None,
+        metadata=json_of(txn, row.detail),
     )
 
 
@@ -254,4 +241,10 @@ def _to_turn(txn: ReadTxn, row: TurnRow, session: SessionRow | None, agent: str)
         error=text_of(txn, row.error),
         error_code=name_of(txn, row.error_code),
         origin=row.origin,
+        native_id=text_of(txn, row.native),
+        git_branch=text_of(txn, row.git_branch),
+        version=text_of(txn, row.version),
+        metadata=json_of(txn, row.metadata),
+        is_current=bool(row.current),
+        time_known=not row.synthesised,
     )

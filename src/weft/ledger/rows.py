@@ -56,6 +56,16 @@ class TurnRow(Struct, gc=False):
     error: int | None
     error_code: str | None
     origin: str | None
+    native: int | None = None
+    mapping: str | None = None
+    source: bytes | None = None
+    current: int = 1
+    seen: bytes | None = None
+    seen_at: int | None = None
+    synthesised: int | None = None
+    git_branch: int | None = None
+    version: int | None = None
+    metadata: int | None = None
 
     @property
     def closed(self) -> bool:
@@ -84,6 +94,14 @@ class MessageRow(Struct, gc=False):
     thinking_config: int | None
     context: int | None
     metadata: int | None
+    native: int | None = None
+    provider: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish: str | None = None
 
 
 class CallRow(Struct, gc=False):
@@ -109,6 +127,7 @@ class CallRow(Struct, gc=False):
     completed_at: int | None
     result_position: int | None
     correlation: str
+    detail: int | None = None
 
 
 class SessionRow(Struct, gc=False):
@@ -136,6 +155,15 @@ class SessionRow(Struct, gc=False):
     created_at: int
     updated_at: int
     replica: str | None
+    title: int | None = None
+    workspace: int | None = None
+    git_branch: int | None = None
+    version: int | None = None
+    agent: str | None = None
+    metadata: int | None = None
+    reach: int | None = None
+    told: int | None = None
+    seen: bytes | None = None
 
 
 class HistoryRow(Struct, gc=False):
@@ -179,10 +207,10 @@ class Table:
         sql.run(self.update, [values[i] for i in self._order])
 
 
-TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent", "session", "started_at"))
+TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent"))
 MESSAGE = Table("message", MessageRow, ("segment", "depth", "seq"))
 CALL = Table("tool_call", CallRow, ("segment", "depth", "seq"))
-_BORN_WITH = ("id", "persona", "parent_session", "parent_turn", "spawn_call", "task", "routing", "origin", "created_at")
+_BORN_WITH = ("id", "persona", "routing", "origin")
 SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
 HISTORY = Table("history", HistoryRow, ("session", "k"))
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.contents import bytes_text
 from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
 from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
@@ -22,6 +21,7 @@ from weft.ledger.places import create_session, load_parent
 from weft.ledger.rows import HISTORY, HistoryRow, SessionRow, TurnRow, load_session, load_session_number
 from weft.ledger.runs import event_at
 from weft.ledger.scribe import checked_id, member
+from weft.ledger.values import json_of, text_of
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Sql
 
@@ -218,10 +218,6 @@ def _head_move(txn: ReadTxn, session: SessionRow, row: HistoryRow) -> HeadMove:
     )
 
 
-def text_of(txn: ReadTxn, n: int | None) -> str | None:
-    return None if n is None else bytes_text(txn.facts.content(n))
-
-
 def head_at(sql: Sql, session: SessionRow, when: int) -> tuple[str | None, int | None] | None:
     """The turn and how many of its events, at a time; None when the session had no head yet.
 
@@ -260,6 +256,12 @@ def to_session(txn: ReadTxn, row: SessionRow) -> Session:
         task_description=text_of(txn, row.task),
         routing_key=text_of(txn, row.routing),
         origin_session_id=text_of(txn, row.origin_session),
+        title=text_of(txn, row.title),
+        workspace_path=text_of(txn, row.workspace),
+        git_branch=text_of(txn, row.git_branch),
+        version=text_of(txn, row.version),
+        agent=row.agent,
+        metadata=json_of(txn, row.metadata),
     )
 
 

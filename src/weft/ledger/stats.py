@@ -7,7 +7,8 @@ from typing import Any
 from weft.store.port import ReadTxn
 
 _COUNTS = {
-    "turns": "SELECT count(*) FROM turn",
+    "turns": "SELECT count(*) FROM turn WHERE current = 1",
+    "superseded_turns": "SELECT count(*) FROM turn WHERE current = 0",
     "messages": "SELECT count(*) FROM message",
     "tool_calls": "SELECT count(*) FROM tool_call",
     "sessions": "SELECT count(*) FROM session WHERE status <> 'deleted'",
@@ -17,7 +18,7 @@ _COUNTS = {
     "deepest": "SELECT coalesce(max(depth), 0) FROM turn",
     "contents": "SELECT count(*) FROM content",
     "content_bytes": "SELECT coalesce(sum(size), 0) FROM content",
-    "total_tokens": "SELECT coalesce(sum(total_tokens), 0) FROM turn",
+    "total_tokens": "SELECT coalesce(sum(total_tokens), 0) FROM turn WHERE current = 1",
 }
 
 

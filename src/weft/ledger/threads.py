@@ -7,16 +7,16 @@ from itertools import islice
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.dag_events import ModelResponse, RunFinished
 from weft.ledger.model import Message, Turn
 from weft.ledger.reading import messages_between, placed_messages, to_turns
 from weft.ledger.rows import TURN, TurnRow
-from weft.ledger.runs import event_at, run_events, stream_of
+from weft.ledger.runs import event_at, run_events
 from weft.ledger.views.runs import usage_total
 from weft.store.port import ReadTxn, Sql, Store
 
 CHUNK = 512
-FIRST_CHUNK = 16
 
 
 class Range(Struct, frozen=True):
@@ -28,17 +28,30 @@ class Range(Struct, frozen=True):
     events: int | None
 
 
-def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None) -> list[Range]:
-    """The thread that ends at this turn, from its root on."""
-    found = []
+def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None, *, across: bool = False) -> list[Range]:
+    """The thread that ends at this turn, from its root on; `across` links to other chains, if wanted."""
+    found: list[Range] = []
     while True:
         row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
         assert row is not None, "a turn's segment exists from the append that made it"
         base, parent, parent_depth, parent_events = row
         found.append(Range(segment, base, depth, events))
         if parent is None:
-            return found[::-1]
+            linked = _linked(sql, segment, base) if across else None
+            if linked is None or any(part.segment == linked[0] for part in found):
+                return found[::-1]
+            parent, parent_depth = linked
         segment, depth, events = parent, parent_depth, parent_events
+
+
+def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
+    """Where the thread goes on that an imported root was continued or forked from."""
+    row = sql.one(
+        "SELECT p.segment, p.depth FROM turn t JOIN link l ON l.child = t.id JOIN turn p ON p.id = l.parent"
+        " WHERE t.segment = ? AND t.depth = ? AND l.why <> 'subagent' ORDER BY p.current DESC, p.id LIMIT 1",
+        (segment, depth),
+    )
+    return (row[0], row[1]) if row else None
 
 
 def turns_in(sql: Sql, part: Range) -> Iterator[TurnRow]:
@@ -84,7 +97,7 @@ class Thread:
 
     def _ranges(self) -> list[Range]:
         with self._store.read() as txn:
-            return ranges_to(txn.sql, self._row.segment, self._row.depth, self._events)
+            return ranges_to(txn.sql, self._row.segment, self._row.depth, self._events, across=True)
 
     @property
     def turns(self) -> Iterator[Turn]:
@@ -177,8 +190,9 @@ def children(sql: Sql, turn: TurnRow) -> list[TurnRow]:
 def heads_without_children(sql: Sql) -> list[TurnRow]:
     """Turns that nobody has completed a child of: the tips of the tree, labelled or not."""
     rows = sql.all(
-        f"SELECT {_columns('t')} FROM turn t WHERE NOT EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment"
-        " AND c.depth = t.depth + 1 AND c.status = 'completed') AND NOT EXISTS (SELECT 1 FROM segment s"
+        f"SELECT {_columns('t')} FROM turn t WHERE t.current = 1 AND NOT EXISTS ("
+        "SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1 AND c.status = 'completed')"
+        " AND NOT EXISTS (SELECT 1 FROM segment s"
         " JOIN turn c ON c.segment = s.n AND c.depth = s.base WHERE s.parent = t.segment"
         " AND s.parent_depth = t.depth AND c.status = 'completed') ORDER BY t.n"
     )
@@ -192,19 +206,24 @@ def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
         " WHERE s.root = (SELECT root FROM segment WHERE n = ?) ORDER BY t.n",
         (turn.segment,),
     )
-    return [TurnRow(*row) for row in rows]
+    shown: set[str | None] = set()
+    kept: list[TurnRow] = []
+    for row in (TurnRow(*values) for values in reversed(rows)):
+        if row.current or row.id in shown:
+            shown.add(row.parent)
+            kept.append(row)
+    return kept[::-1]
 
 
-def newest_turns(txn: ReadTxn) -> Iterator[TurnRow]:
-    """Turns by arrival, newest first, found by walking the log from its end; few at first, then many at a time."""
-    lines = txn.facts.lines_backwards()
-    begun = (stream_of(n, line)[4:] for n, line in lines if b'"kind":"run_started"' in line)
-    at_once = FIRST_CHUNK
-    while some := list(islice(begun, at_once)):
-        rows = txn.sql.all(f"{TURN.select} WHERE id IN ({', '.join('?' * len(some))})", some)
-        found = {turn.id: turn for turn in (TurnRow(*row) for row in rows)}
-        yield from (found[id] for id in some if id in found)
-        at_once = min(2 * at_once, CHUNK)
+def newest_turns(sql: Sql) -> Iterator[TurnRow]:
+    """Turns that are current, newest first; of one moment children come before their parents."""
+    query = (
+        f"{TURN.select} WHERE current = 1 AND (started_at, n) < (?, ?) ORDER BY started_at DESC, n DESC LIMIT {CHUNK}"
+    )
+    at, n = MAX_INTEGER, MAX_INTEGER
+    while rows := [TurnRow(*row) for row in sql.all(query, (at, n))]:
+        yield from rows
+        at, n = rows[-1].started_at, rows[-1].n
 
 
 def _columns(alias: str) -> str:

@@ -41,6 +41,10 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "program": ("id",),
     "stream_tip": ("stream",),
     "codeblock": ("id",),
+    "superseded": ("turn", "by"),
+    "link": ("child", "parent", "why"),
+    "spawn": ("child", "turn", "seq"),
+    "kept": ("n",),
 }
 ROWS = 2048
 VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
@@ -121,7 +125,7 @@ def _verify_line(n: int, line: bytes, digest: bytes, tips: dict[str, str]) -> Pr
     stream = event.stream
     before = tips.get(stream)
     tips[stream] = digest.hex()
-    if event.prev != before and not (stream[:4] != "run:" and event.prev is not None):
+    if event.prev != before and not (stream[:4] != "run:" and event.prev is not None) and stream[:7] != "import:":
         return Problem("event", f"event {n}", f"follows {event.prev} in {stream}, whose last event is {before}")
     if encode(event) != line and not is_canonical(line):
         return Problem("event", f"event {n}", "is not in canonical form")

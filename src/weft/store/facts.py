@@ -29,6 +29,7 @@ from weft.kernel.contents import (
 from weft.kernel.errors import ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
 
 if TYPE_CHECKING:
+    from weft.kernel.imported import ImportSecret
     from weft.store.port import Sql
 
 KEY_BYTES = 8
@@ -322,6 +323,25 @@ class FactWriter(FactReader):
         stored = self._fresh[key] = Stored(self._next, content_ref(salt, data))
         self._insert(stored, scope, salt, digest, data)
         return stored
+
+    def put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
+        """The same bytes of one origin are one content in every ledger that shares the secret."""
+        digest = sha256(data).digest()
+        known = self._fresh.get((scope, digest)) or self._tail.by_digest.get((scope, digest))
+        if known is not None:
+            return known
+        salt = secret.salt(digest)
+        ref = content_ref(salt, data)
+        n = self._named(ref)
+        return self.put(data, scope, salt) if n is None else Stored(n, ref)
+
+    def _named(self, ref: bytes) -> int | None:
+        """One that the lookup view knows by its reference."""
+        row = self.sql.one(
+            "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?",
+            (ref[:KEY_BYTES], ref),
+        )
+        return int(row[0]) if row else None
 
     def _salt(self) -> bytes:
         """Fresh random bytes, drawn for several contents at a time."""

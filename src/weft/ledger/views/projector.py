@@ -30,6 +30,7 @@ from weft.ledger.rows import (
     find_session,
     has_turn_at,
     load_session,
+    load_session_number,
     load_turn,
 )
 from weft.store.facts import FactReader
@@ -60,6 +61,7 @@ class Projector:
         self.new_calls: list[CallRow] = []
         self.messages: list[MessageRow] = []
         self.history: list[HistoryRow] = []
+        self.changed_messages: list[MessageRow] = []
         self._moment = Moment()
 
     def apply(self, n: int, when: int, event_id: bytes, event: Event | UnknownEvent) -> None:
@@ -80,6 +82,10 @@ class Projector:
             self.changed_turns[row.id] = row
         elif stream[:8] == "session:":
             self._apply_to_session(moment, event, SESSIONS.get(kind))
+        elif stream[:7] == "import:":
+            handler = IMPORTS.get(kind)
+            if handler is not None:
+                handler(self, moment, event)
         else:
             moment.row = None
             handler = OTHERS.get(kind)
@@ -161,6 +167,39 @@ class Projector:
                 row = self.calls[event_id] = CallRow(*found)
         return row
 
+    def find_session_id(self, session: str) -> SessionRow | None:
+        row = self.memory.sessions.get(session) or load_session(self.sql, session)
+        if row is not None:
+            self.memory.sessions[session] = row
+        return row
+
+    def session_of_number(self, n: int) -> SessionRow | None:
+        known = next((row for row in self.memory.sessions.values() if row.n == n), None)
+        found = known or load_session_number(self.sql, n)
+        return found and self.memory.sessions.setdefault(found.id, found)
+
+    def messages_of(self, turn: TurnRow) -> list[MessageRow]:
+        """A turn's rows, to be changed: those not written yet, or read and written again."""
+        fresh = self.messages[-turn.messages :] if turn.messages else []
+        if fresh and (fresh[0].segment, fresh[0].depth, fresh[0].seq) == (turn.segment, turn.depth, 0):
+            return fresh
+        self.flush(keep=True)
+        found = self.sql.all(
+            f"{MESSAGE.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth)
+        )
+        rows = [MessageRow(*row) for row in found]
+        self.changed_messages += rows
+        return rows
+
+    def calls_of(self, turn: TurnRow) -> list[CallRow]:
+        """The same of its tool calls."""
+        fresh = self.new_calls[-turn.calls :] if turn.calls else []
+        if fresh and (fresh[0].segment, fresh[0].depth, fresh[0].seq) == (turn.segment, turn.depth, 0):
+            return fresh
+        found = self.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
+        rows = [self.calls.setdefault(call.event, call) for call in (CallRow(*row) for row in found)]
+        return rows
+
     def session_number(self, session: str) -> int | None:
         row = self.memory.sessions.get(session) or load_session(self.sql, session)
         return row.n if row else None
@@ -172,8 +211,8 @@ class Projector:
             end = self.memory.ends[turn.segment] = turn.depth
         return end == turn.depth
 
-    def flush(self) -> None:
-        """Every new and every changed row into its table, once."""
+    def flush(self, keep: bool = False) -> None:
+        """Every new and every changed row into its table, once; with `keep` the rows in hand stay good."""
         sql = self.sql
         if self.new_turns:
             TURN.add(sql, self.new_turns)
@@ -182,6 +221,8 @@ class Projector:
         for row in self.changed_turns.values():
             TURN.change(sql, row)
         MESSAGE.add(sql, self.messages)
+        for message in self.changed_messages:
+            MESSAGE.change(sql, message)
         self._flush_calls()
         if self.new_sessions:
             SESSION.add(sql, self.new_sessions)
@@ -190,11 +231,12 @@ class Projector:
         for session in self.changed_sessions.values():
             SESSION.change(sql, session)
         HISTORY.add(sql, self.history)
-        for written in (self.new_turns, self.new_sessions, self.messages, self.history):
+        for written in (self.new_turns, self.new_sessions, self.messages, self.changed_messages, self.history):
             written.clear()
         self.changed_turns.clear()
         self.changed_sessions.clear()
-        self.memory.shrink()
+        if not keep:
+            self.memory.shrink()
 
     def _flush_calls(self) -> None:
         if not self.calls:
@@ -233,6 +275,7 @@ Handlers = dict[type, Handler]
 RUN: Handlers = {}
 SESSIONS: Handlers = {}
 OTHERS: Handlers = {}
+IMPORTS: Handlers = {}
 BRANCHES: Handlers = {}
 """What an event does that lies on another replica's branch of a session."""
 

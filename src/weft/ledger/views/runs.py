@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -13,7 +14,9 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import CallState, RunExit, TurnStatus
 from weft.kernel.events import UnknownEvent
 from weft.kernel.fields import (
+    FileFact,
     ImageFact,
+    LintFact,
     MessageFact,
     Named,
     PartFact,
@@ -27,6 +30,7 @@ from weft.kernel.ulid import offset
 from weft.ledger.rows import CallRow, MessageRow, TurnRow
 from weft.ledger.runs import place_of_event, position_in_run
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
+from weft.ledger.views.versions import begin_import, settle_versions
 
 ROWS_PER_EVENT = 65536
 PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
@@ -45,7 +49,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
             parent.id if parent else None,
             None if event.session is UNSET else view.session_number(event.session),
             event.actor, event.turn_type, PENDING, moment.when, None,
-            None, None, event.role, view.name(event.toolset), _tools(view, event.tools),
+            None, None, event.role, view.name(event.toolset), tool_names(view, event.tools),
             view.number(event.permissions_granted), None,
             None, None, None, None, None, None,
             added(parent.tokens_before, parent.total_tokens) if parent else 0,
@@ -59,6 +63,8 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
             None if event.origin is UNSET else event.origin,
         )
     )  # fmt: skip
+    if event.source is not UNSET:
+        begin_import(view, moment, event)
 
 
 def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int, int]:
@@ -85,7 +91,7 @@ def _next_segment(view: Projector) -> int:
     return (highest or 0) + 1
 
 
-def _tools(view: Projector, tools: tuple[Named, ...] | UnsetType) -> str | None:
+def tool_names(view: Projector, tools: tuple[Named, ...] | UnsetType) -> str | None:
     return None if tools is UNSET else orjson.dumps([view.name(tool) for tool in tools]).decode()
 
 
@@ -104,8 +110,18 @@ def _model_response(view: Projector, moment: Moment, event: dag.ModelResponse) -
     if event.output is not UNSET:
         _add_message(view, moment, event.output, None)
         row.response = event.output.id
+        _count_message(view.messages[-1], event)
     row.model = view.name(event.model) or row.model
     _count(row, event.usage)
+
+
+def _count_message(row: MessageRow, event: dag.ModelResponse) -> None:
+    """A response's own tokens: of a turn with several models each has its share."""
+    usage = event.usage
+    if usage is not UNSET:
+        for field in TOKENS:
+            if (value := getattr(usage, field)) is not UNSET:
+                setattr(row, field, value)
 
 
 @handles(UnknownEvent, RUN)
@@ -172,11 +188,12 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
             view.name(message.model),
             thinking,
             view.number(message.thinking_config), view.number(message.context), view.number(message.metadata),
+            view.number(message.native),
         )
     )  # fmt: skip
     row.messages += 1
     if message.files is not UNSET or message.lints is not UNSET:
-        _add_annotations(view, moment.n, message)
+        add_annotations(view, moment.n, 0, message.id, message.files or (), message.lints or ())
 
 
 def _is_plain(message: MessageFact) -> bool:
@@ -188,6 +205,7 @@ def _is_plain(message: MessageFact) -> bool:
         and message.thinking_config is unset
         and message.context is unset
         and message.metadata is unset
+        and message.native is unset
     )
 
 
@@ -212,22 +230,25 @@ def _part(view: Projector, part: PartFact) -> dict[str, Any]:
             return {"type": "tool_result", "tool_call_id": number(part.tool_call_id), "output": output, **failed}
 
 
-def _add_annotations(view: Projector, n: int, message: MessageFact) -> None:
+def add_annotations(
+    view: Projector, n: int, first: int, message: str, files: Sequence[FileFact], lints: Sequence[LintFact]
+) -> None:
+    """Files and lints of a message, told by event `n`, of which they are the `first` and following notes."""
     seen = set()
-    for idx, file in enumerate(message.files or ()):
+    for idx, file in enumerate(files, first):
         path, start, end = view.contents.number(file.path), plain(file.line_start), plain(file.line_end)
         if (file.kind, path, start) not in seen:
             seen.add((file.kind, path, start))
             view.sql.run(
                 "INSERT INTO message_file(id, message, kind, path, line_start, line_end) VALUES (?, ?, ?, ?, ?, ?)",
-                (n * ROWS_PER_EVENT + idx, message.id, file.kind, path, start, end),
+                (n * ROWS_PER_EVENT + idx, message, file.kind, path, start, end),
             )
-    for idx, lint in enumerate(message.lints or ()):
+    for idx, lint in enumerate(lints, first):
         view.sql.run(
             "INSERT INTO message_lint(id, message, path, text, source, start_line, start_col, end_line, end_col,"
             " severity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                n * ROWS_PER_EVENT + idx, message.id, view.number(lint.path), view.number(lint.message),
+                n * ROWS_PER_EVENT + idx, message, view.number(lint.path), view.number(lint.message),
                 view.name(lint.source), plain(lint.start_line), plain(lint.start_col),
                 plain(lint.end_line), plain(lint.end_col), plain(lint.severity),
             ),
@@ -308,6 +329,8 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
         row.error, row.error_code = view.contents.number(event.error.message), view.name(event.error.code)
     row.permissions_used = view.number(event.permissions_used)
     _count(row, event.usage)
+    if row.native is not None:
+        settle_versions(view, row, ending=row)
 
 
 @handles(own.CompactionRecorded, RUN)

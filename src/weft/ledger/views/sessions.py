@@ -14,6 +14,9 @@ from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
 from weft.ledger.runs import position_in_run
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 
+NOWHERE = -1
+"""How far a session reaches into its source before its first turn was seen."""
+
 
 def _label(view: Projector, ref: str) -> str | None:
     """A label or an alias as people can type it, whoever wrote it; None when there is none."""
@@ -50,6 +53,25 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
             when, when, plain(event.replica),
         )
     )  # fmt: skip
+    if event.origin is not UNSET and event.replica is UNSET:
+        view.new_sessions[-1].reach = NOWHERE
+        join_spawn(view, session)
+
+
+def join_spawn(view: Projector, child: str) -> None:
+    """A session and the tool call that started it find each other, whichever was seen first."""
+    session = view.find_session_id(child)
+    found = view.sql.one("SELECT turn, seq FROM spawn WHERE child = ? ORDER BY turn, seq LIMIT 1", (child,))
+    if session is None or found is None:
+        return
+    turn = view.turn(found[0])
+    call = view.calls_of(turn)[found[1]]
+    call.spawned = session.n
+    view.calls[call.event] = call
+    session.parent_turn, session.spawn_call = turn.id, call.call_id
+    parent = None if turn.session is None else view.session_of_number(turn.session)
+    session.parent_session = parent.id if parent else session.parent_session
+    view.changed_sessions[session.id] = session
 
 
 def _free_label(view: Projector, event: Event, session: str, label: str | None) -> str:
@@ -80,7 +102,8 @@ def _alias_taken(view: Projector, alias: str, session: str) -> bool:
 def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> None:
     turn = None if event.to is None else view.turn(event.to)
     events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
-    _move(view, moment, turn, events, moment.when, event.why, view.number(event.reason))
+    moment.row.reach = None
+    move_head(view, moment, turn, events, moment.when, event.why, view.number(event.reason))
 
 
 @handles(dag.AgentForked, SESSIONS)
@@ -88,10 +111,10 @@ def _agent_forked(view: Projector, moment: Moment, event: dag.AgentForked) -> No
     turn = view.turn(event.at_turn)
     whole = turn.closed and bytes.fromhex(event.at_event.event_id) == turn.last_event
     events = None if whole else position_in_run(view.facts, turn, event.at_event.event_id) + 1
-    _move(view, moment, turn, events, moment.when, "fork", None)
+    move_head(view, moment, turn, events, moment.when, "fork", None)
 
 
-def _move(
+def move_head(
     view: Projector, moment: Moment, turn: TurnRow | None, events: int | None, when: int, why: str, reason: int | None
 ) -> None:
     session: SessionRow = moment.row

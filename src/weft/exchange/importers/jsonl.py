@@ -1,0 +1,171 @@
+"""JSON lines as tools really leave them: glued, cut, oversized or badly encoded lines harm no others.
+
+`records` gives each object with where it lies, so that an importer can index a file in one pass, keeping only ids and
+places, and read a turn's records again when it maps them: memory then does not grow with the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from msgspec import Struct
+
+from weft.exchange.importers.port import Report, Source
+
+LINE_LIMIT = 256 * 1024 * 1024
+BOM = b"\xef\xbb\xbf"
+
+
+class Record(Struct, frozen=True):
+    """One JSON object of a source: its line, its bytes from `offset` to `end`, and what it says."""
+
+    line: int
+    offset: int
+    end: int
+    value: dict[str, Any]
+
+
+def records(source: Source, report: Report) -> Iterator[Record]:
+    """Every object of the file in order. An unfinished last line is left for the next time."""
+    with source.path.open("rb") as file:
+        for number, offset, line in _lines(file, report):
+            yield from _objects(number, offset, line, report, is_last=not line.endswith(b"\n"))
+
+
+def _lines(file: BinaryIO, report: Report) -> Iterator[tuple[int, int, bytes]]:
+    offset, number = 0, 0
+    while line := file.readline(LINE_LIMIT):
+        number += 1
+        size = len(line)
+        if size == LINE_LIMIT and not line.endswith(b"\n"):
+            size += _skip_line(file)
+            report.found += 1
+            report.damaged += 1
+            report.problem(number, f"a line of {size} bytes; {LINE_LIMIT} are taken at most")
+        elif line.strip(b" \t\r\n\0"):
+            yield number, offset, line
+        offset += size
+
+
+def _skip_line(file: BinaryIO) -> int:
+    skipped = 0
+    while rest := file.readline(1 << 20):
+        skipped += len(rest)
+        if rest.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _objects(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        yield from _recovered(number, offset, line, report, is_last)
+        return
+    report.found += 1
+    if isinstance(value, dict):
+        yield Record(number, offset, offset + len(line), value)
+    else:
+        report.damaged += 1
+        report.problem(number, f"a JSON {type(value).__name__}, not an object")
+
+
+def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
+    """What a strict reader refuses: objects glued together, bytes that are not UTF-8, lone surrogates, NaN."""
+    text = _text(number, line, report)
+    at = _next_value(text, 0)
+    while at < len(text):
+        try:
+            value, after = _decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            if is_last and _looks_cut(error):
+                report.open_tail = True
+                return
+            report.found += 1
+            report.damaged += 1
+            report.problem(number, f"not JSON from byte {len(text[:at].encode(*_EXACT))} on: {_why(error)}")
+            return
+        report.found += 1
+        start, end = (offset + len(text[:i].encode(*_EXACT)) for i in (at, after))
+        at = _next_value(text, after)
+        if isinstance(value, dict):
+            yield Record(number, start, end, value)
+        else:
+            report.damaged += 1
+            report.problem(number, f"a JSON {type(value).__name__}, not an object")
+
+
+_EXACT = ("utf-8", "surrogateescape")
+
+
+def _text(number: int, line: bytes, report: Report) -> str:
+    line = line.removeprefix(BOM) if number == 1 else line
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        report.problem(
+            number, f"not UTF-8 at byte {error.start}; its bytes are kept, shown with replacement characters"
+        )
+        return line.decode(*_EXACT)
+
+
+def _next_value(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n\0\ufeff":
+        at += 1
+    return at
+
+
+def _looks_cut(error: Exception) -> bool:
+    """Did the text end where more was expected?"""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    unterminated = error.msg.startswith("Unterminated")
+    return unterminated or not error.doc[error.pos :].strip() or len(error.doc) - error.pos < 8
+
+
+def _why(error: Exception) -> str:
+    return error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+
+
+def _constant(name: str) -> str:
+    """NaN and the infinities have no place in JSON; they stay as their names."""
+    return name
+
+
+_decoder = json.JSONDecoder(parse_constant=_constant)
+
+
+def record_at(file: BinaryIO, offset: int, end: int) -> dict[str, Any]:
+    """A record that `records` found, read again."""
+    file.seek(offset)
+    data = file.read(end - offset)
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        text = data.decode(*_EXACT)
+        value, _ = _decoder.raw_decode(text, _next_value(text, 0))
+    if not isinstance(value, dict):
+        raise ValueError("the source changed while it was read")
+    return value
+
+
+def first_objects(head: bytes, limit: int = 64) -> list[dict[str, Any]]:
+    """The objects that a file begins with, as far as they parse: for recognising a format."""
+    found: list[dict[str, Any]] = []
+    for line in head.removeprefix(BOM).split(b"\n")[:limit]:
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def sample(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(size)

@@ -1,0 +1,83 @@
+"""The port of an importer: how a format is recognised, where it usually lies, and how it is read.
+
+Importers are plugins: an object of this shape, named by an entry point of the group `weft.importers`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from weft.exchange.importers.transcript import Transcript
+
+HEAD_BYTES = 65536
+
+
+class Place(Struct, frozen=True):
+    """A folder or file where a tool keeps its sessions by itself."""
+
+    path: Path
+    what: str
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """One file to read. `path` can be opened and sought in; `name` is what people know it by."""
+
+    path: Path
+    name: str
+    size: int
+    head: bytes
+    quiet: bool = True
+    """Nobody has written to it for a while: its last turn, though never closed, is all there will be."""
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Something in a source that could not be taken as it is; the rest was."""
+
+    source: str
+    line: int | None
+    what: str
+
+
+class Report(Struct):
+    """What became of every record of a source. Records found = mapped + kept + damaged."""
+
+    source: str
+    found: int = 0
+    mapped: Counter[str] = field(default_factory=Counter)
+    """Records, by their kind, that a turn or its session is made of."""
+    kept: Counter[str] = field(default_factory=Counter)
+    """Records, by their kind, that only the verbatim copy holds: unknown kinds, and known ones that say nothing."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """Those of the kept ones whose kind this importer does not know."""
+    damaged: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    open_tail: bool = False
+    """The last line is not finished: it is being written."""
+
+    def problem(self, line: int | None, what: str) -> None:
+        self.problems.append(Problem(source=self.source, line=line, what=what))
+
+
+class Importer(Protocol):
+    origin: str
+    """The name in every column and event, such as `claude-code`."""
+    mapping: int
+    """Raised whenever the same records would give other turns."""
+
+    def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
+        """Where this tool keeps its sessions, whether or not they exist."""
+
+    def recognises(self, source: Source) -> bool:
+        """Is this one of the tool's session files? Told by its content, helped by its name; never opens the network,
+        never raises."""
+
+    def is_part(self, source: Source) -> bool:
+        """Is it a file that another session file brings in by itself (a part, a sidecar)? It is then passed over."""
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        """Every session of this file. Damaged records go into the report and harm no others."""

@@ -1,0 +1,39 @@
+"""What an importer makes of a file: its sessions, with their turns in the ledger's words for such history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from weft.ledger.natives import (
+    Item,
+    NativeCall,
+    NativeCompaction,
+    NativeLink,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    Tokens,
+)
+
+__all__ = [
+    "Item",
+    "NativeCall",
+    "NativeCompaction",
+    "NativeLink",
+    "NativeMessage",
+    "NativeSession",
+    "NativeTurn",
+    "Tokens",
+    "Transcript",
+]
+
+
+class Transcript(Struct, kw_only=True):
+    """One native session, or the part of it that one file holds. `turns` may be lazy: it is walked once, in order."""
+
+    session: NativeSession
+    turns: Iterable[NativeTurn]
+    raw: bytes | None = None
+    """What to keep verbatim, where it is not the source file itself (a database's rows as JSON lines)."""

@@ -1,0 +1,258 @@
+"""Importing: every source is recognised, read by its importer, and written into the ledger, one after the other.
+
+A source that failed is reported and harms no other. A killed run is simply run again: what is in the ledger is passed
+over, and a source that was read to its end is not opened a second time unless it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import zstandard
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from weft.exchange.importers.port import Importer, Problem, Report, Source
+from weft.exchange.importers.sources import Candidate, candidates
+from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
+from weft.kernel.ambient import Clock
+from weft.kernel.errors import StoreError
+from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource
+from weft.ledger.ledger import Ledger
+
+BLOCK_BYTES = 1024 * 1024
+LEVEL = 6
+
+
+class OriginTotals(Struct):
+    """What one origin's sources brought."""
+
+    files: int = 0
+    unchanged: int = 0
+    bytes: int = 0
+    records: int = 0
+    kept: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+    counts: ImportCounts = field(default_factory=ImportCounts)
+
+
+class ImportSummary(Struct):
+    """What an import did."""
+
+    origins: dict[str, OriginTotals] = field(default_factory=dict)
+    unrecognised: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def of(self, origin: str) -> OriginTotals:
+        return self.origins.setdefault(origin, OriginTotals())
+
+
+class Step(Struct, frozen=True):
+    """How far an import is."""
+
+    files: int
+    of_files: int
+    bytes: int
+    of_bytes: int
+    sessions: int
+    name: str
+
+
+class Unit(Struct, frozen=True):
+    """A candidate that somebody recognised."""
+
+    candidate: Candidate
+    importer: Importer
+
+
+Progress = Callable[[Step], None]
+
+
+def _silent(step: Step) -> None:
+    """No progress wanted."""
+
+
+class Importing:
+    """One run of `weft import`."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None,
+        importers: Sequence[Importer],
+        clock: Clock,
+        *,
+        since: int | None = None,
+        remap: bool = False,
+        force: bool = False,
+        progress: Progress = _silent,
+    ) -> None:
+        """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file."""
+        self._ledger, self._importers, self._clock = ledger, importers, clock
+        self._since, self._remap, self._force = since, remap, force
+        self._progress = progress
+        self._desks: dict[str, ImportDesk] = {}
+        self.summary = ImportSummary()
+
+    def run(self, paths: Iterable[Path]) -> ImportSummary:
+        units = list(self._units(paths))
+        of_bytes = sum(unit.candidate.size for unit in units)
+        done = 0
+        for number, unit in enumerate(units):
+            sessions = sum(totals.counts.sessions for totals in self.summary.origins.values())
+            self._progress(Step(number, len(units), done, of_bytes, sessions, unit.candidate.name))
+            self._take(unit)
+            done += unit.candidate.size
+        return self.summary
+
+    def _units(self, paths: Iterable[Path]) -> Iterable[Unit]:
+        """What is to be read. A source that was read to its end and has not changed is not opened."""
+        for path in paths:
+            for candidate in candidates(path, self._failed):
+                if self._since is not None and candidate.stamp // 1_000_000 < self._since:
+                    continue
+                unit = self._recognised(candidate)
+                if unit is not None:
+                    yield unit
+
+    def _recognised(self, candidate: Candidate) -> Unit | None:
+        try:
+            with candidate.open(self._clock.now_ms() / 1000) as source:
+                part = any(importer.is_part(source) for importer in self._importers)
+                found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
+        except OSError as error:
+            self._failed(candidate.path, error)
+            return None
+        if not found and not part:
+            self.summary.unrecognised += 1
+        return Unit(candidate, found[0]) if found else None
+
+    def _failed(self, path: Path, error: OSError) -> None:
+        self.summary.problems.append(Problem(source=str(path), line=None, what=error.strerror or str(error)))
+
+    def _desk(self, importer: Importer) -> ImportDesk | None:
+        if self._ledger is not None and importer.origin not in self._desks:
+            desk = self._ledger.import_desk(importer.origin, importer.mapping, remap=self._remap)
+            self._desks[importer.origin] = desk
+        return self._desks.get(importer.origin)
+
+    def _take(self, unit: Unit) -> None:
+        importer, candidate = unit.importer, unit.candidate
+        totals, desk = self.summary.of(importer.origin), self._desk(importer)
+        totals.files += 1
+        before = desk.last_read(candidate.name) if desk else None
+        quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
+        same = before is not None and (before.size, before.stamp) == (candidate.size, candidate.stamp)
+        if desk and before and same and not desk.is_due(before, quiet):
+            totals.unchanged += 1
+            return
+        report = Report(candidate.name)
+        try:
+            with candidate.open(self._clock.now_ms() / 1000) as source:
+                if desk is None:
+                    self._walk(importer, source, report, totals)
+                else:
+                    self._write(desk, importer, source, candidate, report, totals)
+        except OSError as error:
+            self._failed(candidate.path, error)
+        except StoreError:
+            raise
+        except Exception as error:  # whatever an importer makes of a source, the others go on
+            what = f"the {importer.origin} importer failed: {type(error).__name__}: {error}"
+            self.summary.problems.append(Problem(source=candidate.name, line=None, what=what[:500]))
+        totals.bytes += candidate.size
+        totals.records += report.found
+        totals.kept += sum(report.kept.values())
+        for kind, count in report.unknown.items():
+            totals.unknown[kind] = totals.unknown.get(kind, 0) + count
+        self.summary.problems += report.problems
+
+    def _walk(self, importer: Importer, source: Source, report: Report, totals: OriginTotals) -> None:
+        """A dry run: everything is read, nothing written."""
+        for transcript in importer.read(source, report):
+            totals.counts.sessions += 1
+            for turn in transcript.turns:
+                closed = turn.closed or source.quiet
+                totals.counts.turns += closed
+                totals.counts.open_turns += not closed
+
+    def _write(
+        self,
+        desk: ImportDesk,
+        importer: Importer,
+        source: Source,
+        candidate: Candidate,
+        report: Report,
+        totals: OriginTotals,
+    ) -> None:
+        read = ImportSource(
+            name=source.name, size=candidate.size, stamp=candidate.stamp, digest=_digest(source.path, source.size)
+        )
+        before = desk.last_read(source.name)
+        same = before is not None and (before.size, before.digest) == (read.size, read.digest)
+        if before and same and not desk.is_due(before, source.quiet):
+            desk.remember(replace(read, open=before.open))
+            totals.unchanged += 1
+            return
+        waiting = totals.counts.open_turns
+        owner: NativeSession | None = None
+        for transcript in importer.read(source, report):
+            turns = _closed(transcript.turns, source.quiet, totals.counts)
+            desk.take(transcript.session, turns, source.name, totals.counts, reread=before is not None)
+            if transcript.raw is not None:
+                _keep(desk, transcript.session, source.name, [(0, transcript.raw)])
+            elif owner is None:
+                owner = transcript.session
+        if owner is not None:
+            grown = before is not None and before.digest == _digest(source.path, before.size)
+            start = before.size if before is not None and grown else 0
+            _keep(desk, owner, source.name, _blocks(source.path, start, source.size))
+        desk.remember(replace(read, open=totals.counts.open_turns > waiting))
+
+
+def _closed(turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts) -> Iterable[NativeTurn]:
+    """The open tail of a source that is still written to is not a fact yet."""
+    for turn in turns:
+        if turn.closed or quiet:
+            yield turn
+        else:
+            counts.open_turns += 1
+
+
+def _keep(desk: ImportDesk, session: NativeSession, name: str, blocks: Iterable[tuple[int, bytes]]) -> None:
+    pack = zstandard.ZstdCompressor(level=LEVEL).compress
+    for start, block in blocks:
+        desk.keep(session, name, pack(block), start, start + len(block))
+
+
+def _blocks(path: Path, start: int, end: int) -> Iterable[tuple[int, bytes]]:
+    """Stretches of a source, each of whole lines where lines are short enough."""
+    with path.open("rb") as file:
+        file.seek(start)
+        while start < end:
+            block = file.read(min(BLOCK_BYTES, end - start))
+            if not block:
+                return
+            if start + len(block) < end and (cut := block.rfind(b"\n") + 1):
+                block = block[:cut]
+                file.seek(start + cut)
+            yield start, block
+            start += len(block)
+
+
+def _digest(path: Path, size: int) -> bytes:
+    hasher = sha256()
+    with path.open("rb") as file:
+        while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+            hasher.update(chunk)
+            size -= len(chunk)
+    return hasher.digest()
+
+
+def unpacked(block: bytes) -> bytes:
+    """A kept stretch as it lay in its source."""
+    return zstandard.ZstdDecompressor().decompress(block)
+
+
+__all__ = ["ImportSummary", "Importing", "OriginTotals", "Step", "Transcript", "unpacked"]

@@ -1,0 +1,53 @@
+"""Names of imported things, the same in every ledger that shares the import secret, whatever came first.
+
+A turn is named by where it hangs, how it was mapped and what its source says; a session by its origin and native id; a
+content's salt by its origin and its bytes. The secret keeps strangers from guessing a text from its name.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from hashlib import sha256
+
+from weft.kernel.contents import SALT_BYTES
+from weft.kernel.ulid import from_digest
+
+TURN_DOMAIN = b"weft.turn.1\n"
+SESSION_DOMAIN = b"weft.session.1\n"
+SOURCE_DOMAIN = b"weft.source.1\n"
+
+
+def imported_turn_id(grows_from: str | None, mapping: str, source: str) -> str:
+    """The id of a turn: of the event that it grows from, the mapping's name and the digest of its source records."""
+    named = "\n".join([grows_from or "", mapping, source])
+    return from_digest(sha256(TURN_DOMAIN + named.encode()).digest())
+
+
+class ImportSecret:
+    """Everything that is derived from one ledger's import secret for one origin."""
+
+    def __init__(self, secret: bytes, origin: str) -> None:
+        self._keyed = hmac.new(secret, digestmod=sha256)
+        self._origin = origin.encode() + b"\0"
+
+    def salt(self, digest: bytes) -> bytes:
+        """The salt of a content with this plain digest."""
+        return self._mac(self._origin + digest)[:SALT_BYTES]
+
+    def session_id(self, native: str) -> str:
+        return from_digest(self._mac(SESSION_DOMAIN + self._origin + native.encode("utf-8", "surrogatepass")))
+
+    def source(self, records: Iterable[bytes]) -> str:
+        """The digest of a turn's normalised records; lengths keep neighbours apart."""
+        mac = self._keyed.copy()
+        mac.update(SOURCE_DOMAIN + self._origin)
+        for record in records:
+            mac.update(b"%d:" % len(record))
+            mac.update(record)
+        return mac.hexdigest()
+
+    def _mac(self, data: bytes) -> bytes:
+        mac = self._keyed.copy()
+        mac.update(data)
+        return mac.digest()

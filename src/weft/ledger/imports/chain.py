@@ -1,0 +1,178 @@
+"""The chain of an imported turn: what was said, under the origin's own ids, and nothing else.
+
+Its envelope has no time and no replica; so the same history gives the same events in every ledger that shares the
+import secret.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.contents import text_bytes
+from weft.kernel.dag_events import (
+    HistoryAppend,
+    Interruption,
+    ModelResponse,
+    RunFinished,
+    RunStarted,
+    ToolCall,
+    ToolResult,
+)
+from weft.kernel.enums import (
+    AgentRole,
+    CompactionType,
+    InterruptionReason,
+    MessageRole,
+    RunExit,
+    ToolCallStatus,
+    TurnType,
+)
+from weft.kernel.errors import InvalidInput, NoCanonicalForm
+from weft.kernel.events import Event, run_stream
+from weft.kernel.fields import (
+    ErrorFact,
+    EventRef,
+    ForkPoint,
+    ImageFact,
+    MessageFact,
+    Named,
+    PartFact,
+    ReasoningFact,
+    TextFact,
+)
+from weft.kernel.ledger_events import CompactionRecorded
+from weft.kernel.ulid import LAST_ULID, decode, encode
+from weft.ledger.draft import IMPORTED_AGENT, MESSAGE_ROOM, Draft
+from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
+from weft.ledger.natives import NativeCall, NativeMessage, NativeTurn
+
+NAMELESS = "unknown"
+
+
+def put_value(draft: Draft, value: Any) -> str:
+    """A JSON value; one that has no exact form (too deep, no number) is kept as its text."""
+    try:
+        return draft.put_json(value, "value")
+    except (InvalidInput, NoCanonicalForm, RecursionError):
+        return draft.put_bytes(text_bytes(json.dumps(value, default=str, ensure_ascii=False)))
+
+
+def named(draft: Draft, name: str | None) -> Named:
+    return draft.named(name if isinstance(name, str) and name else NAMELESS, "name")
+
+
+class Chain:
+    """Writes one turn's events into a draft."""
+
+    def __init__(self, draft: Draft, turn_id: str) -> None:
+        self.draft, self.id = draft, turn_id
+        self._envelope: dict[str, Any] = {"stream": run_stream(turn_id), "actor": IMPORTED_AGENT}
+        self._number = decode(turn_id)
+        self._prev: str | None = None
+        self._messages = 0
+        self._answer: str | UnsetType = UNSET
+        self._open: list[EventRef] = []
+
+    def write(self, turn: NativeTurn, start: RunStarted, through: str | None, first_kept: str | None) -> str:
+        """All events; returns the last one's id, the thread digest."""
+        self._prev = self.draft.add_event(start)
+        for item in turn.items:
+            if isinstance(item, NativeCall):
+                self._call(item)
+            else:
+                self._message(item)
+        if turn.compaction is not None:
+            self._compaction(turn.compaction.summary, through or self.id, first_kept)
+        if self._open or turn.interrupted:
+            reason = InterruptionReason.CANCELED if turn.interrupted else InterruptionReason.CRASH
+            self._add(Interruption, reason=reason, affects=tuple(self._open))
+        error = UNSET if turn.error is None else self._error(turn.error)
+        exit = RunExit.SUCCESS if turn.error is None else RunExit.ERROR
+        return self._add(RunFinished, exit=exit, response=self._answer, error=error)
+
+    def _add(self, kind: type[Event], **fields: Any) -> str:
+        self._prev = self.draft.add_event(kind(prev=self._prev, **self._envelope, **fields))
+        return self._prev
+
+    def _message(self, message: NativeMessage) -> None:
+        if self._messages >= MESSAGE_ROOM - 1:
+            raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages")
+        self._messages += 1
+        fact = MessageFact(
+            id=encode(self._number + self._messages & LAST_ULID),
+            role=message.role,
+            parts=tuple(map(self._part, message.parts)),
+            native=UNSET if message.native is None else self.draft.put_text(message.native),
+        )
+        if message.role == MessageRole.ASSISTANT:
+            self._answer = fact.id
+            self._add(ModelResponse, correlation_id=self.id, output=fact)
+        else:
+            self._add(HistoryAppend, list="main", message=fact)
+
+    def _part(self, part: Part) -> PartFact:
+        put = self.draft.put_text
+        if isinstance(part, TextPart):
+            return TextFact(text=put(part.text))
+        if isinstance(part, ReasoningPart):
+            return ReasoningFact(text=put(part.text))
+        if isinstance(part, ImagePart):
+            return ImageFact(url=put(part.url))
+        raise InvalidInput(f"a native message holds no {type(part).__name__}", "tool uses and results are calls")
+
+    def _call(self, call: NativeCall) -> None:
+        draft = self.draft
+        call_id = draft.put_text(call.id)
+        event = self._add(
+            ToolCall,
+            tool=named(draft, call.name),
+            call_id=call_id,
+            args=put_value(draft, call.arguments),
+            correlation_id=self.id,
+            message=self._answer,
+        )
+        if call.status is None and call.result is UNSET and call.error is None:
+            self._open.append(EventRef(event))
+            return
+        self._add(
+            ToolResult,
+            call=EventRef(event),
+            call_id=call_id,
+            status=call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR),
+            correlation_id=self.id,
+            result=UNSET if call.result is UNSET else put_value(draft, call.result),
+            error=UNSET if call.error is None else self._error(call.error),
+        )
+
+    def _error(self, text: str) -> ErrorFact:
+        return ErrorFact(code="error", message=self.draft.put_text(text))
+
+    def _compaction(self, summary: str, through: str, first_kept: str | None) -> None:
+        self._add(
+            CompactionRecorded,
+            summary=self.draft.put_text(summary),
+            summarized_through=through,
+            first_kept=UNSET if first_kept is None else first_kept,
+            compaction_type=CompactionType.SUMMARY,
+            model=NAMELESS,
+        )
+
+
+def beginning(
+    draft: Draft, turn_id: str, turn: NativeTurn, *, fork: ForkPoint | None, origin: str, mapping: str, source: str
+) -> RunStarted:
+    return RunStarted(
+        stream=run_stream(turn_id),
+        prev=None,
+        actor=IMPORTED_AGENT,
+        turn_type=TurnType.NORMAL if turn.compaction is None else TurnType.COMPACTION,
+        role=AgentRole.UNIFIED,
+        fork=UNSET if fork is None else fork,
+        origin=origin,
+        mapping=mapping,
+        source=source,
+        native=draft.put_text(turn.key),
+    )

@@ -1,0 +1,318 @@
+"""Writing one origin's sessions into a ledger: what is known is passed over, what is new becomes a turn.
+
+Turns are written in batches, each in one transaction, so a killed import is simply run again. A source that was read
+to its end is remembered with its digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+from msgspec import Struct
+
+from weft.kernel.enums import LinkReason, SupersedeReason
+from weft.kernel.events import encode, import_stream, session_stream
+from weft.kernel.fields import ForkPoint
+from weft.kernel.imported import ImportSecret, imported_turn_id
+from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
+from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
+from weft.ledger.imports.chain import Chain, beginning
+from weft.ledger.imports.secret import import_secret
+from weft.ledger.imports.seen import Seeing
+from weft.ledger.natives import NativeSession, NativeTurn
+from weft.ledger.rows import TurnRow
+from weft.ledger.views.versions import mapping_number
+from weft.store.facts import KEY_BYTES
+
+ROW_EVENTS = 128
+BATCH_TURNS = 64
+BATCH_BYTES = 2 * 1024 * 1024
+
+
+class ImportSource(Struct, frozen=True, kw_only=True):
+    """A file as it was when it was read."""
+
+    name: str
+    size: int
+    stamp: int
+    """Modification time in nanoseconds."""
+    digest: bytes
+    mapping: str = ""
+    open: bool = False
+    """Its last turn was still being written and was left out."""
+
+
+class ImportCounts(Struct):
+    """What an import brought."""
+
+    sessions: int = 0
+    turns: int = 0
+    known: int = 0
+    superseded: int = 0
+    links: int = 0
+    open_turns: int = 0
+
+
+class Landed(Struct, frozen=True):
+    """A turn of the transcript at hand, as the ledger has it."""
+
+    id: str
+    digest: str
+
+
+class ImportDesk:
+    """One origin's way into one ledger."""
+
+    def __init__(self, desk: Desk, origin: str, mapping: int, *, remap: bool = False) -> None:
+        self._desk, self.origin, self.mapping = desk, origin, f"{origin}/{mapping}"
+        self.secret = ImportSecret(import_secret(desk.store), origin)
+        self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
+        self._remap = remap
+        self._written: set[bytes] = set()
+
+    def last_read(self, name: str) -> ImportSource | None:
+        """A source as it was when it was last read to its end."""
+        with self._desk.store.read() as txn:
+            row = txn.sql.one("SELECT size, stamp, digest, mapping, open FROM import_source WHERE name = ?", (name,))
+        if row is None:
+            return None
+        size, stamp, digest, mapping, is_open = row
+        return ImportSource(
+            name=name, size=size, stamp=stamp, digest=bytes(digest), mapping=mapping, open=bool(is_open)
+        )
+
+    def is_due(self, source: ImportSource, quiet: bool) -> bool:
+        """Is a source that has not changed to be read again: for a newer mapping, or for the turn left open then?"""
+        return (self._remap and source.mapping != self.mapping) or (source.open and quiet)
+
+    def take(
+        self, session: NativeSession, turns: Iterable[NativeTurn], file: str, counts: ImportCounts, *, reread: bool
+    ) -> None:
+        """One transcript. `session` may be completed while its turns are walked."""
+        landed: list[Landed] = []
+        end = 0
+        for batch in _batches(turns):
+            end = max([end, *(turn.end for turn in batch)])
+            self._desk.write(
+                lambda draft, batch=batch: self._write(draft, session, batch, file, landed, counts, reread),  # type: ignore[misc]
+                secret=self.secret,
+            )
+        self._desk.write(lambda draft: self._tell(draft, session, file, end, counts), secret=self.secret)
+
+    def keep(self, session: NativeSession, file: str, raw: bytes, start: int, end: int) -> None:
+        """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
+
+        def work(draft: Draft) -> None:
+            draft.scope = self._scope
+            seeing = self._seeing(draft, session, file)
+            self._see(draft, seeing.kept(raw, start, end), new=False)
+            draft.seal()
+
+        self._desk.write(work, len(raw), self.secret)
+
+    def remember(self, source: ImportSource) -> None:
+        """The source has been read to its end."""
+        now = self._desk.clock.now_ms()
+        values = (source.name, self.origin, self.mapping, source.size, source.stamp, source.digest, source.open, now)
+        self._desk.store.write(
+            lambda txn: txn.sql.run(
+                "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
+                " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
+                " open = excluded.open, read_at = excluded.read_at",
+                values,
+            )
+        )
+
+    def _seeing(self, draft: Draft, session: NativeSession, file: str) -> Seeing:
+        return Seeing(draft, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
+
+    def _write(
+        self,
+        draft: Draft,
+        session: NativeSession,
+        batch: list[NativeTurn],
+        file: str,
+        landed: list[Landed],
+        counts: ImportCounts,
+        reread: bool,
+    ) -> None:
+        draft.scope = self._scope
+        self._ensure_session(draft, session, counts)
+        seeing = self._seeing(draft, session, file)
+        before = len(landed)
+        try:
+            for turn in batch:
+                landed.append(self._land(draft, seeing, turn, landed, counts, reread))
+                if len(draft.lines) >= ROW_EVENTS:
+                    draft.seal()
+            self._note_names(draft, batch, landed[before:])
+        except BaseException:  # whatever it was, this batch has not landed
+            del landed[before:]
+            raise
+        draft.seal()
+
+    def _land(
+        self,
+        draft: Draft,
+        seeing: Seeing,
+        turn: NativeTurn,
+        landed: list[Landed],
+        counts: ImportCounts,
+        reread: bool,
+    ) -> Landed:
+        parent = None if turn.parent is None else landed[turn.parent]
+        source = self.secret.source(turn.records)
+        id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
+        row = draft.view.find_turn(id) or self._mapped_before(draft, turn, parent, source)
+        new = row is None
+        if row is None:
+            fork = ForkPoint(parent.id, parent.digest) if parent else None
+            start = beginning(draft, id, turn, fork=fork, origin=self.origin, mapping=self.mapping, source=source)
+            older = self._outdated(draft, seeing, turn) if reread or self._remap else []
+            digest = Chain(draft, id).write(turn, start, *self._range(turn, landed))
+            self._supersede(draft, older, id, counts)
+            counts.turns += 1
+        else:
+            id, digest = row.id, row.digest
+            counts.known += 1
+        self._see(draft, seeing.turn(id, turn), new)
+        return Landed(id, digest)
+
+    def _range(self, turn: NativeTurn, landed: list[Landed]) -> tuple[str | None, str | None]:
+        """The last turn that a compaction summarised, and the first that it kept."""
+        compaction = turn.compaction
+        if compaction is None:
+            return None, None
+        through = turn.parent if compaction.through is None else compaction.through
+        kept = compaction.first_kept
+        return (None if through is None else landed[through].id, None if kept is None else landed[kept].id)
+
+    def _versions(self, draft: Draft, turn: NativeTurn) -> list[TurnRow]:
+        """Turns with the same native id that are here already."""
+        n = draft.number(draft.put_text(turn.key))
+        draft.view.flush(keep=True)
+        found = draft.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
+        return [draft.view.turn(id) for (id,) in found]
+
+    def _outdated(self, draft: Draft, seeing: Seeing, turn: NativeTurn) -> list[TurnRow]:
+        """Versions that the same session showed before; a copy elsewhere stands for itself."""
+        session = draft.view.session_number(seeing.session)
+        return [row for row in self._versions(draft, turn) if self._remap or row.session == session]
+
+    def _mapped_before(self, draft: Draft, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
+        """A source that an older mapping has read is not mapped again, unless that is wanted."""
+        number = mapping_number(self.mapping)
+        if self._remap or number <= 1:
+            return None
+        for row in self._versions(draft, turn):
+            same = row.source == bytes.fromhex(source) and row.parent == (parent.id if parent else None)
+            if same and mapping_number(row.mapping) < number:
+                return row
+        return None
+
+    def _supersede(self, draft: Draft, older: list[TurnRow], by: str, counts: ImportCounts) -> None:
+        """The same source, read again, tells it another way: this is the way it stands now."""
+        for row in older:
+            why = SupersedeReason.REREAD if row.mapping == self.mapping else SupersedeReason.REMAP
+            event = TurnSuperseded(
+                stream=import_stream(row.id), prev=None, actor=IMPORTED_AGENT, turn=row.id, by=by, why=why
+            )
+            draft.add_event(event)
+            counts.superseded += 1
+
+    def _see(self, draft: Draft, sighting: Sighting, new: bool) -> None:
+        """Written unless it is known; of a turn that is new itself nothing can be."""
+        line = encode(sighting)
+        digest = sha256(line).digest()
+        if new or not self._is_known(draft, digest):
+            draft.add_event(sighting)
+            self._written.add(digest[:KEY_BYTES])
+
+    def _is_known(self, draft: Draft, event: bytes) -> bool:
+        key = event[:KEY_BYTES]
+        if key in self._written:
+            return True
+        for (n,) in draft.sql.all("SELECT n FROM lookup_event WHERE key = ?", (key,)):
+            if draft.txn.facts.event_id(n) == event:
+                return True
+        return False
+
+    def _ensure_session(self, draft: Draft, session: NativeSession, counts: ImportCounts) -> None:
+        id = self.secret.session_id(session.id)
+        if draft.view.find_session_id(id) is not None:
+            return
+        native = draft.put_text(session.id)
+        draft.add_event(
+            SessionCreated(
+                stream=session_stream(id),
+                prev=None,
+                actor=IMPORTED_AGENT,
+                label=native,
+                persona=IMPORTED_AGENT,
+                origin=self.origin,
+                origin_session_id=native,
+            )
+        )
+        counts.sessions += 1
+
+    def _tell(self, draft: Draft, session: NativeSession, file: str, end: int, counts: ImportCounts) -> None:
+        draft.scope = self._scope
+        self._ensure_session(draft, session, counts)
+        self._see(draft, self._seeing(draft, session, file).told(session, end), new=False)
+        waiting = draft.sql.all(
+            "SELECT DISTINCT w.child, w.wants, w.why FROM import_wait w JOIN import_name n ON n.key = w.wants"
+        )
+        for child, wants, why in waiting:
+            self._join(draft, child, bytes(wants), why, counts)
+        draft.seal()
+
+    def _note_names(self, draft: Draft, batch: list[NativeTurn], landed: list[Landed]) -> None:
+        """Native ids of the batch, for links from elsewhere, and what the batch itself wants to be linked to."""
+        draft.seal()
+        names = sorted({(self._key(name), at.id) for turn, at in zip(batch, landed, strict=True)
+                        for name in (turn.key, *turn.names)})  # fmt: skip
+        draft.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
+        for turn, at in zip(batch, landed, strict=True):
+            if turn.link is not None and turn.parent is None:
+                wants = self._key(turn.link.to)
+                draft.sql.run(
+                    "INSERT INTO import_wait(child, wants, why) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                    (at.id, wants, turn.link.why),
+                )
+
+    def _join(self, draft: Draft, child: str, wants: bytes, why: str, counts: ImportCounts) -> None:
+        found = draft.sql.all("SELECT turn FROM import_name WHERE key = ? AND turn <> ?", (wants, child))
+        parents = [row for (id,) in found if (row := draft.view.find_turn(id)) is not None]
+        if not parents:
+            return
+        parent = min(parents, key=lambda row: (-row.current, row.id))
+        event = TurnLinked(
+            stream=import_stream(child),
+            prev=None,
+            actor=IMPORTED_AGENT,
+            child=child,
+            parent=parent.id,
+            why=LinkReason(why),
+        )
+        if not self._is_known(draft, sha256(encode(event)).digest()):
+            draft.add_event(event)
+            counts.links += 1
+        draft.sql.run("DELETE FROM import_wait WHERE child = ? AND wants = ? AND why = ?", (child, wants, why))
+
+    def _key(self, name: str) -> bytes:
+        return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
+
+
+def _batches(turns: Iterable[NativeTurn]) -> Iterator[list[NativeTurn]]:
+    batch: list[NativeTurn] = []
+    size = 0
+    for turn in turns:
+        batch.append(turn)
+        size += sum(map(len, turn.records))
+        if len(batch) >= BATCH_TURNS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,342 @@
+"""Imported history: the same in every copy, in every order, whoever imported it."""
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import weft
+from tests.ledger.histories import exported, import_into, problems, select
+from tests.ledger.imported import native_call, native_turn, rich_import, take
+from weft import Ledger
+from weft.kernel.enums import FileKind, LinkReason
+from weft.kernel.errors import InvalidFact, NotApplicable
+from weft.kernel.events import import_stream
+from weft.ledger.facts_file import event_line
+from weft.ledger.model import FileNote, LintNote
+from weft.ledger.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
+
+
+def digests(ledger: Ledger) -> dict[str, str]:
+    """Every turn that is current, with the digest of its thread."""
+    rows = ledger.log(limit=10_000)
+    return {turn.id: turn.digest for turn in rows}
+
+
+def head(ledger: Ledger, session: str) -> str:
+    found = ledger.session(session).head
+    assert found is not None
+    return str(found)
+
+
+@pytest.fixture
+def friends(tmp_path: Path) -> list[Ledger]:
+    """Three ledgers that share their import secret."""
+    made = [weft.open(tmp_path / f"{name}.db") for name in "abc"]
+    for other in made[1:]:
+        other.share_imports_of(made[0])
+    return made
+
+
+def test_an_imported_turn_reads_like_any_other(ledger: Ledger) -> None:
+    calls = [native_call("c1", at=1_500, done=1_600, files=(FileNote(kind=FileKind.WRITTEN, path="x.py"),))]
+    turn = native_turn("t1", calls=calls, started=1_000, ended=2_000, workspace="/w", git_branch="b", version="9")
+    counts = take(ledger, "s", turn, title="Words", workspace="/w")
+    assert (counts.sessions, counts.turns, counts.known) == (1, 1, 0)
+    session = ledger.session("s")
+    assert (session.origin, session.origin_session_id, session.title) == ("toy", "s", "Words")
+    (found,) = ledger.thread("s").turns
+    assert (found.started_at, found.completed_at, found.workspace_path) == (1_000, 2_000, "/w")
+    assert (found.usage.input_tokens, found.usage.output_tokens, found.usage.total_tokens) == (10, 5, 15)
+    assert (found.model, found.origin, found.status) == ("model-1", "toy", "completed")
+    query, answer = ledger.thread("s").messages
+    assert (query.text, answer.text, answer.model, answer.native_id) == ("ask t1", "yes", "model-1", "t1-answer")
+    (call,) = ledger.tool_calls(found.id)
+    assert (call.name, call.result, call.started_at, call.completed_at) == ("run", "ok", 1_500, 1_600)
+    assert problems(ledger) == []
+
+
+def test_an_imported_chain_has_no_time_and_no_replica(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t1", started=1_000))
+    events = ledger.events(head(ledger, "s"))
+    assert all(b'"ts"' not in event.line and b'"replica"' not in event.line for event in events)
+
+
+def test_importing_again_changes_nothing(disk: Ledger) -> None:
+    turns = [native_turn("t1", end=1), native_turn("t2", parent=0, offset=1, end=2)]
+    take(disk, "s", *turns, title="x")
+    before = exported(disk)
+    counts = take(disk, "s", *turns, title="x")
+    assert (counts.turns, counts.known, counts.sessions) == (0, 2, 0)
+    assert exported(disk) == before
+
+
+def test_a_source_that_has_grown_brings_only_what_is_new(ledger: Ledger) -> None:
+    first, second = native_turn("t1", end=1), native_turn("t2", parent=0, offset=1, end=2)
+    take(ledger, "s", first)
+    counts = take(ledger, "s", first, second, reread=True)
+    assert (counts.turns, counts.known, counts.superseded) == (1, 1, 0)
+    assert [turn.depth for turn in ledger.thread("s").turns] == [1, 2]
+
+
+def test_a_rewritten_source_supersedes_and_deletes_nothing(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t1", "before", end=1))
+    old = head(ledger, "s")
+    counts = take(ledger, "s", native_turn("t1", "after", end=1), reread=True)
+    assert counts.superseded == 1
+    assert head(ledger, "s") != old
+    assert [message.text for message in ledger.thread("s").messages] == ["ask t1", "after"]
+    assert [message.text for message in ledger.thread(old).messages] == ["ask t1", "before"]
+    assert [turn.id for turn in ledger.log()] == [head(ledger, "s")]
+    assert problems(ledger) == []
+
+
+def copied_pair() -> tuple[tuple[str, list[Any]], tuple[str, list[Any]]]:
+    """A session, and its continuation under another id, which begins with a copy: other places, a last count lost."""
+    one = native_turn("t1", started=1_000, ended=1_100, version="1", end=10)
+    two = native_turn("t2", parent=0, started=2_000, ended=2_100, version="1", offset=10, end=20)
+    cut = native_turn("t2", parent=0, started=2_000, version="2", tokens=Tokens(input=10, output=0), offset=9, end=18)
+    copy = native_turn("t1", started=1_000, ended=1_100, version="2", workspace="/other", end=9)
+    three = native_turn("t3", parent=1, started=3_000, ended=3_100, offset=18, end=30)
+    return ("a", [one, two]), ("b", [copy, cut, three])
+
+
+def test_copies_collapse_and_count_once(ledger: Ledger) -> None:
+    for session, turns in copied_pair():
+        take(ledger, session, *turns, file=session)
+    assert len(ledger.log()) == 3
+    assert head(ledger, "a") in ledger.thread("b").ancestry
+    assert ledger.thread("b").total_tokens == 45
+    second = list(ledger.thread("b").turns)[1]
+    assert second.usage.output_tokens == 5
+
+
+def test_every_order_on_every_ledger_gives_the_same_after_merging(friends: list[Ledger], tmp_path: Path) -> None:
+    first, second = copied_pair()
+    longer = ("a", [*first[1], native_turn("t4", parent=1, started=4_000, offset=20, end=40)])
+    rewritten = ("c", [native_turn("t1", "other words", started=1_000, end=12)])
+    files = [first, second, longer, rewritten]
+    for ledger, order in zip(friends, [files, files[::-1], [files[2], files[0], files[3], files[1]]], strict=True):
+        for session, turns in order:
+            take(ledger, session, *turns, file=f"{session}-{len(turns)}")
+    for number, ledger in enumerate(friends):
+        ledger.export_facts(tmp_path / f"{number}.jsonl")
+    for ledger in friends:
+        for number in range(3):
+            ledger.import_facts(tmp_path / f"{number}.jsonl")
+    assert digests(friends[0]) == digests(friends[1]) == digests(friends[2])
+    for session in "abc":
+        assert len({head(ledger, session) for ledger in friends}) == 1
+        assert len({ledger.thread(session).total_tokens for ledger in friends}) == 1
+    for ledger in friends:
+        assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_current_version_does_not_depend_on_the_order(ledger: Ledger, order: tuple[int, ...]) -> None:
+    """The longest ancestry, then the most said, then the smallest id."""
+    alone = [native_turn("t2", end=5)]
+    rooted = [native_turn("t1", end=1), native_turn("t2", parent=0, offset=1, end=5)]
+    talkative = [native_turn("t1", end=1), native_turn("t2", parent=0, calls=[native_call("c")], offset=1, end=5)]
+    for which in order:
+        take(ledger, f"s{which}", *(alone, rooted, talkative)[which], file=str(which))
+    shown = {turn.id for turn in ledger.log()}
+    assert head(ledger, "s2") in shown
+    assert {head(ledger, f"s{which}") for which in range(3)} == {head(ledger, "s2")}
+    assert len(shown) == 2
+
+
+def test_strangers_imports_stay_two_trees(tmp_path: Path) -> None:
+    one, two = weft.open(tmp_path / "one.db"), weft.open(tmp_path / "two.db")
+    for ledger in (one, two):
+        take(ledger, "s", native_turn("t1"))
+    assert digests(one).keys().isdisjoint(digests(two))
+
+
+def test_a_secret_is_shared_before_the_first_import(friends: list[Ledger], tmp_path: Path) -> None:
+    stranger = weft.open(tmp_path / "stranger.db")
+    take(stranger, "s", native_turn("t1"))
+    with pytest.raises(NotApplicable):
+        stranger.share_imports_of(friends[0])
+
+
+def test_a_subagent_and_its_call_find_each_other_in_either_order(ledger: Ledger) -> None:
+    spawning = native_turn("t1", calls=[native_call("c1", spawned="p/child")], end=9)
+    take(ledger, "p/child", native_turn("k1", end=1), file="k", task="look")
+    take(ledger, "p", spawning, file="p")
+    take(ledger, "q", native_turn("u1", calls=[native_call("c2", spawned="q/child")], end=9), file="q")
+    take(ledger, "q/child", native_turn("k2", end=1), file="k2", parent="q")
+    for parent, call in (("p", "c1"), ("q", "c2")):
+        child = ledger.session(f"{parent}/child")
+        assert (child.parent_session, child.spawn_tool_call_id) == (parent, call)
+        assert child.parent_turn_id == head(ledger, parent)
+        assert ledger.tool_calls(head(ledger, parent))[0].spawned_session == f"{parent}/child"
+    assert ledger.session("p/child").task_description == "look"
+    assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("child_first", [True, False])
+def test_a_parent_in_another_file_is_linked_once_both_are_there(ledger: Ledger, child_first: bool) -> None:
+    parent = ("p", [native_turn("t1", names=("record-7",), end=1)])
+    child = ("c", [native_turn("k1", link=NativeLink(to="record-7", why=LinkReason.CONTINUATION), end=1)])
+    links = [
+        take(ledger, session, *turns, file=session).links
+        for session, turns in ((child, parent) if child_first else (parent, child))
+    ]
+    assert links == [0, 1]
+    assert [turn.depth for turn in ledger.thread("c").turns] == [1, 1]
+    assert next(message.text for message in ledger.thread("c").messages) == "ask t1"
+    assert problems(ledger) == []
+
+
+def test_a_compaction_keeps_its_range(ledger: Ledger) -> None:
+    turns = [native_turn("t1", end=1), native_turn("t2", parent=0, end=2)]
+    summary = NativeCompaction(summary="short", first_kept=1, trigger="manual", tokens_before=7, tokens_after=3)
+    take(ledger, "s", *turns, native_turn("t3", parent=1, compaction=summary, end=3))
+    found = ledger.compaction(head(ledger, "s"))
+    assert (found.summary, found.trigger, found.tokens_before, found.tokens_after) == ("short", "manual", 7, 3)
+    assert found.first_kept == found.summarized_through
+    texts = [message.text for message in ledger.context(session="s").messages]
+    assert texts[0] == "short"
+    assert "ask t2" in texts
+    assert "ask t1" not in texts
+
+
+def test_a_call_without_an_outcome_and_an_interrupted_turn(ledger: Ledger) -> None:
+    waiting = NativeCall(id="c", name="run", arguments={})
+    take(ledger, "s", native_turn("t1", calls=[waiting], interrupted=True))
+    (turn,) = ledger.thread("s").turns
+    assert (turn.status, turn.interruption_reason) == ("completed", "canceled")
+    assert ledger.tool_calls(turn.id)[0].outcome == "interrupted"
+
+
+def test_a_failed_turn_stays_and_says_why(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t1", error="overloaded"))
+    (turn,) = ledger.thread("s").turns
+    assert (turn.status, turn.error) == ("failed", "overloaded")
+
+
+def test_a_newer_mapping_is_used_only_when_it_is_asked_for(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t1", end=1))
+    first = head(ledger, "s")
+    assert take(ledger, "s", native_turn("t1", end=1), mapping=2).known == 1
+    counts = take(ledger, "s", native_turn("t1", end=1), mapping=2, remap=True)
+    assert (counts.turns, counts.superseded) == (1, 1)
+    assert head(ledger, "s") != first
+    assert problems(ledger) == []
+
+
+def test_a_session_that_was_moved_here_no_longer_follows_its_source(ledger: Ledger) -> None:
+    turns = [native_turn("t1", end=1), native_turn("t2", parent=0, end=2)]
+    take(ledger, "s", *turns)
+    ledger.move_head("s", new=ledger.resolve("s~1"))
+    take(ledger, "s", *turns, native_turn("t3", parent=1, end=3), reread=True)
+    assert head(ledger, "s") == next(iter(ledger.thread("s").turns)).id
+    assert len(ledger.log()) == 3
+
+
+def test_going_on_from_an_imported_turn(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("t1", end=1))
+    ledger.fork(head(ledger, "s"), label="mine")
+    ledger.record_turn(session="mine", query="and then?", response="this")
+    assert [message.text for message in ledger.thread("mine").messages][-1] == "this"
+    assert problems(ledger) == []
+
+
+def test_tokens_that_become_known_later_reach_every_descendant(ledger: Ledger) -> None:
+    low = native_turn("t1", tokens=Tokens(input=1, output=1), end=1)
+    take(ledger, "s", low, native_turn("t2", parent=0, end=2))
+    ledger.fork(head(ledger, "s"), label="mine")
+    ledger.record_turn(session="mine", query="q", response="r", usage={"input_tokens": 1, "output_tokens": 1})
+    take(ledger, "copy", native_turn("t1", tokens=Tokens(input=1, output=100), end=1), file="copy")
+    assert ledger.thread("s").total_tokens == 1 + 100 + 15
+    assert ledger.thread("mine").total_tokens == 1 + 100 + 15 + 2
+    assert problems(ledger) == []
+
+
+def test_views_are_rebuilt_from_facts(disk: Ledger) -> None:
+    rich_import(disk)
+    assert problems(disk) == []
+    assert disk.rebuild() == 0
+
+
+def test_facts_of_imports_travel(disk: Ledger, tmp_path: Path) -> None:
+    rich_import(disk)
+    disk.export_facts(tmp_path / "facts")
+    with weft.open(tmp_path / "other.db") as other:
+        other.import_facts(tmp_path / "facts")
+        assert digests(other) == digests(disk)
+        assert problems(other) == []
+        assert [session.title for session in other.sessions()] == [session.title for session in disk.sessions()]
+
+
+CANARY = "canary in a coal mine"
+
+
+STRINGS = {
+    NativeSession: "title workspace git_branch version task agent parent spawn_call metadata".split(),
+    NativeMessage: "native literal_time model provider finish_reason context metadata".split(),
+    NativeCall: "id name arguments result error spawned detail".split(),
+    NativeCompaction: "summary model trigger metadata".split(),
+    FileNote: ["path"],
+    LintNote: "path message source".split(),
+}
+
+
+@pytest.mark.parametrize(
+    ("record", "field"), [(record, field) for record, fields in STRINGS.items() for field in fields]
+)
+def test_nothing_that_a_source_says_stands_in_an_event(disk: Ledger, record: type, field: str) -> None:
+    turn = native_turn("t1", calls=[native_call("c1")])
+    told: dict[str, Any] = {}
+    prompt, answer, call = turn.items
+    if record is NativeSession:
+        told = {field: CANARY}
+    elif record is NativeMessage:
+        turn.items = (prompt, msgspec.structs.replace(answer, **{field: CANARY}), call)
+    elif record is NativeCall:
+        turn.items = (prompt, answer, msgspec.structs.replace(call, **{field: CANARY}))
+    elif record is NativeCompaction:
+        turn.compaction = msgspec.convert({"summary": "s", field: CANARY}, NativeCompaction)
+    else:
+        note = record(**({"kind": "read"} if record is FileNote else {}), **{field: CANARY})
+        turn.items = (
+            prompt,
+            msgspec.structs.replace(answer, **{"files" if record is FileNote else "lints": (note,)}),
+            call,
+        )
+    take(disk, "s", turn, **told)
+    assert_no_canary(disk)
+
+
+@pytest.mark.parametrize(
+    "field", "key error literal_time workspace git_branch version permissions toolset config metadata".split()
+)
+def test_nothing_that_a_source_says_of_a_turn_stands_in_an_event(disk: Ledger, field: str) -> None:
+    turn = native_turn("t1")
+    setattr(turn, field, CANARY)
+    turn.tools = (CANARY,)
+    take(disk, CANARY, turn, file=CANARY)
+    assert_no_canary(disk)
+
+
+def assert_no_canary(ledger: Ledger) -> None:
+    lines = [row["event_json"] for row in select(Path(ledger.path), "SELECT event_json FROM events")]
+    assert lines
+    assert not [line for line in lines if CANARY in line]
+
+
+def test_a_forged_name_is_refused(disk: Ledger, tmp_path: Path) -> None:
+    """An imported turn is named by its source: a fact that names another is no fact."""
+    take(disk, "s", native_turn("t1"))
+    line = disk.events(head(disk, "s"))[0].line.replace(b'"mapping":"toy/1"', b'"mapping":"toy/2"')
+    with weft.open(tmp_path / "other.db") as other, pytest.raises(InvalidFact, match="not the name"):
+        import_into(other, event_line(line))
+
+
+def test_sightings_are_a_set(disk: Ledger) -> None:
+    take(disk, "s", native_turn("t1"))
+    streams = {row["stream"] for row in select(Path(disk.path), "SELECT stream FROM events WHERE kind = 'sighting'")}
+    assert streams == {import_stream(head(disk, "s")), import_stream(disk.session("s").id)}
