@@ -5,12 +5,13 @@ A projector loads or makes them, events change them, and each is written once pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from weft.store.buffer import Insert
 from weft.store.port import Sql
 
 
@@ -154,30 +155,23 @@ class HistoryRow(Struct, gc=False):
 
 
 class Table:
-    """One view table: the SQL that reads, adds and changes its rows, made once from the record's fields."""
+    """One view table: how its rows are read, added and changed, made once from the record's fields.
+
+    `key` are its first columns, which name a row; `fixed` are those that never change.
+    """
 
     def __init__(self, name: str, record: type[Struct], key: Sequence[str], fixed: Sequence[str] = ()) -> None:
         columns = record.__struct_fields__
-        named = ", ".join(columns)
-        self.name, self.record, self.columns = name, record, named
-        self.select = f"SELECT {named} FROM {name}"
-        self.insert = f"INSERT INTO {name}({named}) VALUES ({', '.join('?' * len(columns))})"
-        rest = [column for column in columns if column not in key and column not in fixed]
-        self.update = (
-            f"UPDATE {name} SET {', '.join(f'{c} = ?' for c in rest)} WHERE {' AND '.join(f'{c} = ?' for c in key)}"
-        )
-        places = {column: i for i, column in enumerate(columns)}
-        self._order = [places[column] for column in (*rest, *key)]
+        self.name, self.record, self.columns = name, record, ", ".join(columns)
+        self.select = f"SELECT {self.columns} FROM {name}"
+        self._new = Insert(name, columns)
+        self._changed = Insert(name, columns, key, [c for c in columns if c not in key and c not in fixed])
 
-    def add(self, sql: Sql, rows: Sequence[Struct]) -> None:
-        if len(rows) == 1:
-            sql.run(self.insert, astuple(rows[0]))
-        elif rows:
-            sql.run_many(self.insert, map(astuple, rows))
+    def add(self, sql: Sql, rows: Iterable[Struct]) -> None:
+        sql.add(self._new, [astuple(row) for row in rows])
 
-    def change(self, sql: Sql, row: Struct) -> None:
-        values = astuple(row)
-        sql.run(self.update, [values[i] for i in self._order])
+    def change(self, sql: Sql, rows: Iterable[Struct]) -> None:
+        sql.add(self._changed, [astuple(row) for row in rows])
 
 
 TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent", "session", "started_at"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from weft.kernel.contents import (
     rows_of,
 )
 from weft.kernel.errors import ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
+from weft.store.buffer import Insert
 
 if TYPE_CHECKING:
     from weft.store.port import Sql
@@ -35,6 +36,8 @@ HELD_AT_ONCE = 256
 LEDGER_SCOPE = 0
 LACKS = "lacks:"
 """Local state: a row per content that came events name and that did not come with them."""
+LOG = Insert("log", ("n", "count", "at", "chain", "events"))
+CONTENT = Insert("content", ("n", "scope", "ref", "salt", "digest", "size", "shown", "bytes"))
 
 
 class Tip(Struct, frozen=True, gc=False):
@@ -272,7 +275,7 @@ class FactWriter(FactReader):
         self._tail, self._tip = tail, tip
         self._random_bytes, self.now_ms = random_bytes, now_ms
         self._fresh: dict[tuple[int, bytes], Stored] = {}
-        self._rows: list[tuple[object, ...]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._next = tail.seen + 1
         self._parts: list[tuple[int, int, bytes]] = []
         self._salts: list[bytes] = []
@@ -307,7 +310,7 @@ class FactWriter(FactReader):
         if not held:
             parts = [part for content, _, part in self._parts if content == n]
             return b"".join(parts) if parts else super().content(n)
-        return held[0]  # type: ignore[return-value]
+        return bytes(held[0])
 
     def _indexed(self, scope: int, digest: bytes) -> Stored | None:
         """Most contents are new, and one probe of the lookup view says so."""
@@ -344,19 +347,13 @@ class FactWriter(FactReader):
         """Write the one row of this append; returns the arrival number of its first event."""
         first = self._tip.n + 1
         self._tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids))
-        self.sql.run(
-            "INSERT INTO log(n, count, at, chain, events) VALUES (?, ?, ?, ?, ?)",
-            (self._tip.n, len(lines), self.now_ms, self._tip.chain, b"\n".join(lines)),
-        )
+        self.sql.add(LOG, [(self._tip.n, len(lines), self.now_ms, self._tip.chain, b"\n".join(lines))])
         return first
 
     def flush(self) -> None:
         """Contents into their rows."""
         if self._rows:
-            self.sql.run_many(
-                "INSERT INTO content(n, scope, ref, salt, digest, size, shown, bytes) VALUES (?,?,?,?,?,?,?,?)",
-                self._rows,
-            )
+            self.sql.add(CONTENT, self._rows)
         if self._parts:
             self.sql.run_many("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", self._parts)
         self._rows, self._parts = [], []

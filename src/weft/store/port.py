@@ -1,7 +1,7 @@
 """The port between the ledger and a database.
 
 A backend gives transactions and SQL; everything that is the same on every engine (appending, contents, looking up ids)
-is written once, in `weft.store.facts`, over the four verbs of `Sql`. Statements use `?` for values, named tables only,
+is written once, in `weft.store.facts`, over the verbs of `Sql`. Statements use `?` for values, named tables only,
 and nothing that one engine alone understands.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from weft.store.buffer import Insert
 from weft.store.facts import FactReader, FactWriter, Stored
 
 Row = tuple[Any, ...]
@@ -35,6 +36,9 @@ class Sql(Protocol):
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """The same statement for many rows."""
+
+    def add(self, insert: Insert, rows: Sequence[Row]) -> None:
+        """Rows to be written together with others, before anything else is asked of the database."""
 
 
 class ReadTxn(Struct, frozen=True):

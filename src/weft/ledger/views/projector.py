@@ -179,33 +179,40 @@ class Projector:
             TURN.add(sql, self.new_turns)
             for row in self.new_turns:
                 self.changed_turns.pop(row.id, None)
-        for row in self.changed_turns.values():
-            TURN.change(sql, row)
-        MESSAGE.add(sql, self.messages)
-        self._flush_calls()
-        if self.new_sessions:
-            SESSION.add(sql, self.new_sessions)
-            for new in self.new_sessions:
-                self.changed_sessions.pop(new.id, None)
-        for session in self.changed_sessions.values():
-            SESSION.change(sql, session)
-        HISTORY.add(sql, self.history)
-        for written in (self.new_turns, self.new_sessions, self.messages, self.history):
-            written.clear()
-        self.changed_turns.clear()
-        self.changed_sessions.clear()
+            self.new_turns.clear()
+        if self.changed_turns:
+            TURN.change(sql, self.changed_turns.values())
+            self.changed_turns.clear()
+        if self.messages:
+            MESSAGE.add(sql, self.messages)
+            self.messages.clear()
+        if self.calls:
+            self._flush_calls()
+        self._flush_sessions()
         self.memory.shrink()
 
     def _flush_calls(self) -> None:
-        if not self.calls:
-            return
-        CALL.add(self.sql, self.new_calls)
-        for row in self.new_calls:
-            del self.calls[row.event]
-        for row in self.calls.values():
-            CALL.change(self.sql, row)
-        self.calls.clear()
-        self.new_calls.clear()
+        if self.new_calls:
+            CALL.add(self.sql, self.new_calls)
+            for row in self.new_calls:
+                del self.calls[row.event]
+            self.new_calls.clear()
+        if self.calls:
+            CALL.change(self.sql, self.calls.values())
+            self.calls.clear()
+
+    def _flush_sessions(self) -> None:
+        if self.new_sessions:
+            SESSION.add(self.sql, self.new_sessions)
+            for row in self.new_sessions:
+                self.changed_sessions.pop(row.id, None)
+            self.new_sessions.clear()
+        if self.changed_sessions:
+            SESSION.change(self.sql, self.changed_sessions.values())
+            self.changed_sessions.clear()
+        if self.history:
+            HISTORY.add(self.sql, self.history)
+            self.history.clear()
 
     def number(self, ref: str | UnsetType) -> int | None:
         return None if ref is UNSET else self.contents.number(ref)

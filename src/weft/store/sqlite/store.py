@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, TypeVar
@@ -31,6 +32,7 @@ from weft.kernel.errors import (
     Unsupported,
 )
 from weft.kernel.ulid import UlidSource
+from weft.store.buffer import RowsRefused
 from weft.store.facts import FactReader, FactWriter, LookupView, Stored, Tail, Tip, local_value
 from weft.store.group_commit import GroupCommit, Job
 from weft.store.port import Progress, ReadTxn, WriteTxn
@@ -58,6 +60,11 @@ MINTED = ("turn.id", "session.id", "program.id")
 def _succeed(results: Sequence[tuple[Job[Any], Any]]) -> None:
     for job, result in results:
         job.succeed(result)
+
+
+def _put_spooled(spool: IO[bytes], scope: int, txn: WriteTxn) -> Stored:
+    spool.seek(0)
+    return txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope)
 
 
 class _SqliteBase:
@@ -108,8 +115,7 @@ class _SqliteBase:
                 if size > MAX_CONTENT_BYTES:
                     raise ContentTooLarge(MAX_CONTENT_BYTES)
                 self._spool(spool, chunk)
-            spool.seek(0)
-            return self.write(lambda txn: txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope), size)
+            return self.write(partial(_put_spooled, spool, scope), size)
 
     def _spool(self, spool: IO[bytes], chunk: bytes) -> None:
         try:
@@ -210,26 +216,55 @@ class _SqliteBase:
                 job.fail(failure)
 
     def _run_all(self, sql: SqliteSql, jobs: Sequence[Job[Work]], results: list[tuple[Job[Work], Any]]) -> Tip:
-        tip, undisturbed, alone = self._start(sql), self._tip is not None, len(jobs) == 1
+        """Their rows go down together. Should one not fit, all is undone and each goes down alone, to see whose."""
+        try:
+            tip = self._run_each(sql, jobs, results)
+            sql.buffer.put_down()
+        except RowsRefused as refused:
+            if not isinstance(refused.__cause__, apsw.ConstraintError):
+                raise refused.__cause__ or refused from None
+            results.clear()
+            self._start_over(sql)
+            tip = self._run_each(sql, [job for job in jobs if not job.settled], results, alone=True)
+        return tip
+
+    def _run_each(
+        self, sql: SqliteSql, jobs: Sequence[Job[Work]], results: list[tuple[Job[Work], Any]], alone: bool = False
+    ) -> Tip:
+        tip, undisturbed = self._start(sql), self._tip is not None
         for job in jobs:
             facts = FactWriter(sql, self._tail, tip, self._random_bytes, self._clock.now_ms())
             self._serial += 1
-            if not alone:
-                sql.run("SAVEPOINT job")
+            sql.buffer.begin()
             try:
                 result = job.work(WriteTxn(sql, facts, undisturbed, self._serial))
-                tip, undisturbed = facts.settle(), True
-                results.append((job, result))
+                facts.flush()
+                if alone:
+                    sql.buffer.put_down()
+            except RowsRefused:
+                raise
             except Exception as error:  # any failure of one caller's work is that caller's alone
                 job.fail(self._work_error(error))
-                sql.run("ROLLBACK" if alone else "ROLLBACK TO job")
+                sql.buffer.undo()
                 undisturbed = False
-                if alone:
-                    sql.run("BEGIN")
-            if not alone:
-                sql.run("RELEASE job")
+            else:
+                sql.buffer.keep()
+                tip, undisturbed = facts.settle(), True
+                results.append((job, result))
         self._tip = tip if undisturbed else None
         return tip
+
+    def _start_over(self, sql: SqliteSql) -> None:
+        """Undo the whole transaction and begin it again."""
+        self._forget()
+        sql.buffer.forget()
+        sql.run("ROLLBACK")
+        sql.run("BEGIN IMMEDIATE")
+
+    def _forget(self) -> None:
+        """Nothing that is held in memory of the log's end is true any longer."""
+        self._tail.forget()
+        self._tip = None
 
     def _start(self, sql: SqliteSql) -> Tip:
         """Where the log ends. The database tells whether another connection has written since our last commit."""
@@ -358,8 +393,7 @@ class SqliteStore(_SqliteBase):
 
     def _discard_writer(self) -> None:
         """After a failed commit nothing in memory is trusted: the next write reads the file afresh."""
-        self._tail.forget()
-        self._tip = None
+        self._forget()
         if self._write_sql is not None:
             self._write_sql.connection.close(True)
             self._write_sql = None
@@ -480,8 +514,8 @@ class MemoryStore(_SqliteBase):
         return self._sql
 
     def _discard_writer(self) -> None:
-        self._tail.forget()
-        self._tip = None
+        self._forget()
+        self._sql.buffer.forget()
         if self._sql.connection.in_transaction:
             self._sql.run("ROLLBACK")
 
