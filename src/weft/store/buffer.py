@@ -11,14 +11,13 @@ reached the database, by a statement of its own or by rows put down early, needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 MAX_ROWS = 1024
 """So many rows of one piece of work wait at most."""
-CHUNKS = (64, 32, 16, 8, 4, 2, 1)
-"""Rows in one statement: few sizes, so that prepared statements are found again."""
+MAX_CHUNK = 64
+"""So many rows go into one statement at most: few sizes, so that prepared statements are found again."""
 
 Row = tuple[Any, ...]
 Rows = dict["Insert", list[Row]]
@@ -29,7 +28,8 @@ class RowsRefused(Exception):
 
 
 class Insert:
-    """New rows of one table. With a `key`, which must be its first columns, a row that is there gets new `changes`."""
+    """New rows of one table. With a `key`, which must be its first columns, a row that is there gets new `changes`;
+    without any it stays as it is."""
 
     __slots__ = ("_begin", "_end", "_row", "_statements", "key", "table")
 
@@ -40,7 +40,8 @@ class Insert:
         self._begin = f"INSERT INTO {table}({', '.join(columns)}) VALUES "
         self._row = f"({','.join('?' * len(columns))})"
         changed = ", ".join(f"{column} = excluded.{column}" for column in changes)
-        self._end = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed}" if key else ""
+        then = f"UPDATE SET {changed}" if changed else "NOTHING"
+        self._end = f" ON CONFLICT ({', '.join(key)}) DO {then}" if key else ""
         self._statements: dict[int, str] = {}
 
     def statement(self, rows: int) -> str:
@@ -128,10 +129,21 @@ class WriteBuffer:
                 self._execute(statement, ())
 
     def _write(self, waiting: Rows) -> None:
+        execute = self._execute
         for insert, rows in waiting.items():
-            rows, start = insert.newest(rows), 0
-            for size in CHUNKS:
-                while len(rows) - start >= size:
-                    self._execute(insert.statement(size), list(chain.from_iterable(rows[start : start + size])))
-                    start += size
+            if len(rows) == 1:
+                execute(insert.statement(1), rows[0])
+                continue
+            rows = insert.newest(rows)
+            for start, size in chunks(len(rows)):
+                execute(insert.statement(size), [value for row in rows[start : start + size] for value in row])
         waiting.clear()
+
+
+def chunks(total: int) -> Iterator[tuple[int, int]]:
+    """Where each statement's rows begin and how many they are: powers of two, the largest first."""
+    start = 0
+    while start < total:
+        size = min(MAX_CHUNK, 1 << (total - start).bit_length() - 1)
+        yield start, size
+        start += size

@@ -14,8 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from weft.kernel.contents import Prepared
 from weft.store.buffer import Insert
-from weft.store.facts import FactReader, FactWriter, Stored
+from weft.store.facts import FactReader, FactWriter, Key, Stored
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -69,10 +70,15 @@ class Store(Protocol):
     def now_ms(self) -> int:
         """The clock that dates arrivals."""
 
-    def write(self, work: Callable[[WriteTxn], T], weight: int = 0) -> T:
+    def prepare(self, data: bytes) -> Prepared:
+        """A content made ready to be put, without holding anybody up."""
+
+    def write(self, work: Callable[[WriteTxn], T], weight: int = 0, contents: Sequence[Key] = ()) -> T:
         """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
 
-        Concurrent callers share one commit; each is undone alone if its work raises.
+        Concurrent callers share one commit; each is undone alone if its work raises. Work may be run again if the
+        first time did not count. Whether `contents` are known is asked for all callers at once, where it can be said
+        beforehand which ones will be put; others are asked for one by one.
         """
 
     def read(self) -> AbstractContextManager[ReadTxn]:
