@@ -7,7 +7,7 @@ and nothing that one engine alone understands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -31,6 +31,9 @@ class Sql(Protocol):
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Every row."""
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Every row, one at a time; other questions may be asked in between."""
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         """A statement without an answer."""

@@ -46,6 +46,14 @@ class SqliteSql:
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
 
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        if self.buffer.waiting:
+            self.buffer.put_down()
+        try:
+            yield from self._execute(sql, values)
+        except UnicodeDecodeError as error:
+            raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
+
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.buffer.make_way()
         self._execute(sql, values)
