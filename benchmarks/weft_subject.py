@@ -106,7 +106,7 @@ def columns(messages: Sequence[Message]) -> list[tuple[str | int | None, ...]]:
 
 
 def _columns(each: Message, text: str) -> tuple[str | int | None, ...]:
-    made = (each.id, each.turn_id, str(each.role), text, each.source, each.sequence, each.created_at)
+    made = (each.id, each.id[:26], str(each.role), text, each.source, each.sequence, each.created_at)
     return (*made, each.thinking, None, None)
 
 

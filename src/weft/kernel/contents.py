@@ -53,7 +53,7 @@ def prepare(data: bytes, salt: bytes) -> Prepared:
 class Salts:
     """Fresh random bytes, drawn for many contents at a time; safe to share between threads."""
 
-    AT_ONCE = 32
+    AT_ONCE = 16
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
         self._random_bytes = random_bytes

@@ -139,6 +139,11 @@ class SessionRow(Struct, gc=False):
     updated_at: int
     replica: str | None
 
+    @property
+    def indexed(self) -> tuple[object, ...]:
+        """What other indexes than that of its id hold of it."""
+        return self.label, self.status, self.head_segment
+
 
 class HistoryRow(Struct, gc=False):
     session: int
@@ -163,6 +168,7 @@ class Table:
     def __init__(self, name: str, record: type[Struct], key: Sequence[str], fixed: Sequence[str] = ()) -> None:
         columns = record.__struct_fields__
         self.name, self.record, self.columns = name, record, ", ".join(columns)
+        self._key, self._fixed = key, fixed
         self.select = f"SELECT {self.columns} FROM {name}"
         self._new = Insert(name, columns)
         self._changed = Insert(name, columns, key, [c for c in columns if c not in key and c not in fixed])
@@ -173,12 +179,17 @@ class Table:
     def change(self, sql: Sql, rows: Iterable[Struct]) -> None:
         sql.add(self._changed, [astuple(row) for row in rows])
 
+    def excepting(self, *fixed: str) -> Table:
+        """The same table, for changes that leave these columns alone, too: their indexes are not touched."""
+        return Table(self.name, self.record, self._key, (*self._fixed, *fixed))
+
 
 TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent", "session", "started_at"))
 MESSAGE = Table("message", MessageRow, ("segment", "depth", "seq"))
 CALL = Table("tool_call", CallRow, ("segment", "depth", "seq"))
 _BORN_WITH = ("id", "persona", "parent_session", "parent_turn", "spawn_call", "task", "routing", "origin", "created_at")
 SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
+MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
 HISTORY = Table("history", HistoryRow, ("session", "k"))
 
 

@@ -19,6 +19,7 @@ from weft.ledger.rows import (
     CALL,
     HISTORY,
     MESSAGE,
+    MOVED_SESSION,
     SESSION,
     TURN,
     CallRow,
@@ -56,6 +57,7 @@ class Projector:
         self.changed_turns: dict[str, TurnRow] = {}
         self.new_sessions: list[SessionRow] = []
         self.changed_sessions: dict[str, SessionRow] = {}
+        self._indexed: dict[str, tuple[object, ...]] = {}
         self.calls: dict[bytes, CallRow] = {}
         self.new_calls: list[CallRow] = []
         self.messages: list[MessageRow] = []
@@ -95,6 +97,8 @@ class Projector:
             if aside is not None:
                 aside(self, moment, event)
             return
+        if session.id not in self.changed_sessions:
+            self._indexed[session.id] = session.indexed
         if handler is not None:
             handler(self, moment, event)
         session.last_event = moment.event_id
@@ -207,9 +211,10 @@ class Projector:
             for row in self.new_sessions:
                 self.changed_sessions.pop(row.id, None)
             self.new_sessions.clear()
-        if self.changed_sessions:
-            SESSION.change(self.sql, self.changed_sessions.values())
-            self.changed_sessions.clear()
+        for session in self.changed_sessions.values():
+            moved = session.indexed == self._indexed[session.id]
+            (MOVED_SESSION if moved else SESSION).change(self.sql, (session,))
+        self.changed_sessions.clear()
         if self.history:
             HISTORY.add(self.sql, self.history)
             self.history.clear()
