@@ -36,7 +36,7 @@ class Insert:
     def __init__(
         self, table: str, columns: Sequence[str], key: Sequence[str] = (), changes: Sequence[str] = ()
     ) -> None:
-        self.table, self.key = table, len(key)
+        self.table, self.key = table, len(key) if changes else 0
         self._begin = f"INSERT INTO {table}({', '.join(columns)}) VALUES "
         self._row = f"({','.join('?' * len(columns))})"
         changed = ", ".join(f"{column} = excluded.{column}" for column in changes)

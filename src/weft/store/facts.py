@@ -255,7 +255,7 @@ class Tail:
     `asked` holds what the view said of others, for the length of one commit.
     """
 
-    LIMIT = 4096
+    LIMIT = 16_384
 
     def __init__(self) -> None:
         self.seen = -1
