@@ -47,7 +47,8 @@ class Prepared(Struct, frozen=True, gc=False):
 def prepare(data: bytes, salt: bytes) -> Prepared:
     if len(data) > MAX_CONTENT_BYTES:
         raise ContentTooLarge(MAX_CONTENT_BYTES)
-    return Prepared(data, sha256(data).digest(), salt, content_ref(salt, data), readable(data))
+    ref = sha256(CONTENT_DOMAIN + salt + data).digest()
+    return Prepared(data, sha256(data).digest(), salt, ref, readable(data))
 
 
 class Salts:

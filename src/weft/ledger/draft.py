@@ -19,7 +19,7 @@ from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
 from weft.ledger.labels import checked_length
 from weft.ledger.model import StoredContent
-from weft.ledger.preparing import NOTHING, Preparation
+from weft.ledger.preparing import Preparation
 from weft.ledger.rows import RowMemory
 from weft.ledger.views import Projector
 from weft.store.facts import LEDGER_SCOPE, Stored
@@ -84,7 +84,7 @@ class Draft:
 
     def __init__(self, desk: Desk, txn: WriteTxn, ready: Preparation | None = None) -> None:
         self.txn, self.sql = txn, txn.sql
-        self._ready = ready or NOTHING
+        self._texts, self._values = (ready.texts, ready.values) if ready else ({}, {})
         self.ulids, self.replica = desk.ulids, desk.store.replica
         self.now_ms = desk.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
@@ -105,8 +105,7 @@ class Draft:
 
     def put_text(self, text: str | bytes | StoredContent, what: str = "text") -> str:
         """The reference of a text, kept exactly."""
-        ready = self._ready.texts.get(id(text))
-        if ready is not None:
+        if (ready := self._texts.get(id(text))) is not None:
             return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(text, str):
             return self.put_bytes(text_bytes(text))
@@ -118,8 +117,7 @@ class Draft:
 
     def put_json(self, value: Any, what: str) -> str:
         """The reference of a JSON value; reading it back gives the same value."""
-        ready = self._ready.values.get(id(value))
-        if ready is not None:
+        if (ready := self._values.get(id(value))) is not None:
             return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(value, StoredContent):
             return self._known(value.ref)

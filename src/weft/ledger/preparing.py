@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from weft.kernel.contents import Prepared, json_bytes, prepare, text_bytes
+from weft.kernel.contents import Prepared, json_bytes, text_bytes
 from weft.ledger.model import NewMessage, NewToolCall
 from weft.store.facts import Key
 
@@ -25,7 +25,7 @@ class Preparation:
 
     def calls(self, calls: Iterable[NewToolCall]) -> None:
         for call in calls:
-            if call.id:
+            if isinstance(call.id, str) and call.id:
                 self._text(call.id)
             if isinstance(call.arguments, dict):
                 self._value(call.arguments, "arguments")
@@ -43,7 +43,3 @@ class Preparation:
         if self._scope is None:
             return []
         return [(self._scope, found.digest) for held in (self.texts, self.values) for found in held.values()]
-
-
-NOTHING = Preparation(lambda data: prepare(data, b""), None)
-"""Every content is made when its event is."""

@@ -320,13 +320,14 @@ class FactWriter(FactReader):
         """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
         if salt is not None:
             return self._insert(prepare(data, salt), scope)
-        return self._known(scope, sha256(data).digest()) or self._insert(prepare(data, self._salts.draw()), scope)
+        key = (scope, sha256(data).digest())
+        return self._known(key) or self._insert(prepare(data, self._salts.draw()), scope)
 
     def put_prepared(self, content: Prepared, scope: int) -> Stored:
-        return self._known(scope, content.digest) or self._insert(content, scope)
+        return self._known((scope, content.digest)) or self._insert(content, scope)
 
-    def _known(self, scope: int, digest: bytes) -> Stored | None:
-        key, tail = (scope, digest), self._tail
+    def _known(self, key: Key) -> Stored | None:
+        tail = self._tail
         known = self._fresh.get(key) or tail.by_digest.get(key)
         if known is None:
             if key not in tail.asked:

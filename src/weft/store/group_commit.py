@@ -49,13 +49,15 @@ class Job(Generic[T]):
 class Batch(list[Job[T]]):
     """The jobs of one commit. Until it is written, those who come meanwhile can still join."""
 
-    def __init__(self, waiting: deque[Job[T]], guard: threading.Condition) -> None:
+    def __init__(self, waiting: deque[Job[T]], guard: threading.Condition, limit: int) -> None:
         super().__init__()
-        self._waiting, self._guard, self._weight = waiting, guard, 0
+        self._waiting, self._guard, self._limit, self._weight = waiting, guard, limit, 0
 
     def join(self) -> list[Job[T]]:
         """Those who wait, as far as there is room for them; a first one always has."""
-        waiting, joined = self._waiting, []
+        waiting, joined = self._waiting, list[Job[T]]()
+        if not waiting:
+            return joined
         with self._guard:
             while waiting and self._has_room(waiting[0].weight):
                 job = waiting.popleft()
@@ -65,7 +67,7 @@ class Batch(list[Job[T]]):
         return joined
 
     def _has_room(self, weight: int) -> bool:
-        return not self or (len(self) < MAX_JOBS and self._weight + weight <= MAX_BYTES)
+        return not self or (len(self) < self._limit and self._weight + weight <= MAX_BYTES)
 
 
 class GroupCommit(Generic[T]):
@@ -76,7 +78,7 @@ class GroupCommit(Generic[T]):
         self._guard = threading.Condition(threading.Lock())
         self._waiting: deque[Job[T]] = deque()
         self._led = False
-        self._leader = 0
+        self._leader, self._room = 0, MAX_JOBS
 
     def submit(self, work: T, weight: int = 0) -> Any:
         if self._leader == threading.get_ident():
@@ -113,7 +115,7 @@ class GroupCommit(Generic[T]):
 
     def _lead(self, own: Job[T]) -> None:
         """Whoever leads is the first in line, so its own work is always in its batch."""
-        batch = Batch(self._waiting, self._guard)
+        batch = Batch(self._waiting, self._guard, self._room)
         self._leader = threading.get_ident()
         try:
             batch.join()
@@ -128,6 +130,7 @@ class GroupCommit(Generic[T]):
 
     def _hand_over(self, batch: Sequence[Job[T]], own: Job[T]) -> None:
         self._leader = 0
+        self._room = _room_after(len(batch), len(self._waiting))
         for job in batch:
             if job is not own:
                 job.wake()
@@ -142,3 +145,9 @@ class GroupCommit(Generic[T]):
             self._waiting[0].wake()
         else:
             self._guard.notify_all()
+
+
+def _room_after(served: int, waiting: int) -> int:
+    """How many the next commit takes. Those whom a commit served, if they were several, prepare their next work now:
+    half of all callers at a time, and one half is at the database while the other prepares."""
+    return MAX_JOBS if served <= 1 else min(MAX_JOBS, (served + waiting + 1) // 2)
