@@ -46,7 +46,7 @@ class Placed(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
     """The messages of a range of one segment."""
-    return to_messages(txn, segment, txn.sql.all(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
+    return to_messages(txn, segment, txn.sql.each(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
 
 
 def placed_messages(
@@ -61,15 +61,20 @@ def placed_messages(
 
 
 def to_messages(txn: ReadTxn, segment: int, rows: Iterable[Sequence[Any]]) -> list[Message]:
-    """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop."""
-    made = []
+    """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop
+    that the reading bar rests on."""
+    made: list[Message] = []
     for id, role, seq, at, source, depth, ref, salt, data in rows:
         if data is None:
             made.append(_to_message(txn, segment, depth, seq))
-        elif sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
+            continue
+        if sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
             raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
-        else:
-            made.append(Message(id, role, (TextPart(bytes_text(data)),), seq, at, source))
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = bytes_text(data)
+        made.append(Message(id, role, (TextPart(text),), seq, at, source))
     return made
 
 

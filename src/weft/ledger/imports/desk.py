@@ -109,7 +109,7 @@ class ImportDesk:
             self._see(draft, seeing.kept(raw, start, end), new=False)
             draft.seal()
 
-        self._desk.write(work, len(raw), self.secret)
+        self._desk.write(work, len(raw), secret=self.secret)
 
     def remember(self, source: ImportSource) -> None:
         """The source has been read to its end."""
