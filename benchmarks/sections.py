@@ -48,7 +48,7 @@ def measure_load(stages: Stages, results: Results) -> None:
 
 
 def measure_read(stages: Stages, results: Results, directory: Path) -> None:
-    say("read as typed messages, beside a bare scan of the same texts")
+    say("read as typed messages, beside a bare scan of the same messages")
     cases: dict[tuple[str, int], Callable[[], Run]] = {}
     scans: list[BareScan] = []
     for depth in results.sizes.read_depths:
@@ -56,7 +56,7 @@ def measure_read(stages: Stages, results: Results, directory: Path) -> None:
         if subject is None:
             continue
         for name, read in (("thread", subject.thread), ("context", subject.context)):
-            scan = BareScan(directory / f"{name}-{depth}.db", import_module(WEFT_MODULE).texts(read()))
+            scan = BareScan(directory / f"{name}-{depth}.db", import_module(WEFT_MODULE).columns(read()))
             scans.append(scan)
             cases[name, depth] = _repeated(read)
             cases[f"{name} scan", depth] = _repeated(scan.scan)

@@ -100,9 +100,14 @@ class WeftLedger:
         return together
 
 
-def texts(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Each as (role, everything written in it), to be read again without Weft."""
-    return [(str(each.role), "".join(_text(part) for part in each.content)) for each in messages]
+def columns(messages: Sequence[Message]) -> list[tuple[str | int | None, ...]]:
+    """Each as seed 4's columns, `content` being everything written in it, to be read again without Weft."""
+    return [_columns(each, "".join(_text(part) for part in each.content)) for each in messages]
+
+
+def _columns(each: Message, text: str) -> tuple[str | int | None, ...]:
+    made = (each.id, each.id[:26], str(each.role), text, each.source, each.sequence, each.created_at)
+    return (*made, each.thinking, None, None)
 
 
 def _text(part: object) -> str:

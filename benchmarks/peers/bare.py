@@ -18,6 +18,10 @@ pragma wal_autocheckpoint = 4000;
 """As Weft sets them."""
 
 
+SEED_COLUMNS = "id, turn_id, role, content, source, sequence, created_at, thinking, context_json, metadata_json"
+MessageColumns = tuple[str | int | None, ...]
+
+
 class BareInsert:
     def __init__(self, directory: Path) -> None:
         self._connection = apsw.Connection(str(directory / "bare.db"))
@@ -47,18 +51,20 @@ class BareInsert:
 
 
 class BareScan:
-    """A table of (seq, role, text): what reading the same texts costs with nothing around them."""
+    """A table with seed 4's columns of `messages`: what reading the same rows costs with nothing around them."""
 
-    def __init__(self, path: Path, messages: list[tuple[str, str]]) -> None:
+    def __init__(self, path: Path, messages: list[MessageColumns]) -> None:
         self._connection = apsw.Connection(str(path))
         self._connection.execute(PRAGMAS)
-        self._connection.execute("create table message (seq integer primary key, role text, text text)")
+        self._connection.execute(f"create table messages (seq integer primary key, {SEED_COLUMNS})")
         with self._connection:
-            self._connection.executemany("insert into message (role, text) values (?, ?)", messages)
+            self._connection.executemany(
+                f"insert into messages ({SEED_COLUMNS}) values ({', '.join('?' * 10)})", messages
+            )
 
     def scan(self) -> int:
-        rows = self._connection.execute("select seq, role, text from message order by seq")
-        return len([(seq, role, text) for seq, role, text in rows])
+        rows = self._connection.execute(f"select {SEED_COLUMNS} from messages order by seq")
+        return len(list(rows))
 
     def close(self) -> None:
         self._connection.close()

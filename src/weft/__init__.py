@@ -14,7 +14,7 @@ _HOMES = {
     "Ledger": "weft.ledger.ledger",
     "WeftError": "weft.kernel.errors",
     **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),
-    **dict.fromkeys(("StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
+    **dict.fromkeys(("Point", "StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
     **dict.fromkeys(("TextPart", "ImagePart", "ToolUsePart", "ToolResultPart", "ReasoningPart"), "weft.ledger.model"),
     "Context": "weft.ledger.contexts",
     "Thread": "weft.ledger.threads",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,27 @@ def die_at_a_write(say: Say, path: str, name: str, k: int, torn: bool) -> None:
     tripwire.armed = False
     ledger.close()
     vfs.unregister()
+
+
+def die_in_a_shared_commit(say: Say, path: str, k: int) -> None:
+    """Eight threads append, each to a session of its own; killed at the k-th beginning or end of a statement."""
+    tripwire, speaking = Tripwire(k), threading.Lock()
+    watch_statements(tripwire)
+    ledger = weft.open(path)
+
+    def write(label: str) -> None:
+        for turn in range(2):
+            made = ledger.record_turn(session=label, query=f"{label} {turn}", response="yes", tool_calls=[a_call(turn)])
+            with speaking:
+                say(ack(made))
+
+    threads = [threading.Thread(target=write, args=(f"writer {n}",)) for n in range(8)]
+    tripwire.armed = True
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tripwire.armed = False
 
 
 def die_while_closing(say: Say, path: str, k: int, torn: bool) -> None:

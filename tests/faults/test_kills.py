@@ -17,6 +17,7 @@ from tests.faults.sizes import Record, sized
 SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
 STRIDE = {"whole_turn": 1, "large_content": sized(test=60, prove=5)}
 OTHERS = sized(test=6, prove=1)
+SHARED = sized(test=24, prove=2)
 NAMES = sorted(SCENARIOS)
 Work = Callable[..., None]
 
@@ -73,6 +74,21 @@ def test_a_kill_at_any_write_leaves_all_of_an_append_or_none(
     tmp_path: Path, base: Path, name: str, torn: bool, record_property: Record
 ) -> None:
     kills = kill_at_each_step(tmp_path, base, name, scenarios.die_at_a_write, torn)
+    record_property("measured", f"{kills} kills")
+
+
+def test_a_kill_at_any_statement_of_a_shared_commit_leaves_whole_appends(
+    tmp_path: Path, base: Path, record_property: Record
+) -> None:
+    path, code, kills = tmp_path / "ledger.db", KILLED, -1
+    while code == KILLED:
+        kills += 1
+        copy_ledger(base, path)
+        code, said = run(scenarios.die_in_a_shared_commit, str(path), 1 + kills * SHARED)
+        assert_sound(path, said)
+        with weft.open(path) as ledger:
+            assert all(turn.status == "completed" for turn in ledger.log())
+    assert code == 0
     record_property("measured", f"{kills} kills")
 
 

@@ -142,6 +142,21 @@ def test_an_older_program_refuses_a_newer_ledger_and_touches_nothing(path: Path,
     assert hashes(path.parent) == before
 
 
+def test_a_program_that_was_running_when_the_ledger_was_upgraded_writes_no_more(path: Path) -> None:
+    with weft.open(path) as fresh, weft.open(path) as older:
+        older.record_turn(session="main", query="before")
+        SqliteStore(path, schema=newer_schema()).close()
+        facts = feed(older._store)
+        for ledger in (older, fresh, older):
+            with pytest.raises(LedgerTooNew) as refused:
+                ledger.record_turn(session="main", query="after")
+            assert (refused.value.found, refused.value.known) == (SHIPPED + 2, SHIPPED)
+        assert feed(older._store) == facts
+    newer = SqliteStore(path, schema=newer_schema())
+    assert append(newer, "next") == len(facts) + 1
+    newer.close()
+
+
 def foreign_database(path: Path, journal: str) -> apsw.Connection:
     connection = apsw.Connection(str(path))
     connection.execute(f"PRAGMA journal_mode = {journal}").fetchall()

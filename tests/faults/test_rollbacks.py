@@ -151,7 +151,7 @@ def test_an_accepted_loss_goes_on_under_a_new_name_and_everything_verifies(
     fault(path)
     with weft.open(path, accept_rollback=True) as ledger:
         assert ledger.replica != receipt.replica
-        assert problems(ledger, receipt) == ["receipt"]
+        assert problems(ledger, receipt) == ([] if fault is older_copy else ["receipt"])  # it holds that turn still
         if fault in (dropped_tail, rewritten_history):
             ledger.rebuild()  # what was edited by hand has views of its own
     assert_sound(path)

@@ -5,7 +5,7 @@ from typing import Any
 import apsw
 
 from tests.ledger.histories import copy_in_memory, problems
-from tests.ledger.plain_model import PlainLedger
+from tests.ledger.plain_model import PlainLedger, PlainSession
 from weft.ledger.ledger import Ledger
 
 # Each question must have an empty answer. The ninth is asked of the plain ledger, which counts every movement.
@@ -80,12 +80,13 @@ def check_reading(ledger: Ledger, plain: PlainLedger) -> None:
         if session.head is not None and session.status != "deleted":
             said = [message.text for message in ledger.thread(session.label).messages]
             assert said == plain.texts(session.head, session.head_events)
-            check_context(ledger, plain, session.id, session.head)
+            check_context(ledger, plain, session)
 
 
-def check_context(ledger: Ledger, plain: PlainLedger, session: str, head: str) -> None:
-    """Every turn of the thread is seen, or lies within what the compaction in effect has summarised."""
-    context = ledger.context(session=session)
+def check_context(ledger: Ledger, plain: PlainLedger, session: PlainSession) -> None:
+    """Every turn of the thread is seen, or lies within what the compaction in effect has summarised: all that the
+    thread holds of it, and no more."""
+    context, head = ledger.context(session=session.id), str(session.head)
     thread = [turn for turn in plain.ancestry(head) if plain.turns[turn].kind == "normal"]
     hidden = thread[: len(thread) - len(context.turns)]
     assert list(context.turns) == thread[len(hidden) :]
@@ -95,6 +96,8 @@ def check_context(ledger: Ledger, plain: PlainLedger, session: str, head: str) -
         through = ledger.compaction(context.compaction).summarized_through
         assert set(hidden) <= set(plain.ancestry(through))
         assert through in plain.ancestry(head)
+        ours = plain.events_seen(through, head, session.head_events)
+        assert hidden == [] or through in context.turns or ours == plain.events_seen(through, context.compaction, None)
 
 
 def check_all(ledger: Ledger, plain: PlainLedger) -> None:

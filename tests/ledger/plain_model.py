@@ -79,6 +79,14 @@ class PlainLedger:
         before = [] if last.parent is None else self.texts(last.parent, last.shown)
         return before + [text for text in last.events[:events] if text is not None]
 
+    def events_seen(self, turn: str, head: str, head_events: int | None) -> int | None:
+        """How many events of a turn the thread that ends at this head holds; None: all."""
+        if head == turn:
+            return head_events
+        below = self.turns[head]
+        assert below.parent is not None, "the turn lies on the thread"
+        return self.events_seen(turn, below.parent, below.shown)
+
     def abandon(self, session: PlainSession) -> None:
         """Somebody takes the session from a writer that went silent."""
         if session.held_by is not None:

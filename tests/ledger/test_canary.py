@@ -31,8 +31,8 @@ SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
     changes children close codeblocks common_ancestor compaction context diff events head_at heads listing log message
-    messages path read_content reflog replica resolve session sessions sessions_containing stats thread tool_calls tree
-    turn verify export_facts backup rebuild catch_up import_facts import_desk kept_sources share_imports_of
+    messages path point read_content reflog replica resolve session sessions sessions_containing stats thread tool_calls
+    tree turn verify export_facts backup rebuild catch_up import_facts import_desk kept_sources share_imports_of
     usage branch_usage abandoned_usage
 """.split()  # what an import desk records is tested with the imports
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import weft
-from tests.ledger.histories import PROPERTY_SCALE, grow, problems, queries
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import PROPERTY_SCALE, exported, grow, import_into, problems, queries, texts
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.ledger.ledger import Ledger
 
@@ -179,6 +181,123 @@ def test_undoing_all_compactions_stays_in_force_wherever_the_head_goes(ledger: L
     grow(ledger, "main", "x")
     assert seen(ledger, session="main") == ["a", "b", "x"]
     assert compaction != turns[1]
+
+
+def inner_fork(ledger: Ledger) -> tuple[str, str]:
+    """`main` stands at the end of a turn of six events, `inner` after its second; the turn, and that event."""
+    grow(ledger, "main", "a")
+    turn = ledger.record_turn(session="main", query="asked", response="answered").id
+    event = ledger.events(turn)[1].id
+    ledger.fork(event, label="inner")
+    return turn, event
+
+
+def all_seen(ledger: Ledger, session: str) -> list[str]:
+    return texts(ledger.context(session=session).messages)
+
+
+def test_a_summary_of_a_whole_turn_is_not_for_those_who_saw_part_of_it(ledger: Ledger) -> None:
+    turn, _ = inner_fork(ledger)
+    whole = ledger.record_compaction(parent=turn, summary="WHOLE").id
+    before = ledger.record_compaction(parent=turn, summary="BEFORE", first_kept=turn).id
+    with pytest.raises(NotApplicable, match="does not belong"):
+        ledger.choose_compaction("inner", whole)
+    grow(ledger, "inner", "on")
+    with pytest.raises(NotApplicable, match="does not belong"):
+        ledger.choose_compaction("inner", whole)
+    ledger.choose_compaction("inner", before)
+    assert all_seen(ledger, "inner") == ["BEFORE", "asked", "on", "re: on"]
+    ledger.choose_compaction("main", whole)
+    assert all_seen(ledger, "main") == ["WHOLE"]
+
+
+def test_a_summary_of_part_of_a_turn_is_not_for_those_who_saw_all_of_it(ledger: Ledger) -> None:
+    inner_fork(ledger)
+    part = ledger.record_compaction(session="inner", summary="PART").id
+    assert all_seen(ledger, "inner") == ["PART"]
+    with pytest.raises(NotApplicable, match="does not belong"):
+        ledger.choose_compaction("main", part)
+    assert all_seen(ledger, "main") == ["a", "re: a", "asked", "answered"]
+    ledger.restore_session("inner", 1)
+    ledger.choose_compaction("inner", part)
+    assert all_seen(ledger, "inner") == ["PART"]
+
+
+def test_a_choice_is_given_up_when_the_head_moves_within_its_turn(ledger: Ledger) -> None:
+    turn, event = inner_fork(ledger)
+    ledger.choose_compaction("main", ledger.record_compaction(parent=turn, summary="WHOLE").id)
+    ledger.fork(event, label="other", session="main")
+    assert all_seen(ledger, "other") == ["a", "re: a", "asked"]
+    ledger.fork(turn, label="same", session="main")
+    assert all_seen(ledger, "same") == ["WHOLE"]
+    ledger.move_head("main", new=event)
+    assert all_seen(ledger, "main") == ["a", "re: a", "asked"]
+    assert ledger.session("main").chosen_compaction is None
+    assert problems(ledger) == []
+
+
+def test_a_choice_made_inside_a_turn_does_not_follow_to_what_grew_from_all_of_it(ledger: Ledger) -> None:
+    turn, _ = inner_fork(ledger)
+    part = ledger.record_compaction(session="inner", summary="PART").id
+    ledger.restore_session("inner", 1)
+    ledger.choose_compaction("inner", part)
+    (child,) = grow(ledger, "main", "b")
+    assert ledger.turn(child).parent_id == turn
+    ledger.move_head("inner", new=child)
+    assert all_seen(ledger, "inner") == ["a", "re: a", "asked", "answered", "b", "re: b"]
+    assert problems(ledger) == []
+
+
+def test_a_compaction_has_no_effect_before_its_summary(ledger: Ledger) -> None:
+    _, compaction = compacted(ledger)
+    begun, recorded, _ = (found.id for found in ledger.events(compaction))
+    for label, event, expected in (("begun", begun, list("abcde")), ("recorded", recorded, ["SUMMARY", "d", "e"])):
+        ledger.fork(event, label=label)
+        assert seen(ledger, session=label) == expected
+        (child,) = grow(ledger, label, "f")
+        assert seen(ledger, turn=child) == [*expected, "f"]
+    assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("choice", ["compaction", None])
+def test_choices_are_facts_that_travel_and_survive_a_rebuild(
+    ledger: Ledger, open_ledger: OpenLedger, choice: str | None
+) -> None:
+    turns, first = compacted(ledger)
+    second = ledger.record_compaction(parent=turns[4], summary="SHORTER").id
+    ledger.choose_compaction("main", second if choice else None)
+    other = open_ledger(":memory:")
+    import_into(other, exported(ledger))
+    for copy in (ledger, other):
+        assert copy.rebuild() == 0
+        assert seen(copy, session="main") == (["SHORTER"] if choice else list("abcde"))
+        assert copy.session("main").chosen_compaction == (second if choice else "")
+    assert first != second
+
+
+def test_a_failed_turn_that_is_tried_again_runs_under_the_same_choice(ledger: Ledger) -> None:
+    turns, _ = compacted(ledger)
+    second = ledger.record_compaction(parent=turns[4], summary="SHORTER").id
+    for choice, expected in ((second, ["SHORTER", "f", "g"]), (None, [*"abcdefg"])):
+        ledger.choose_compaction("main", choice)
+        failed = ledger.record_turn(session="main", query="f", error="x").id
+        again = ledger.record_turn(session="main", query="g", parent=failed).id
+        assert seen(ledger, turn=again) == expected
+        assert seen(ledger, session="main") == expected
+        ledger.restore_session("main", 1)
+    assert problems(ledger) == []
+
+
+def test_choosing_does_not_move_a_head_and_is_refused_to_nobody_who_records(ledger: Ledger) -> None:
+    _, compaction = compacted(ledger)
+    moves = ledger.reflog("main")
+    writer = ledger.begin_turn(session="main")
+    ledger.choose_compaction("main", None)
+    writer.message("f")
+    writer.finish()
+    assert ledger.reflog("main")[1:] == [replace(move, number=move.number + 1) for move in moves]
+    assert ledger.turn(writer.id).compaction_id == compaction
+    assert seen(ledger, session="main") == list("abcdef")
 
 
 def test_an_edge_between_summary_and_kept_turns_must_be_closed(ledger: Ledger) -> None:

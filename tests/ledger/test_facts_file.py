@@ -272,6 +272,14 @@ def test_an_export_goes_to_a_new_file_and_never_over_another(disk: Ledger, facts
     assert sorted(tmp_path.glob("facts*")) == [target]
 
 
+def test_an_export_tells_how_far_it_is(disk: Ledger, facts: bytes, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    disk.export_facts(tmp_path / "facts.jsonl", progress=lambda done, of: seen.append((done, of)))
+    assert seen == sorted(seen)
+    assert seen[-1] == (len(facts.splitlines()),) * 2
+    assert len(seen) > 3
+
+
 def test_an_import_reads_files_by_name_and_tells_its_progress(facts: bytes, empty: Ledger, tmp_path: Path) -> None:
     source = tmp_path / "facts.jsonl"
     source.write_bytes(facts)

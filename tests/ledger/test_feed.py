@@ -73,7 +73,7 @@ def test_a_backup_is_a_ledger_of_its_own(ledger: Ledger, tmp_path: Path) -> None
     grow(ledger, "main", "after the backup")
     assert steps[-1][0] == steps[-1][1]
     with weft.open(target) as copy:
-        assert copy.replica == ledger.replica
+        assert copy.replica != ledger.replica
         assert queries(copy, "main") == queries(ledger, "main")[:-1]
         assert exported(ledger).startswith(exported(copy)[:100])
         assert problems(copy) == []
@@ -163,6 +163,27 @@ def test_bytes_stream_in_and_out(ledger: Ledger, size: int) -> None:
         assert list(ledger.read_content(stored.ref)) == pieces
     assert problems(ledger) == []
     assert len(exported(ledger).splitlines()) >= 3
+
+
+def test_a_content_read_half_way_holds_nobody_up(ledger: Ledger) -> None:
+    stored = ledger.put_content(b"x" * (3 * ROW_BYTES))
+    pieces = ledger.read_content(stored.ref)
+    assert next(pieces) == b"x" * ROW_BYTES
+    others = [Thread(target=work, daemon=True) for work in (ledger.stats, lambda: grow(ledger, "main", "a"))]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(30)
+    assert not any(other.is_alive() for other in others)
+    assert b"".join(pieces) == b"x" * (2 * ROW_BYTES)
+
+
+def test_a_content_read_half_way_when_the_ledger_is_closed_ends_with_a_word(ledger: Ledger) -> None:
+    pieces = ledger.read_content(ledger.put_content(b"x" * (3 * ROW_BYTES)).ref)
+    next(pieces)
+    ledger.close()
+    with pytest.raises(StoreError, match="closed"):
+        list(pieces)
 
 
 @pytest.mark.parametrize("ref", ["0" * 64, "zz", "", "0" * 63])

@@ -8,10 +8,12 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import grow, problems, queries
+from tests.ledger.histories import grow, problems, queries, texts
+from tests.ledger.test_forks import long_turn
 from weft.kernel.errors import HeadMoved, NotFound
 from weft.ledger.ledger import Ledger
 
@@ -143,3 +145,40 @@ def test_threads_that_expect_the_same_head_have_one_winner(path: Path) -> None:
             winners = [turn for turn in pool.map(write, range(8)) if turn]
         assert [ledger.session("main").head] == winners
         assert [turn.id for turn in ledger.children(root)] == winners
+
+
+@pytest.mark.parametrize("position", range(12))
+def test_a_head_can_be_moved_inside_a_turn_as_a_fork_can_begin_there(ledger: Ledger, position: int) -> None:
+    turn = long_turn(ledger)
+    event = ledger.events(turn)[position].id
+    grow(ledger, "main", "beyond")
+    forked, moved = ledger.fork(event, label="alt"), ledger.move_head("main", new=event)
+    assert (moved.head, moved.head_event) == (forked.head, forked.head_event)
+    assert ledger.point("main") == replace(ledger.point(event), session="main")
+    assert texts(ledger.thread("main").messages) == texts(ledger.thread("alt").messages)
+    assert ledger.context(session="main") == ledger.context(session="alt")
+    (child,) = grow(ledger, "main", "go on")
+    assert ledger.turn(child).parent_id == turn
+    ledger.restore_session("main", 1)
+    assert ledger.session("main").head_event == moved.head_event
+    assert problems(ledger) == []
+
+
+def test_a_head_inside_a_turn_is_moved_by_compare_and_swap_too(ledger: Ledger) -> None:
+    turn = long_turn(ledger)
+    event = ledger.events(turn)[4].id
+    (beyond,) = grow(ledger, "main", "beyond")
+    with pytest.raises(HeadMoved):
+        ledger.move_head("main", new=event, expected=turn)
+    ledger.move_head("main", new=event, expected=beyond)
+    assert ledger.move_head("main", new=turn, expected=turn).head_event is None
+    assert [(move.turn_id, move.at_event) for move in ledger.reflog("main", limit=2)] == [(turn, None), (turn, 5)]
+
+
+def test_an_event_outside_of_turns_is_no_place_for_a_head(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    outside = [change.id for change in ledger.changes() if change.event.stream.startswith("session:")]
+    for event in (outside[0], "0" * 64):
+        with pytest.raises(NotFound):
+            ledger.move_head("main", new=event)
+    assert len(ledger.reflog("main")) == 1

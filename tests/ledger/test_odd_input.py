@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound, StoreError, WeftError
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, StoreError, WeftError
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import StoredContent
 
@@ -147,6 +147,57 @@ def test_a_call_id_given_twice_has_one_spelling_everywhere(ledger: Ledger) -> No
     ]  # fmt: skip
     with pytest.raises(NotFound):
         ledger.record_late_result("main", "c~4", result=1)
+    assert problems(ledger) == []
+
+
+ALIKE = ["a", "a", "a~2", "a~2", "a~2~1", "~", "a~"]
+
+
+def test_calls_whose_ids_look_like_our_numbering_stay_apart(ledger: Ledger) -> None:
+    made = ledger.record_turn(session="main", tool_calls=[{"id": id, "name": "t"} for id in ALIKE])
+    calls = ledger.tool_calls(made.id)
+    assert [call.call_id for call in calls] == ALIKE
+    assert len({call.id for call in calls}) == len(ALIKE)
+    with ledger._store.read() as txn:
+        shown = txn.sql.all("SELECT id FROM tool_calls ORDER BY sequence")
+    assert [id for (id,) in shown] == [call.id for call in calls]
+
+
+def test_a_writer_answers_such_calls_under_what_it_was_given(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        keys = [writer.tool_call("t", id=id) for id in ALIKE]
+        assert len(set(keys)) == len(ALIKE)
+        assert [call.id for call in ledger.tool_calls(writer.id)] == [f"{writer.id}:{key}" for key in keys]
+        for i, key in reversed(list(enumerate(keys))):
+            writer.tool_result(key if i % 2 else f"{writer.id}:{key}", i)
+            with pytest.raises(NotFound):
+                writer.tool_result(key, "twice")
+        writer.finish()
+    assert [call.result for call in ledger.tool_calls(writer.id)] == list(range(len(ALIKE)))
+
+
+def test_a_writer_takes_a_providers_id_that_means_no_other_call(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        writer.tool_call("t", id="x~1")
+        writer.tool_call("t", id="x")
+        writer.tool_result("x~1", 1)
+        writer.tool_result("x", 2)
+        writer.finish()
+    assert [call.result for call in ledger.tool_calls(writer.id)] == [1, 2]
+
+
+def test_a_late_result_for_one_of_two_such_calls_says_which(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        for id in ("a", "a", "a~2"):
+            writer.tool_call("t", id=id)
+        writer.interrupt()
+    with pytest.raises(AmbiguousName) as refused:
+        ledger.record_late_result("main", "a~2", "whose?")
+    assert refused.value.candidates == (f"{writer.id}:a~2", f"{writer.id}:a~2~1")
+    for i, id in enumerate(refused.value.candidates, 1):
+        ledger.record_late_result("main", id, i)
+    ledger.record_late_result("main", "a", 0)
+    assert [call.result for call in ledger.tool_calls("main")] == [0, 1, 2]
     assert problems(ledger) == []
 
 

@@ -252,23 +252,29 @@ class LedgerMachine(RuleBasedStateMachine):
         session.move(turn.id, None if whole else position + 1)
 
     @precondition(lambda self: self.plain.sessions)
-    @rule(side=sides, pick=picks, to=picks, how=st.sampled_from(["move", "reset", "restore"]))
-    def move(self, side: bool, pick: int, to: int, how: str) -> None:
+    @rule(side=sides, pick=picks, to=picks, how=st.sampled_from(["move", "reset", "restore"]), inside=st.booleans())
+    def move(self, side: bool, pick: int, to: int, how: str, inside: bool) -> None:
         ledger, session = self.ledger(side), self.session_at(pick)
-        number, target = to % (len(session.history) or 1), NOWHERE
+        number, target, new = to % (len(session.history) or 1), NOWHERE, None
         if how == "move" and self.plain.turns:
-            turn = self.turn_at(to)
-            target = (turn.id, None if turn.closed else len(turn.events))
+            new, target = self.destination(ledger, self.turn_at(to), pick if inside else -1)
         elif how == "restore":
             if session.status != "active" or not session.history:
                 return self.refused(NotFound, lambda: ledger.restore_session(session.id, len(session.history) + 1))
             target = session.history[-1 - number]
         verbs: dict[str, Callable[[], object]] = {
-            "move": lambda: ledger.move_head(session.id, new=target[0], expected=session.head),
+            "move": lambda: ledger.move_head(session.id, new=new, expected=session.head),
             "reset": lambda: ledger.reset_session(session.id),
             "restore": lambda: ledger.restore_session(session.id, number),
         }
         return session.move(*target) if self.take(session, 0, verbs[how]) else None
+
+    def destination(self, ledger: Ledger, turn: PlainTurn, at: int) -> tuple[str, tuple[str, int | None]]:
+        """The id to move to, and where the head then stands: at one of the turn's events, or (-1) at its end."""
+        position = len(turn.events) - 1 if at < 0 else at % len(turn.events)
+        whole = turn.closed and position == len(turn.events) - 1
+        new = turn.id if at < 0 else ledger.events(turn.id)[position].id
+        return new, (turn.id, None if whole else position + 1)
 
     # --- names --------------------------------------------------------------------------------------------------
 
@@ -333,11 +339,19 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, session = self.ledger(side), self.session_at(pick)
         made = [turn for turn in self.plain.turns.values() if turn.kind == "compaction"]
         chosen = None if undo or not made else made[which % len(made)]
-        fits = chosen is None or (session.head is not None and chosen.parent in self.plain.ancestry(session.head))
+        fits = chosen is None or self.belongs(ledger, chosen, session)
         wanted = None if chosen is None else chosen.id
         if not fits:
             return self.refused(NotApplicable, lambda: ledger.choose_compaction(session.id, wanted))
         return ledger.choose_compaction(session.id, wanted)
+
+    def belongs(self, ledger: Ledger, compaction: PlainTurn, session: PlainSession) -> bool:
+        """The thread holds what was compacted, and of the last turn summarised just as many events."""
+        if session.head is None or compaction.parent not in self.plain.ancestry(session.head):
+            return False
+        through = ledger.compaction(compaction.id).summarized_through
+        ours = self.plain.events_seen(through, session.head, session.head_events)
+        return ours == self.plain.events_seen(through, compaction.id, None)
 
     # --- coming and going ---------------------------------------------------------------------------------------
 
@@ -372,7 +386,7 @@ class LedgerMachine(RuleBasedStateMachine):
         check_step(self.sql, self.plain)
         check_names(self.ledgers[0], self.plain, NAMES)
         if self.touched is not None and self.touched.head is not None:
-            check_context(self.ledgers[1], self.plain, self.touched.id, self.touched.head)
+            check_context(self.ledgers[1], self.plain, self.touched)
 
 
 def run_steps(total: int, number: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
-from weft.kernel.errors import Damaged, FactDamaged
+from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.ledger.ledger import Ledger
 from weft.ledger.verifying import VIEW_TABLES
 
@@ -201,3 +201,15 @@ def test_facts_and_views_are_verified_apart(damaged: Ledger, path: Path) -> None
     change(path, "UPDATE turn SET status = 'damaged'")
     assert list(damaged.verify(views=False)) == []
     assert {problem.what for problem in damaged.verify(facts=False)} == {"view"}
+
+
+def test_a_text_deleted_by_hand_is_missing_for_ever_and_no_other_shows_in_its_place(open_ledger: OpenLedger) -> None:
+    ledger = open_ledger()
+    turn = ledger.record_turn(session="main", query="kept", response="lost").id
+    ledger.close()
+    change(ledger.path, "DELETE FROM content WHERE n = (SELECT max(n) FROM content)")
+    again = open_ledger()
+    again.record_turn(session="main", query="another", response="third")
+    with pytest.raises(ContentMissing):
+        again.messages(turn)
+    assert [problem for problem in problems(again) if problem.startswith("content")]

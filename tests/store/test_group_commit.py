@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from weft.kernel.errors import NotApplicable
-from weft.store.group_commit import MAX_BYTES, MAX_JOBS, GroupCommit, Job
+from weft.store.group_commit import MAX_BYTES, MAX_JOBS, Batch, GroupCommit, Job
 
 Batches = list[list[str]]
 
@@ -55,9 +55,11 @@ def wait_until_queued(thread: threading.Thread) -> None:
             return
 
 
-def lead_and_queue(committer: Committer, works: Sequence[str], weight: int = 0) -> list[Caller]:
+def lead_and_queue(
+    committer: Committer, works: Sequence[str], weight: int = 0, group: GroupCommit[str] | None = None
+) -> list[Caller]:
     """A first caller whose commit is under way, and others who came meanwhile, in this order."""
-    group = GroupCommit(committer)
+    group = group or GroupCommit(committer)
     callers = [Caller(group, "first")]
     committer.begun.wait()
     for work in works:
@@ -86,6 +88,37 @@ def test_those_who_come_during_a_commit_share_the_next_one_in_order() -> None:
     callers = lead_and_queue(committer, ["a", "b", "c"])
     assert finish(committer, callers) == ["FIRST", "A", "B", "C"]
     assert committer.batches == [["first"], ["a", "b", "c"]]
+
+
+def test_those_who_come_before_a_batch_is_written_still_join_it() -> None:
+    def commit(jobs: Batch[str]) -> None:
+        if not committer.batches:
+            committer(jobs[:])
+            assert [job.work for job in jobs.join()] == ["a", "b"]
+        for job in jobs:
+            job.succeed(job.work.upper())
+        committed.append([job.work for job in jobs])
+
+    committer, committed = Committer(), list[list[str]]()
+    callers = lead_and_queue(committer, ["a", "b"], group=GroupCommit(commit))
+    assert finish(committer, callers) == ["FIRST", "A", "B"]
+    assert committed == [["first", "a", "b"]]
+
+
+def test_many_callers_take_turns_in_halves_so_that_one_half_prepares_meanwhile() -> None:
+    def commit(jobs: Batch[str]) -> None:
+        committer(jobs)
+        if len(committer.batches) == 2:
+            others.extend(Caller(group, work) for work in "cdefgh")
+            for other in others:
+                wait_until_queued(other)
+
+    committer, others = Committer(), list[Caller]()
+    group = GroupCommit(commit)
+    callers = lead_and_queue(committer, ["a", "b"], group=group)
+    finish(committer, callers)
+    finish(committer, others)
+    assert [len(batch) for batch in committer.batches] == [1, 2, 4, 2]
 
 
 def test_a_failing_piece_of_work_fails_its_caller_alone() -> None:

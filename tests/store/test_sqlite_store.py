@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -86,6 +87,23 @@ def open_files() -> set[str]:
     return {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and fd.exists()}
 
 
+def test_after_a_rush_of_readers_only_a_few_connections_stay_open(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db")
+    append(store, "a")
+    with ExitStack() as readers:
+        for _ in range(50):
+            readers.enter_context(store.read())
+        assert connections(store.path) > 50
+    assert connections(store.path) < 12
+    assert len(feed(store)) == 1
+    store.close()
+    assert connections(store.path) == 0
+
+
+def connections(path: str) -> int:
+    return sum(connection.filename == path for connection in apsw.connections())
+
+
 def test_a_closed_ledger_is_one_file_that_holds_everything(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     store = SqliteStore(path)
@@ -156,7 +174,7 @@ def test_what_a_backup_left_aside_when_it_was_cut_short_is_replaced(tmp_path: Pa
     assert not (tmp_path / "copy.db.partial").exists()
     copy = SqliteStore(tmp_path / "copy.db")
     assert feed(copy) == feed(store)
-    assert copy.replica == store.replica
+    assert copy.replica != store.replica
     copy.close()
     store.close()
 

@@ -108,7 +108,7 @@ def test_an_ambiguous_name_lists_what_it_could_mean(weft: Shell, monkeypatch: py
     def either(*_: object) -> None:
         raise errors.AmbiguousName("4f9c2a1", ["one", "two"])
 
-    monkeypatch.setattr("weft.ledger.ledger.Ledger.turn", either)
+    monkeypatch.setattr("weft.ledger.ledger.Ledger.point", either)
     answer = weft("show", "4f9c2a1")
     assert answer.code == 3
     assert answer.err == "weft: '4f9c2a1' could be one, two\nhint: type more characters of the id\n"

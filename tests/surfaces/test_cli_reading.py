@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import weft as library
 from tests.surfaces.shell import Shell, masked
 from weft.kernel.ambient import FixedClock, SystemClock
 from weft.kernel.times import ms_from_iso
+from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
 from weft.surfaces.cli.zones import UTC, LocalZone, local_time
 
@@ -120,6 +122,38 @@ def test_a_long_thread_is_read_page_by_page_from_its_end(weft: Shell, folder: Pa
     assert [turn["id"] for turn in thread] == ids[699::-1]
     assert [turn["id"] for turn in weft.json("log")] == ids[::-1]
     assert [turn["subject"] for turn in weft.json("log", "early", "-n", "2")] == ["other", "q49"]
+
+
+def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every question that is put to the database from now on."""
+    asked: list[str] = []
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(sql: SqliteSql, text: str, *values: Any) -> Any:
+            asked.append(text)
+            return real(sql, text, *values)
+
+        return ask
+
+    for verb in ("one", "all"):
+        monkeypatch.setattr(SqliteSql, verb, counting(getattr(SqliteSql, verb)))
+    return asked
+
+
+@pytest.mark.parametrize(
+    "command", ["log", "log --oneline", "log --graph", "log --json", "log main", "tree main", "sessions"]
+)
+def test_many_turns_are_read_in_few_steps(
+    weft: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        for i in range(300):
+            ledger.record_turn(session="main", query=f"question {i}\nmore", response="r")
+    asked = count_statements(monkeypatch)
+    answer = weft(*command.split())
+    assert answer.code == 0
+    assert answer.out.count("question") == (1 if command == "sessions" else 300)
+    assert len(asked) < 100
 
 
 def test_an_empty_ledger_says_what_to_do_next(weft: Shell) -> None:

@@ -40,6 +40,52 @@ def test_a_fork_can_start_inside_a_turn(weft: Shell, folder: Path) -> None:
     assert shown[-1]["content"][0]["output"] == "interrupted"
 
 
+@pytest.fixture
+def call(weft: Shell, folder: Path) -> str:
+    """The digest of a tool call, the fourth of its turn's seven events."""
+    turn = weft.record("q", tool_calls=[{"id": "c", "name": "rm", "result": "gone"}])
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        return next(found.id for found in ledger.events(turn) if '"kind":"tool_call"' in found.line.decode())
+
+
+def test_a_head_can_be_moved_inside_a_turn(weft: Shell, call: str) -> None:
+    turn = weft.json("show", "main")["id"]
+    answer = weft("move", "main", call[:12])
+    assert answer.out == f"main: {turn[-8:]} -> {turn[-8:]} at event 4\n"
+    assert weft.json("sessions")[0]["head_event"] == 4
+    assert weft("fork", "main", "there").code == 0
+    assert weft("move", "main", turn).out == f"main: {turn[-8:]} at event 4 -> {turn[-8:]}\n"
+    assert weft("move", "main", "there").out == f"main: {turn[-8:]} -> {turn[-8:]} at event 4\n"
+    assert weft("restore", "main").code == 0
+    assert weft.json("sessions")[0]["head_event"] is None
+
+
+def test_an_event_inside_a_turn_is_shown_with_the_turn_up_to_it(weft: Shell, call: str) -> None:
+    weft("fork", call, "there")
+    for rev in (call, call[:9], "there"):
+        shown = weft("show", rev)
+        assert f"Event:   {call}, tool_call, 4 of 7; the turn up to it\n" in shown.out
+        assert "rm() interrupted" in shown.out
+        assert "re: q" not in shown.out
+        document = weft.json("show", rev)
+        assert document["event"] == {"id": call, "kind": "tool_call", "number": 4, "of": 7}
+        assert [message["role"] for message in document["messages"]] == ["user"]
+        assert [found["outcome"] for found in document["tool_calls"]] == ["interrupted"]
+    whole = weft("show", weft.json("show", "main")["digest"])
+    assert "Event:" not in whole.out
+    assert "re: q" in whole.out
+    assert weft.json("show", "main")["event"] is None
+
+
+def test_a_compaction_is_shown_up_to_an_event_too(weft: Shell, turns: list[str], folder: Path) -> None:
+    weft("compact", "main", "--summary", "in short")
+    turn = weft.json("log", "-n", "1")[0]["id"]
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        begun, recorded, _ = (found.id for found in ledger.events(turn))
+    assert "in short" in weft("show", recorded).out
+    assert "in short" not in weft("show", begun).out.partition("\n\n")[2]
+
+
 def test_a_fork_keeps_its_persona_or_takes_another(weft: Shell, turns: list[str]) -> None:
     assert weft.json("fork", "main", "a")["persona_id"] == "local"
     assert weft.json("fork", "main", "b", "--persona", "reviewer")["persona_id"] == "reviewer"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from json import dumps as exact_dumps
 from json import loads as exact_loads
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from weft.kernel.canonical import MAX_DEPTH
 from weft.kernel.errors import ContentTooLarge, InvalidInput, NoCanonicalForm
@@ -32,6 +33,42 @@ _long_integer = re.compile(rb"[0-9]{19}").search
 
 def content_ref(salt: bytes, data: bytes) -> bytes:
     return sha256(CONTENT_DOMAIN + salt + data).digest()
+
+
+class Prepared(Struct, frozen=True, gc=False):
+    """Bytes to be kept, with all that can be known of them before they have a place."""
+
+    data: bytes
+    digest: bytes
+    salt: bytes
+    ref: bytes
+    shown: str | None
+
+
+def prepare(data: bytes, salt: bytes) -> Prepared:
+    if len(data) > MAX_CONTENT_BYTES:
+        raise ContentTooLarge(MAX_CONTENT_BYTES)
+    ref = sha256(CONTENT_DOMAIN + salt + data).digest()
+    return Prepared(data, sha256(data).digest(), salt, ref, readable(data))
+
+
+class Salts:
+    """Fresh random bytes, drawn for many contents at a time; safe to share between threads."""
+
+    AT_ONCE = 16
+
+    def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
+        self._random_bytes = random_bytes
+        self._drawn: list[bytes] = []
+
+    def draw(self) -> bytes:
+        try:
+            return self._drawn.pop()
+        except IndexError:
+            fresh = self._random_bytes(SALT_BYTES * self.AT_ONCE)
+            first, *rest = (fresh[i : i + SALT_BYTES] for i in range(0, len(fresh), SALT_BYTES))
+            self._drawn += rest
+            return first
 
 
 class ContentHasher:

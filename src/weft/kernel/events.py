@@ -18,8 +18,6 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.enums import EventClass
 from weft.kernel.fields import Digest, Name, Time, Ulid
 
-EVENT_FORM = 1
-
 
 class Event(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind"):
     """The envelope. A run's events carry its turn id in `stream`, its agent in `actor`.

@@ -78,10 +78,6 @@ def offset(ulid: str, by: int) -> str:
     return encode((int(ulid.translate(_TO_BASE_32), 32) + by) % _END)
 
 
-def timestamp_ms(ulid: str) -> int:
-    return decode(ulid) >> _RANDOM_BITS
-
-
 def is_ulid(text: str) -> bool:
     return _matches(text) is not None
 

@@ -17,7 +17,7 @@ from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import TurnRow
 from weft.ledger.scribe import Scribe, Setting, checked_id, member, whole
 from weft.ledger.sessions import require_session, stream_of
-from weft.ledger.threads import ranges_to
+from weft.ledger.threads import Range, ranges_to
 from weft.ledger.values import json_of, name_of, text_of
 from weft.store.port import ReadTxn, Sql
 
@@ -124,7 +124,7 @@ def _range(draft: Draft, compaction: NewCompaction, parent: TurnRow) -> tuple[Tu
 
 def lies_on(sql: Sql, row: TurnRow, head: TurnRow) -> bool:
     ranges = ranges_to(sql, head.segment, head.depth)
-    return any(part.segment == row.segment and part.low <= row.depth <= part.high for part in ranges)
+    return any(_holds(part, row) for part in ranges)
 
 
 def _write(
@@ -164,14 +164,35 @@ def choose_compaction(desk: Desk, session: str, compaction: str | None) -> None:
             turn = load_parent(draft, checked_id(compaction, "compaction"))
             if turn.type != TurnType.COMPACTION or turn.parent is None:
                 raise NotApplicable(f"turn {compaction} is not a compaction")
-            base = load_parent(draft, turn.parent)
             head = None if row.head is None else load_parent(draft, row.head)
-            if head is None or not lies_on(draft.sql, base, head):
+            if head is None or not _belongs(draft, turn, head, row.head_events):
                 raise NotApplicable(f"compaction {compaction} does not belong to the thread of {row.label!r}")
         stream_of(draft, row).add(CompactionChosen, compaction=compaction)
         draft.seal()
 
     desk.write(work)
+
+
+def _belongs(draft: Draft, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
+    """Does the thread hold what was compacted, and of the last turn summarised just as many events?"""
+    found = draft.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
+    base = load_parent(draft, compaction.parent or "")
+    if found is None or not lies_on(draft.sql, base, head):
+        return False
+    through = load_parent(draft, found[0])
+    ours, theirs = (
+        [part for part in ranges_to(draft.sql, *place) if _holds(part, through)]
+        for place in ((head.segment, head.depth, events), (compaction.segment, compaction.depth))
+    )
+    return bool(ours and theirs) and _shown(ours[0], through) == _shown(theirs[0], through)
+
+
+def _holds(part: Range, row: TurnRow) -> bool:
+    return part.segment == row.segment and part.low <= row.depth <= part.high
+
+
+def _shown(part: Range, row: TurnRow) -> int | None:
+    return part.events if row.depth == part.high else None
 
 
 def load_compaction(txn: ReadTxn, turn: str) -> Compaction:

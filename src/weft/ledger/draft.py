@@ -12,7 +12,7 @@ from msgspec import UNSET
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, showable, text_bytes
-from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput
+from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput, StoreError
 from weft.kernel.events import Event, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
@@ -22,9 +22,10 @@ from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
 from weft.ledger.labels import checked_length
 from weft.ledger.model import StoredContent
+from weft.ledger.preparing import Preparation
 from weft.ledger.rows import RowMemory
 from weft.ledger.views import Projector
-from weft.store.facts import LEDGER_SCOPE
+from weft.store.facts import LEDGER_SCOPE, Stored
 from weft.store.port import Store, WriteTxn
 
 T = TypeVar("T")
@@ -41,33 +42,58 @@ class Desk:
         self.store, self.clock, self.ulids = store, clock, ulids
         self.memory = RowMemory()
         self.seen_beats: dict[int, tuple[int, int, float]] = {}
-        self.held: dict[int, str] = {}
+        self.held: dict[int, str] | None = {}
         self._serial = 0
 
-    def write(self, work: Callable[[Draft], T], weight: int = 0, secret: ImportSecret | None = None) -> T:
+    def write(
+        self,
+        work: Callable[[Draft], T],
+        weight: int = 0,
+        ready: Preparation | None = None,
+        secret: ImportSecret | None = None,
+    ) -> T:
         """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew.
 
         With `secret` the draft's contents are imported ones, salted by it.
         """
+        keys = ready.keys() if ready else ()
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: self._run(work, txn, secret), weight)
+                return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys)
             except IdCollision:
                 self.ulids.skip()
-        return self.store.write(lambda txn: self._run(work, txn, secret), weight)
+        return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys)
+
+    def prepare(self, session: str | None, parent: object) -> Preparation:
+        """For contents of a turn that will most likely belong to this tree; should it not, they are looked up later."""
+        known = self.memory.labels.get(session) if session else None
+        turn = self.memory.turns.get(parent if isinstance(parent, str) else known.head if known and known.head else "")
+        return Preparation(self.store.prepare, turn.root if turn else None)
+
+    def hold(self, key: int, turn: str) -> None:
+        """A turn is being begun here; whoever closes the ledger ends it. One that is being closed begins no more."""
+        if self.held is None:
+            raise StoreError(f"{self.store.path} is closed", "open it again")
+        self.held[key] = turn
+
+    def let_go(self, key: int) -> None:
+        if self.held is not None:
+            self.held.pop(key, None)
 
     def put_large(self, contents: Iterable[bytes], scope: int) -> None:
         """Contents of more than one row go first, in transactions of their own; the append then finds them."""
         for data in contents:
             self.store.write(partial(_put, data, scope), len(data))
 
-    def _run(self, work: Callable[[Draft], T], txn: WriteTxn, secret: ImportSecret | None) -> T:
+    def _run(
+        self, work: Callable[[Draft], T], txn: WriteTxn, ready: Preparation | None, secret: ImportSecret | None
+    ) -> T:
         """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
         if not txn.undisturbed or txn.serial != self._serial + 1:
             self.memory.clear()
         self._serial = txn.serial
         try:
-            return work(Draft(self, txn, secret))
+            return work(Draft(self, txn, ready, secret))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self.memory.clear()
             raise
@@ -80,8 +106,11 @@ def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
 class Draft:
     """Collects the events of one append, with the views already as they will be. `seal` writes it all."""
 
-    def __init__(self, desk: Desk, txn: WriteTxn, secret: ImportSecret | None = None) -> None:
+    def __init__(
+        self, desk: Desk, txn: WriteTxn, ready: Preparation | None = None, secret: ImportSecret | None = None
+    ) -> None:
         self.txn, self.sql = txn, txn.sql
+        self._texts, self._values = (ready.texts, ready.values) if ready else ({}, {})
         self.ulids, self.replica = desk.ulids, desk.store.replica
         self.now_ms = desk.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
@@ -96,15 +125,20 @@ class Draft:
         self.view = Projector(txn.sql, txn.facts, self, desk.memory)
 
     def put_bytes(self, data: bytes) -> str:
-        stored = self._put(data, self.scope)
-        ref = stored.ref.hex()
-        self._numbers[ref] = stored.n
+        ref = self._keep(self._put(data, self.scope))
         if self.gathered is not None:
             self.gathered.append((ref, data))
         return ref
 
+    def _keep(self, stored: Stored) -> str:
+        ref = stored.ref.hex()
+        self._numbers[ref] = stored.n
+        return ref
+
     def put_text(self, text: str | bytes | StoredContent, what: str = "text") -> str:
         """The reference of a text, kept exactly."""
+        if (ready := self._texts.get(id(text))) is not None:
+            return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(text, str):
             return self.put_bytes(text_bytes(text))
         if isinstance(text, StoredContent):
@@ -115,6 +149,8 @@ class Draft:
 
     def put_json(self, value: Any, what: str) -> str:
         """The reference of a JSON value; reading it back gives the same value."""
+        if (ready := self._values.get(id(value))) is not None:
+            return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(value, StoredContent):
             return self._known(value.ref)
         return self.put_bytes(json_bytes(value, what))

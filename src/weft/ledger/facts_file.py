@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ from weft.kernel import canonical
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes_text, content_ref
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
-from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, StoreError
 from weft.kernel.events import Event, UnknownEvent, kind_of, run_stream
 from weft.kernel.facts import check_event, check_unknown, content_refs
 from weft.kernel.imported import imported_turn_id
@@ -41,13 +42,13 @@ from weft.ledger.verifying import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
-from weft.store.port import Store, WriteTxn
+from weft.store.port import Progress, Store, WriteTxn
 
 BATCH_LINES = 512
 BATCH_BYTES = 4 * 1024 * 1024
 ROW_EVENTS = 128
 LINE_LIMIT = 16 * 1024 * 1024
-Progress = Callable[[int], None]
+LinesRead = Callable[[int], None]
 
 
 class FactsIn(Struct, frozen=True):
@@ -58,14 +59,18 @@ class FactsIn(Struct, frozen=True):
     known: int
 
 
-def export_lines(store: Store) -> Iterator[bytes]:
-    """Every fact of one moment as a line, hashed on its way out."""
+def export_lines(store: Store, progress: Progress | None = None) -> Iterator[bytes]:
+    """Every fact of one moment as a line, hashed on its way out. `progress` is told how many are out, of how many."""
+    report = progress or _silent
     with store.read() as txn:
-        facts, after = txn.facts, 0
+        facts, after, done = txn.facts, 0, 0
+        (contents,) = txn.sql.one("SELECT count(*) FROM content") or (0,)
+        total = contents + facts.tip().n
         while numbers := txn.sql.all("SELECT n FROM content WHERE n > ? ORDER BY n LIMIT 512", (after,)):
             for (n,) in numbers:
                 yield from _content_lines(facts, n)
-            after = numbers[-1][0]
+            after, done = numbers[-1][0], done + len(numbers)
+            report(done, total)
         chain = GENESIS
         for row in facts.rows():
             lines = row.lines()
@@ -73,6 +78,35 @@ def export_lines(store: Store) -> Iterator[bytes]:
             if chain != row.chain:
                 raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
             yield from map(event_line, lines)
+            report(contents + row.n, total)
+
+
+def _silent(done: int, of: int) -> None:
+    """No progress wanted."""
+
+
+def write_lines(out: Any, lines: Iterable[bytes]) -> int:
+    count = 0
+    for line in lines:
+        out.write(line + b"\n")
+        count += 1
+    return count
+
+
+def write_new(path: Path, lines: Iterable[bytes]) -> int:
+    """Aside and renamed: either the file is complete or it is not there."""
+    if path.exists():
+        raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
+    aside = path.with_name(path.name + ".partial")
+    with aside.open("wb") as out:
+        count = write_lines(out, lines)
+    aside.rename(path)
+    return count
+
+
+def limited_lines(file: Any) -> Iterator[bytes]:
+    while line := file.readline(LINE_LIMIT + 2):
+        yield line
 
 
 def event_line(line: bytes) -> bytes:
@@ -111,7 +145,7 @@ class NewEvent(Struct, frozen=True):
 Fact = NewContent | NewEvent
 
 
-def import_lines(store: Store, lines: Iterable[bytes], progress: Progress | None = None) -> FactsIn:
+def import_lines(store: Store, lines: Iterable[bytes], progress: LinesRead | None = None) -> FactsIn:
     """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch."""
     total = FactsIn(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):

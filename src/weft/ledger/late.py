@@ -9,7 +9,7 @@ from msgspec import UNSET
 from weft.kernel.contents import bytes_text
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.enums import ToolCallStatus
-from weft.kernel.errors import NotApplicable, NotFound
+from weft.kernel.errors import AmbiguousName, NotApplicable, NotFound
 from weft.kernel.events import ledger_stream
 from weft.kernel.fields import EventRef
 from weft.ledger.draft import Desk, Draft
@@ -53,9 +53,11 @@ def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> tuple[CallRow, str]
     rows = draft.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
     calls = [(call, bytes_text(draft.txn.facts.content(call.call_id))) for call in (CallRow(*row) for row in rows)]
     ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
-    named = [pair for pair in calls if pair[1] == call_id] or ours
-    waiting = [(call, native) for call, native in named if call.outcome in (None, "interrupted")]
-    if not named:
+    named = [pair for pair in calls if pair[1] == call_id]
+    if named and ours and ours[0] not in named:
+        raise AmbiguousName(call_id, [_spellings(turn, *pair)[0] for pair in (*ours, *named)])
+    waiting = [(call, native) for call, native in named or ours if call.outcome in (None, "interrupted")]
+    if not (named or ours):
         raise NotFound("tool call", f"{turn.id}:{call_id}")
     if not waiting:
         raise NotApplicable(f"tool call {call_id!r} of turn {turn.id} has its result already")

@@ -98,7 +98,15 @@ def renew(draft: Draft, lease: Lease, turn: str) -> None:
 
 
 def release(draft: Draft, lease: Lease) -> None:
-    draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (lease.session,))
+    _free(draft, lease.session)
+
+
+def _free(draft: Draft, key: int) -> None:
+    """A session's row stays, with its epoch; that of a turn without a session was for this turn alone."""
+    if key < 0:
+        draft.sql.run("DELETE FROM lease WHERE session = ?", (key,))
+    else:
+        draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (key,))
 
 
 def fail_abandoned(
@@ -133,16 +141,16 @@ def sweep_dead(desk: Desk) -> int:
 
 def give_up(desk: Desk) -> None:
     """At the end: fail the turns that this ledger began and nobody ended, so that their sessions are free at once."""
-    for key, turn in list(desk.held.items()):
+    held, desk.held = desk.held, None
+    for key, turn in (held or {}).items():
         desk.write(partial(_give_up, key, turn))
-        del desk.held[key]
 
 
 def _give_up(key: int, turn: str, draft: Draft) -> None:
     row = draft.sql.one("SELECT turn FROM lease WHERE session = ?", (key,))
     if row == (turn,):
         fail_abandoned(draft, draft.view.turn(turn), InterruptionReason.SHUTDOWN, "the ledger was closed")
-        draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (key,))
+        _free(draft, key)
         draft.seal()
 
 
@@ -151,6 +159,7 @@ def _sweep(session: int, draft: Draft) -> int:
     if row is None or not is_dead(row[0]):
         return 0
     fail_abandoned(draft, draft.view.turn(row[1]))
-    draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session,))
+    draft.sql.run("UPDATE lease SET epoch = epoch + 1 WHERE session = ?", (session,))
+    _free(draft, session)
     draft.seal()
     return 1

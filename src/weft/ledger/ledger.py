@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timezone, tzinfo
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.enums import MoveReason, SessionStatus, ToolCallStatus
-from weft.kernel.errors import InvalidInput, NotFound, StoreError
+from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import UlidSource
 from weft.ledger import codeblocks, compactions, facts_file, sessions, stats, usage, verifying
@@ -32,6 +33,7 @@ from weft.ledger.model import (
     HeadMove,
     Message,
     NewError,
+    Point,
     RecordedTurn,
     Session,
     StoredContent,
@@ -61,7 +63,7 @@ from weft.ledger.threads import (
 )
 from weft.ledger.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
 from weft.ledger.verifying import Problem
-from weft.store.facts import LEDGER_SCOPE
+from weft.store.facts import LEDGER_SCOPE, ContentHead, checked_pieces
 from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
@@ -96,9 +98,10 @@ class Ledger:
 
     def close(self) -> None:
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
-        if self._desk.held:
+        try:
             give_up(self._desk)
-        self._store.close()
+        finally:
+            self._store.close()
 
     @property
     def path(self) -> str:
@@ -237,12 +240,18 @@ class Ledger:
         return StoredContent(stored.ref.hex(), row)
 
     def read_content(self, ref: str) -> Iterator[bytes]:
-        """A content's bytes in pieces of at most 1 MiB, checked against its reference."""
+        """A content's bytes in pieces of at most 1 MiB, checked against its reference. Each piece is read in a moment
+        of its own: whoever stops half-way holds nobody up."""
         with self._store.read() as txn:
             n = txn.facts.find_content(bytes.fromhex(ref)) if is_digest(checked_text(ref, "reference")) else None
             if n is None:
                 raise NotFound("content", ref)
-            yield from txn.facts.stream_content(n)
+            head = txn.facts.content_head(n)
+        return checked_pieces(head, partial(self._content_piece, head))
+
+    def _content_piece(self, head: ContentHead, idx: int) -> bytes:
+        with self._store.read() as txn:
+            return txn.facts.content_piece(head, idx)
 
     # --- sessions -----------------------------------------------------------------------------------------------
 
@@ -268,21 +277,20 @@ class Ledger:
 
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
-        turn, event, source = self._fork_point(at)
-        made = sessions.fork(self._desk, turn, event, label, session or source, persona)
+        point = self.point(at)
+        made = sessions.fork(self._desk, point.turn_id, point.event_id, label, session or point.session, persona)
         return self.session(made)
-
-    def _fork_point(self, at: str) -> tuple[str, str | None, str | None]:
-        with self._store.read() as txn:
-            spot = self._resolve(txn, at)
-            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
-            return spot.turn.id, event, spot.session
 
     def move_head(
         self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
     ) -> Session:
-        """Compare and swap: move the head if it stands at `expected`, else HeadMoved."""
-        return self._move(session, new, expected, MoveReason.MOVE, reason)
+        """Compare and swap: move the head, if it stands at `expected`, to a turn or to an event inside one, by their
+        ids; else HeadMoved."""
+        event = None
+        if isinstance(new, str) and is_digest(new):
+            point = self.point(new)
+            new, event = point.turn_id, point.event_id
+        return self._move(session, new, expected, MoveReason.MOVE, reason, event)
 
     def reset_session(
         self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
@@ -378,6 +386,13 @@ class Ledger:
         with self._store.read() as txn:
             return self._resolve(txn, name).turn.id
 
+    def point(self, name: str) -> Point:
+        """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
+            return Point(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
+
     def _resolve(self, txn: ReadTxn, name: str) -> Spot:
         return resolve(txn, name, self._parse_time)
 
@@ -431,7 +446,7 @@ class Ledger:
                 return context_of_turn(txn, self._resolve(txn, turn).turn)
             row = require(txn, session or "main")
             head = None if row.head is None else load_turn(txn.sql, row.head)
-            compaction = compaction_for(row, head)
+            compaction = compaction_for(row, head, row.head_events)
             return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
 
     def children(self, turn: str) -> list[Turn]:
@@ -511,24 +526,16 @@ class Ledger:
         self._store.catch_up()
         codeblocks.catch_up(self._store)
 
-    def export_facts(self, target: str | Path | Any) -> int:
+    def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
+        lines = facts_file.export_lines(self._store, progress)
         if hasattr(target, "write"):
-            return _write_lines(target, facts_file.export_lines(self._store))
+            return facts_file.write_lines(target, lines)
         path = checked_path(target, "target")
         try:
-            return self._export_to(path)
+            return facts_file.write_new(path, lines)
         except OSError as error:
             raise path_error(path, error) from error
-
-    def _export_to(self, path: Path) -> int:
-        if path.exists():
-            raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
-        aside = path.with_name(path.name + ".partial")
-        with aside.open("wb") as out:
-            count = _write_lines(out, facts_file.export_lines(self._store))
-        aside.rename(path)
-        return count
 
     def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
         """Bring facts in from a file of JSON lines; known ones are passed over."""
@@ -540,13 +547,14 @@ class Ledger:
                 raise path_error(path, error) from error
             with file:
                 return self.import_facts(file, progress=progress)
-        brought = facts_file.import_lines(self._store, _limited_lines(source), progress)
+        brought = facts_file.import_lines(self._store, facts_file.limited_lines(source), progress)
         if facts_file.views_are_stale(self._store):
             self.rebuild()
         return brought
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
-        """Copy a consistent state to a new file while readers and writers go on."""
+        """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
+        a replica id of its own."""
         path = checked_path(target, "target")
         try:
             self._store.backup(path, progress)
@@ -585,16 +593,3 @@ def _checked_chunks(chunks: Iterable[Any]) -> Iterator[bytes]:
         if not isinstance(chunk, bytes | bytearray | memoryview):
             raise InvalidInput(f"a chunk of content is {type(chunk).__name__}", "give bytes")
         yield bytes(chunk)
-
-
-def _write_lines(out: Any, lines: Iterable[bytes]) -> int:
-    count = 0
-    for line in lines:
-        out.write(line + b"\n")
-        count += 1
-    return count
-
-
-def _limited_lines(file: Any) -> Iterator[bytes]:
-    while line := file.readline(facts_file.LINE_LIMIT + 2):
-        yield line

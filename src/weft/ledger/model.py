@@ -187,8 +187,9 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 
 def repeated_id(native: str, earlier: int) -> str:
-    """A call id with how many calls of its turn carried it before; providers repeat them."""
-    return f"{native}~{earlier + 1}" if earlier else native
+    """A call id with how many calls of its turn carried it before; providers repeat them. One that has a `~` itself is
+    always numbered, so that no two calls of a turn are spelled alike."""
+    return f"{native}~{earlier + 1}" if earlier or "~" in native else native
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -274,6 +275,15 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     version: str | None = None
     agent: str | None = None
     metadata: Any = None
+
+
+class Point(Struct, frozen=True, gc=False, kw_only=True):
+    """Where a name leads: a turn, or an event inside one, which is the `number`th of its events, counted from 1."""
+
+    turn_id: str
+    event_id: str | None = None
+    number: int | None = None
+    session: str | None = None
 
 
 class HeadMove(Struct, frozen=True, gc=False, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
 
 from weft.kernel.enums import SessionStatus, TurnType
 from weft.kernel.errors import HeadMoved, NotApplicable, NotFound
@@ -14,6 +13,7 @@ from weft.ledger.draft import DEFAULT_AGENT, Draft
 from weft.ledger.rows import SessionRow, TurnRow
 from weft.ledger.runs import event_at
 from weft.store.facts import LEDGER_SCOPE
+from weft.store.port import Sql
 
 
 class Place(Struct, frozen=True):
@@ -25,9 +25,6 @@ class Place(Struct, frozen=True):
     compaction: str | UnsetType
     scope: int
     depth: int
-
-    def with_session(self, session: SessionRow) -> Place:
-        return replace(self, session=session)
 
 
 def find_place(
@@ -47,11 +44,12 @@ def find_place(
     free = free or retried
     at = session.head if session is not None and not free else (None if pinned is UNSET else pinned)
     row = None if at is None else load_parent(draft, at)
+    events = session.head_events if session and not free else None
     return Place(
         session,
         row,
-        UNSET if row is None else fork_point(draft, row, session.head_events if session and not free else None),
-        compaction_for(session, row),
+        UNSET if row is None else fork_point(draft, row, events),
+        compaction_for(session, row, events),
         _scope(draft, row),
         row.depth + 1 if row else 1,
     )
@@ -62,9 +60,15 @@ def _failed_after(draft: Draft, session: SessionRow | None, parent: str | UnsetT
     turn = draft.view.find_turn(parent) if session is not None and isinstance(parent, str) else None
     while session is not None and turn is not None and turn.status == "failed":
         if turn.parent == session.head:
-            return True
+            return grew_at(draft.sql, turn) == session.head_events
         turn = None if turn.parent is None else draft.view.find_turn(turn.parent)
     return False
+
+
+def grew_at(sql: Sql, turn: TurnRow) -> int | None:
+    """After how many of its parent's events a turn begins; None: after all of them."""
+    row = sql.one("SELECT parent_events FROM segment WHERE n = ? AND base = ?", (turn.segment, turn.depth))
+    return row[0] if row else None
 
 
 def load_parent(draft: Draft, turn: str) -> TurnRow:
@@ -81,13 +85,14 @@ def fork_point(draft: Draft, turn: TurnRow, events: int | None) -> ForkPoint:
     return ForkPoint(turn.id, event_at(draft.txn.facts, turn, events - 1))
 
 
-def compaction_for(session: SessionRow | None, parent: TurnRow | None) -> str | UnsetType:
-    """What a session chose, else what its parent ran under; a compaction turn puts itself into effect."""
+def compaction_for(session: SessionRow | None, parent: TurnRow | None, events: int | None) -> str | UnsetType:
+    """What a session chose, else what its parent ran under; a compaction turn puts itself into effect once its first
+    event, the start, has been followed by the summary."""
     if session is not None and session.compaction is not None:
         return session.compaction or UNSET
     if parent is None:
         return UNSET
-    if parent.type == TurnType.COMPACTION:
+    if parent.type == TurnType.COMPACTION and events != 1:
         return parent.id
     return parent.compaction or UNSET
 

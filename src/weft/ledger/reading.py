@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -30,10 +30,10 @@ from weft.ledger.sessions import agent_names
 from weft.ledger.values import json_of, name_of, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.sightings import IN_PIECES
-from weft.store.port import ReadTxn, Row
+from weft.store.port import ReadTxn
 
 T = TypeVar("T")
-_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
+MESSAGE_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
 _FROM = "FROM message m LEFT JOIN content c ON c.n = m.text WHERE m.segment = ? AND m.depth BETWEEN ? AND ?"
 _MAIN = "AND (m.list IS NULL OR m.list = 'main')"
 _ORDER = "ORDER BY m.depth, m.seq"
@@ -48,7 +48,7 @@ class Placed(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
     """The messages of a range of one segment."""
-    return _to_messages(txn, segment, txn.sql.all(f"SELECT {_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
+    return to_messages(txn, segment, txn.sql.each(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
 
 
 def placed_messages(
@@ -56,22 +56,27 @@ def placed_messages(
 ) -> list[Placed]:
     """One turn's messages with their positions; with `events` only what so many of its events brought."""
     which = _MAIN if main_only else ""
-    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
+    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
-    messages = _to_messages(txn, segment, [row[1:] for row in rows])
+    messages = to_messages(txn, segment, [row[1:] for row in rows])
     return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
 
 
-def _to_messages(txn: ReadTxn, segment: int, rows: list[Row]) -> list[Message]:
-    """Most messages are one text and nothing more; those are made here, in one loop."""
-    made = []
+def to_messages(txn: ReadTxn, segment: int, rows: Iterable[Sequence[Any]]) -> list[Message]:
+    """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop
+    that the reading bar rests on."""
+    made: list[Message] = []
     for id, role, seq, at, source, depth, ref, salt, data in rows:
         if data is None:
             made.append(_to_message(txn, segment, depth, seq))
-        elif sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
+            continue
+        if sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
             raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
-        else:
-            made.append(Message(id, role, (TextPart(bytes_text(data)),), seq, at, source))
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = bytes_text(data)
+        made.append(Message(id, role, (TextPart(text),), seq, at, source))
     return made
 
 
@@ -147,7 +152,7 @@ def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arr
     if not turns:
         return
     segment, span = turns[0].segment, (turns[0].segment, turns[0].depth, turns[-1].depth)
-    rows = txn.sql.all(f"SELECT m.position, {_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
+    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
     calls = [
         CallRow(*row)
         for row in txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth, seq", span)
@@ -158,7 +163,7 @@ def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arr
     for turn in turns:
         events = last_events if turn is turns[-1] else None
         shown = [row for row in messages_at.get(turn.depth, ()) if events is None or row[0] < events]
-        messages = _to_messages(txn, segment, [row[1:] for row in shown])
+        messages = to_messages(txn, segment, [row[1:] for row in shown])
         seen = [_as_of(call, events, arrived) for call in calls_at.get(turn.depth, ())]
         yield Leaf(
             turn,

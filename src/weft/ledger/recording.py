@@ -22,6 +22,7 @@ from weft.ledger.model import (
     as_usage,
 )
 from weft.ledger.places import Place, ensure_session, find_place
+from weft.ledger.preparing import Preparation
 from weft.ledger.scribe import Scribe, Setting, as_setting
 from weft.ledger.weights import expected_scope, weigh
 
@@ -68,6 +69,12 @@ class WholeTurn:
         asked = (model, provider, params, tools_spec, finish_reason)
         self.asks_model = bool(self.response) or any(given is not None for given in asked)
         self.weight = weigh([*self.messages, *self.response], self.calls)
+
+    def prepared(self, ready: Preparation) -> Preparation:
+        ready.messages(self.messages)
+        ready.messages(self.response)
+        ready.calls(self.calls)
+        return ready
 
     def write(self, scribe: Scribe) -> tuple[str | None, str]:
         """All its events after the first. Returns the response message's id and the digest."""
@@ -133,12 +140,13 @@ def record_turn(
     patience = Patience(desk, wait, ttl)
     if turn.weight.large:
         desk.put_large(turn.weight.large, expected_scope(desk, session, parent))
+    ready = turn.prepared(desk.prepare(session, parent))
 
     def work(draft: Draft) -> RecordedTurn:
         place = _place(draft, turn, session, parent, expected, patience)
         return _write_whole(draft, turn, place)
 
-    return patience.keep_trying(lambda: desk.write(work, turn.weight.size))
+    return patience.keep_trying(lambda: desk.write(work, turn.weight.size, ready))
 
 
 def _place(

@@ -5,12 +5,12 @@ A projector loads or makes them, events change them, and each is written once pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from weft.store.buffer import Insert
 from weft.store.port import Sql
 
 
@@ -167,6 +167,11 @@ class SessionRow(Struct, gc=False):
     told: int | None = None
     seen: bytes | None = None
 
+    @property
+    def indexed(self) -> tuple[object, ...]:
+        """What other indexes than that of its id hold of it."""
+        return self.label, self.status, self.head_segment
+
 
 class HistoryRow(Struct, gc=False):
     session: int
@@ -183,30 +188,28 @@ class HistoryRow(Struct, gc=False):
 
 
 class Table:
-    """One view table: the SQL that reads, adds and changes its rows, made once from the record's fields."""
+    """One view table: how its rows are read, added and changed, made once from the record's fields.
+
+    `key` are its first columns, which name a row; `fixed` are those that never change.
+    """
 
     def __init__(self, name: str, record: type[Struct], key: Sequence[str], fixed: Sequence[str] = ()) -> None:
         columns = record.__struct_fields__
-        named = ", ".join(columns)
-        self.name, self.record, self.columns = name, record, named
-        self.select = f"SELECT {named} FROM {name}"
-        self.insert = f"INSERT INTO {name}({named}) VALUES ({', '.join('?' * len(columns))})"
-        rest = [column for column in columns if column not in key and column not in fixed]
-        self.update = (
-            f"UPDATE {name} SET {', '.join(f'{c} = ?' for c in rest)} WHERE {' AND '.join(f'{c} = ?' for c in key)}"
-        )
-        places = {column: i for i, column in enumerate(columns)}
-        self._order = [places[column] for column in (*rest, *key)]
+        self.name, self.record = name, record
+        self._key, self._fixed = key, fixed
+        self.select = f"SELECT {', '.join(columns)} FROM {name}"
+        self._new = Insert(name, columns)
+        self._changed = Insert(name, columns, key, [c for c in columns if c not in key and c not in fixed])
 
-    def add(self, sql: Sql, rows: Sequence[Struct]) -> None:
-        if len(rows) == 1:
-            sql.run(self.insert, astuple(rows[0]))
-        elif rows:
-            sql.run_many(self.insert, map(astuple, rows))
+    def add(self, sql: Sql, rows: Iterable[Struct]) -> None:
+        sql.add(self._new, [astuple(row) for row in rows])
 
-    def change(self, sql: Sql, row: Struct) -> None:
-        values = astuple(row)
-        sql.run(self.update, [values[i] for i in self._order])
+    def change(self, sql: Sql, rows: Iterable[Struct]) -> None:
+        sql.add(self._changed, [astuple(row) for row in rows])
+
+    def excepting(self, *fixed: str) -> Table:
+        """The same table, for changes that leave these columns alone, too: their indexes are not touched."""
+        return Table(self.name, self.record, self._key, (*self._fixed, *fixed))
 
 
 TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent"))
@@ -214,6 +217,7 @@ MESSAGE = Table("message", MessageRow, ("segment", "depth", "seq"))
 CALL = Table("tool_call", CallRow, ("segment", "depth", "seq"))
 _BORN_WITH = ("id", "persona", "routing", "origin")
 SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
+MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
 HISTORY = Table("history", HistoryRow, ("session", "k"))
 
 
@@ -265,6 +269,3 @@ class RowMemory:
 
 def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
     return sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
-
-
-Values = tuple[Any, ...]

@@ -98,12 +98,19 @@ def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | Non
             at_turn=row.id,
             from_branch=origin.id if origin else UNSET,
         )
-        if origin is not None and origin.compaction is not None and origin.head == row.id:
+        if origin is not None and origin.compaction is not None and _passes_on_choice(draft, origin, row, event):
             stream_of(draft, session).add(CompactionChosen, compaction=origin.compaction or None)
         draft.seal()
         return session.id
 
     return desk.write(work)
+
+
+def _passes_on_choice(draft: Draft, origin: SessionRow, turn: TurnRow, event: str | None) -> bool:
+    """A compaction that was chosen fits a fork that begins just where its origin stands; none at all fits all of it."""
+    if origin.head != turn.id or not origin.compaction:
+        return origin.head == turn.id
+    return _pinned(turn, event) == (head_event(draft.txn.facts, turn, origin.head_events) or UNSET)
 
 
 def move_head(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
-from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed
+from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed, WeftError
 from weft.kernel.fields import EventRef, RequestInput
 from weft.ledger.arguments import checked_text
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
@@ -29,10 +29,10 @@ WEIGHTLESS = Weight(0, ())
 class OpenCall:
     """A tool call that waits for its outcome."""
 
-    __slots__ = ("call_id", "correlation", "event")
+    __slots__ = ("call_id", "correlation", "event", "native")
 
-    def __init__(self, event: str, call_id: str, correlation: str) -> None:
-        self.event, self.call_id, self.correlation = event, call_id, correlation
+    def __init__(self, event: str, call_id: str, correlation: str, native: str) -> None:
+        self.event, self.call_id, self.correlation, self.native = event, call_id, correlation, native
 
 
 class TurnWriter:
@@ -42,19 +42,15 @@ class TurnWriter:
         self._desk, self._lease, self._actor, self._scope = desk, lease, actor, place.scope
         self.id = turn
         self.session = place.session.label if place.session else None
-        self._head = place.session.head if place.session else None
+        self._head = (place.session.head, place.session.head_events) if place.session else None
         self._correlation: str | None = None
         self._request: str | None = None
         self._message: str | None = None
         self._response_event: str | None = None
         self._calls: dict[str, OpenCall] = {}
         self._named: dict[str, int] = {}
+        self._given_out: set[str] = set()
         self._ended = False
-
-    @property
-    def lease_key(self) -> int:
-        """Under which number the ledger holds this turn's lease."""
-        return self._lease.session
 
     def __enter__(self) -> TurnWriter:
         return self
@@ -64,7 +60,7 @@ class TurnWriter:
             return
         try:
             self.interrupt("canceled") if error is None else self.fail(f"{type(error).__name__}: {error}")
-        except (LeaseLost, TurnClosed):  # somebody else has ended it; what happened inside matters more
+        except WeftError:  # it has ended already, or cannot be written to; what happened inside matters more
             if error is None:
                 raise
 
@@ -147,15 +143,14 @@ class TurnWriter:
         def step(scribe: Scribe) -> OpenCall:
             correlation = self._correlation or scribe.draft.ulids.mint()
             event, call_id = scribe.call(call, correlation, requested_by=self._response_event, message=self._message)
-            return OpenCall(event, call_id, correlation)
+            return OpenCall(event, call_id, correlation, native)
 
-        opened = self._step(step)
         native = str(call.id)
+        opened = self._step(step)
         earlier = self._named[native] = self._named.get(native, -1) + 1
         key = repeated_id(native, earlier)
-        while key in self._calls:
-            key += "~"
         self._calls[key] = opened
+        self._given_out.add(key)
         return key
 
     def tool_result(
@@ -168,10 +163,10 @@ class TurnWriter:
         spawned_session: str | None = None,
         duration_ms: int | None = None,
     ) -> None:
-        """A tool ended."""
-        opened = self._calls.get(checked_text(call, "tool call"))
-        if opened is None:
-            raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
+        own id where that is not another call's."""
+        key = self._key_of(checked_text(call, "tool call"))
+        opened = self._calls[key]
         if spawned_session is not None:
             checked_label(spawned_session, "spawned session")
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
@@ -188,7 +183,17 @@ class TurnWriter:
             scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
         self._step(step, weigh((), (outcome,)))
-        del self._calls[call]
+        del self._calls[key]
+
+    def _key_of(self, call: str) -> str:
+        """What was given out for one call never means another, also after its result."""
+        key = call.removeprefix(f"{self.id}:")
+        if key in self._calls:
+            return key
+        found = [name for name, opened in self._calls.items() if opened.native == key]
+        if not found or key in self._given_out:
+            raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        return found[0]
 
     def renew(self) -> None:
         """Say that this writer is alive, while a model or a tool takes its time."""
@@ -257,7 +262,7 @@ class TurnWriter:
             scribe, turn = self._scribe(draft)
             digest = step(scribe, turn)
             row = self._session_row(draft)
-            moved = row is not None and moves and row.head == self._head
+            moved = row is not None and moves and (row.head, row.head_events) == self._head
             if moved and row is not None:
                 move_with_turn(draft, row.id, self.id)
             release(draft, self._lease)
@@ -274,7 +279,7 @@ class TurnWriter:
 
         ended = self._desk.write(work)
         self._ended = True
-        self._desk.held.pop(self._lease.session, None)
+        self._desk.let_go(self._lease.session)
         return ended
 
     def _session_row(self, draft: Draft) -> SessionRow | None:
@@ -331,8 +336,7 @@ def begin_turn(
         )
         lease = take(draft, row.n if row else -draft.view.turn(turn).n, epoch, owner, turn)
         draft.seal()
+        desk.hold(lease.session, turn)
         return TurnWriter(desk, turn, lease, actor, place)
 
-    writer = patience.keep_trying(lambda: desk.write(work))
-    desk.held[writer.lease_key] = writer.id
-    return writer
+    return patience.keep_trying(lambda: desk.write(work))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
 from weft.kernel.canonical import is_canonical
@@ -23,7 +22,7 @@ from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.store.facts import KEY_BYTES, LACKS, FactReader
+from weft.store.facts import FORMER, KEY_BYTES, LACKS, FactReader
 from weft.store.port import ReadTxn, Row, Sql, Store, WriteTxn
 
 Progress = Callable[[str, int, int], None]
@@ -168,9 +167,12 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
     with store.read() as txn:
         end, chain = txn.facts.tip().n, txn.facts.chain_at(receipt.n)
         digest = txn.facts.find_event(bytes.fromhex(receipt.digest))
+        former = txn.sql.one("SELECT value FROM local WHERE key = ?", (FORMER + receipt.replica,))
     where = f"{receipt.replica}/{receipt.n}"
-    if receipt.replica != store.replica:
+    if receipt.replica != store.replica and former is None:
         yield Problem("receipt", where, f"this ledger is replica {store.replica}")
+    elif former is not None and receipt.n > int(former[0]):
+        yield Problem("receipt", where, f"this ledger went on as another replica after event {former[0]}")
     elif receipt.n > end:
         yield Problem("receipt", where, f"the log ends at event {end}: it was cut or rolled back")
     elif chain is None or chain.hex() != receipt.log:
@@ -379,12 +381,3 @@ def _apply(sql: Sql, facts: FactReader, scratch: Sql, until: int) -> int:
                 sql.run(f"INSERT INTO {table} VALUES ({', '.join('?' * len(computed))})", computed)
         changed += len(differences)
     return changed
-
-
-def kinds_of(facts: FactReader) -> dict[str, int]:
-    """How many events of each kind there are."""
-    counts: dict[str, int] = {}
-    for _, line in facts.lines():
-        kind = orjson.loads(line)["kind"]
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts

@@ -9,8 +9,9 @@ filled in batches, up to a watermark, and whoever looks something up scans the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -19,20 +20,24 @@ from weft.kernel.contents import (
     BINARY,
     MAX_CONTENT_BYTES,
     ROW_BYTES,
-    SALT_BYTES,
     ContentHasher,
+    Prepared,
+    Salts,
     TextCheck,
     content_ref,
+    prepare,
     readable,
     rows_of,
 )
 from weft.kernel.errors import ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
+from weft.store.buffer import Insert
 
 if TYPE_CHECKING:
     from weft.kernel.imported import ImportSecret
     from weft.store.port import Sql
 
 KEY_BYTES = 8
+A_FEW, ASKED_AT_ONCE = 8, 64
 HELD_AT_ONCE = 256
 LEDGER_SCOPE = 0
 """The ledger's own contents; below it, one scope for each origin that was imported from."""
@@ -40,11 +45,25 @@ UNDIGESTED = 256
 """An imported content up to this size is found by its reference alone, which its bytes determine."""
 LACKS = "lacks:"
 """Local state: a row per content that came events name and that did not come with them."""
+FORMER = "former:"
+"""Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
+LOG = Insert("log", ("n", "count", "at", "chain", "contents", "events"))
+LOOKUP_EVENT = Insert("lookup_event", ("key", "n"), ("key", "n"))
+LOOKUP_CONTENT = Insert("lookup_content", ("key", "n"), ("key", "n"))
+LOOKUP_BYTES = Insert("lookup_bytes", ("scope", "key", "n"), ("scope", "key", "n"))
+CONTENT = Insert("content", ("n", "scope", "ref", "salt", "digest", "size", "shown", "bytes"))
+
+
+Key = tuple[int, bytes]
+"""A content's scope and the plain digest of its bytes: equal ones are one content."""
 
 
 class Tip(Struct, frozen=True, gc=False):
+    """Where the log ends, and the highest content number that anything up to there may refer to."""
+
     n: int
     chain: bytes
+    contents: int = 0
 
 
 class LogRow(Struct, frozen=True, gc=False):
@@ -80,6 +99,15 @@ class ContentRow(Struct, frozen=True, gc=False):
     data: bytes | None
 
 
+class ContentHead(Struct, frozen=True, gc=False):
+    """A content without its bytes."""
+
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
+
+
 def blob(value: object) -> bytes:
     """A stored value that must be bytes: of a damaged row's number, `bytes` would make so many zeros."""
     if isinstance(value, bytes):
@@ -97,8 +125,8 @@ class FactReader:
         self._held: dict[int, bytes] = {}
 
     def tip(self) -> Tip:
-        row = self.sql.one("SELECT n, chain FROM log ORDER BY n DESC LIMIT 1")
-        return Tip(row[0], blob(row[1])) if row else Tip(0, GENESIS)
+        row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
+        return Tip(row[0], blob(row[1]), row[2]) if row else Tip(0, GENESIS)
 
     def chain_at(self, n: int) -> bytes | None:
         row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
@@ -219,41 +247,59 @@ class FactReader:
         row = self.sql.one("SELECT size FROM content WHERE n = ?", (n,))
         return int(row[0]) if row else 0
 
-    def stream_content(self, n: int) -> Iterator[bytes]:
-        """A content in pieces of at most 1 MiB. The last piece is held back until the whole has been checked."""
+    def content_head(self, n: int) -> ContentHead:
         row = self.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
         if row is None:
             raise ContentMissing(f"number {n}")
-        ref, salt, size = blob(row[0]), blob(row[1]), int(row[2])
-        if size <= ROW_BYTES:
-            yield self.content(n)
-            return
-        hasher, held = ContentHasher(salt), b""
-        for idx in range(-(-size // ROW_BYTES)):
-            part = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (n, idx))
-            if part is None:
-                raise ContentMissing(ref.hex())
-            if held:
-                yield held
-            held = blob(part[0])
-            hasher.feed(held)
-        if hasher.ref() != ref:
-            raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
-        yield held
+        return ContentHead(n, blob(row[0]), blob(row[1]), int(row[2]))
+
+    def content_piece(self, head: ContentHead, idx: int) -> bytes:
+        """One row's worth of a content, not yet checked against its reference."""
+        found = self.sql.one("SELECT bytes FROM content_part WHERE content = ? AND idx = ?", (head.n, idx))
+        if found is None and head.size <= ROW_BYTES:
+            found = self.sql.one("SELECT bytes FROM content WHERE n = ?", (head.n,))
+            if found == (None,) and head.size == 0:
+                return b""
+        if found is None or found[0] is None:
+            raise ContentMissing(head.ref.hex())
+        return blob(found[0])
+
+    def stream_content(self, n: int) -> Iterator[bytes]:
+        """A content in pieces of at most 1 MiB, within this transaction."""
+        head = self.content_head(n)
+        return checked_pieces(head, partial(self.content_piece, head))
+
+
+def checked_pieces(head: ContentHead, piece: Callable[[int], bytes]) -> Iterator[bytes]:
+    """A content in pieces of at most 1 MiB. The last piece is held back until the whole has been checked."""
+    hasher, held = ContentHasher(head.salt), b""
+    for idx in range(-(-head.size // ROW_BYTES) or 1):
+        if idx:
+            yield held
+        held = piece(idx)
+        hasher.feed(held)
+    if hasher.ref() != head.ref:
+        raise FactDamaged("content", head.ref.hex(), "its bytes do not hash to its reference")
+    yield held
 
 
 class Tail:
-    """The contents that the lookup view does not know yet, by scope and plain digest; shared by a store's writers."""
+    """The contents that the lookup view does not know yet, by scope and plain digest; shared by a store's writers.
 
-    LIMIT = 4096
+    `asked` holds what the view said of others, for the length of one commit.
+    """
+
+    LIMIT = 16_384
 
     def __init__(self) -> None:
         self.seen = -1
-        self.by_digest: dict[tuple[int, bytes], Stored] = {}
+        self.by_digest: dict[Key, Stored] = {}
+        self.asked: dict[Key, Stored | None] = {}
 
     def forget(self) -> None:
         self.seen = -1
         self.by_digest.clear()
+        self.asked.clear()
 
     def refresh(self, facts: FactReader) -> None:
         """Take in what other processes put since we last looked."""
@@ -264,41 +310,52 @@ class Tail:
             self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
             self.seen = n
 
+    def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
+        """One question to the view for many contents that will be put."""
+        wanted = [key for key in keys if key not in self.by_digest and key not in self.asked]
+        self.asked.update(dict.fromkeys(wanted))
+        for start in range(0, len(wanted), ASKED_AT_ONCE):
+            some = wanted[start : start + ASKED_AT_ONCE]
+            some += [some[-1]] * ((A_FEW if len(some) <= A_FEW else ASKED_AT_ONCE) - len(some))
+            values = [value for scope, digest in some for value in (scope, digest[:KEY_BYTES])]
+            for scope, digest, n, ref in sql.all(_known_among(len(some)), values):
+                self.asked[scope, bytes(digest)] = Stored(n, bytes(ref))
+
     @property
     def is_long(self) -> bool:
         return len(self.by_digest) > self.LIMIT
 
 
+@cache
+def _known_among(count: int) -> str:
+    return (
+        f"WITH wanted(scope, key) AS (VALUES {','.join(['(?,?)'] * count)})"
+        " SELECT l.scope, c.digest, c.n, c.ref FROM wanted w"
+        " JOIN lookup_bytes l ON l.scope = w.scope AND l.key = w.key JOIN content c ON c.n = l.n"
+    )
+
+
 class FactWriter(FactReader):
     """Facts within one write transaction. One instance serves one caller's work; `flush` puts it into rows."""
 
-    def __init__(self, sql: Sql, tail: Tail, tip: Tip, random_bytes: Callable[[int], bytes], now_ms: int) -> None:
+    def __init__(self, sql: Sql, tail: Tail, tip: Tip, salts: Salts, now_ms: int) -> None:
         super().__init__(sql)
         self._tail, self._tip = tail, tip
-        self._random_bytes, self.now_ms = random_bytes, now_ms
-        self._fresh: dict[tuple[int, bytes], Stored] = {}
-        self._rows: list[tuple[object, ...]] = []
-        self._next = tail.seen + 1
+        self._salts, self.now_ms = salts, now_ms
+        self._fresh: dict[Key, Stored] = {}
+        self._rows: list[tuple[Any, ...]] = []
+        self._next = max(tail.seen, tip.contents) + 1  # a row deleted by hand does not free its number
         self._parts: list[tuple[int, int, bytes]] = []
-        self._salts: list[bytes] = []
 
     def tip(self) -> Tip:
         return self._tip
 
     def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
         """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
-        if len(data) > MAX_CONTENT_BYTES:
-            raise ContentTooLarge(MAX_CONTENT_BYTES)
-        digest = sha256(data).digest()
-        key = (scope, digest)
-        if salt is None:
-            known = self._fresh.get(key) or self._tail.by_digest.get(key) or self._indexed(scope, digest)
-            if known is not None:
-                return known
-            salt = self._salt()
-        stored = self._fresh[key] = Stored(self._next, content_ref(salt, data))
-        self._insert(stored, scope, salt, digest, data)
-        return stored
+        if salt is not None:
+            return self._insert(prepare(data, salt), scope)
+        key = (scope, sha256(data).digest())
+        return self._known(key) or self._insert(prepare(data, self._salts.draw()), scope)
 
     def put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
         """The same bytes of one origin are one content in every ledger that shares the secret."""
@@ -312,53 +369,56 @@ class FactWriter(FactReader):
         n = self._named(ref)
         if n is not None:
             return Stored(n, ref)
-        if len(data) > MAX_CONTENT_BYTES:
-            raise ContentTooLarge(MAX_CONTENT_BYTES)
-        stored = self._fresh[key] = Stored(self._next, ref)
-        self._insert(stored, scope, salt, digest if len(data) > UNDIGESTED else b"", data)
+        content = Prepared(data, digest if len(data) > UNDIGESTED else b"", salt, ref, readable(data))
+        stored = self._fresh[key] = self._place(content, scope)
         return stored
 
     def _named(self, ref: bytes) -> int | None:
         """One that the lookup view knows by its reference."""
-        row = self.sql.one(
-            "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?",
-            (ref[:KEY_BYTES], ref),
-        )
-        return int(row[0]) if row else None
+        for (n,) in self.sql.all("SELECT n FROM lookup_content WHERE key = ?", (ref[:KEY_BYTES],)):
+            if self.sql.one("SELECT 1 FROM content WHERE n = ? AND ref = ?", (n, ref)) is not None:
+                return int(n)
+        return None
 
-    def _salt(self) -> bytes:
-        """Fresh random bytes, drawn for several contents at a time."""
-        if not self._salts:
-            drawn = self._random_bytes(SALT_BYTES * 8)
-            self._salts = [drawn[i : i + SALT_BYTES] for i in range(0, len(drawn), SALT_BYTES)]
-        return self._salts.pop()
+    def put_prepared(self, content: Prepared, scope: int) -> Stored:
+        return self._known((scope, content.digest)) or self._insert(content, scope)
+
+    def _known(self, key: Key) -> Stored | None:
+        tail = self._tail
+        known = self._fresh.get(key) or tail.by_digest.get(key)
+        if known is None:
+            if key not in tail.asked:
+                tail.ask(self.sql, (key,))
+            known = tail.asked[key]
+        return known
+
+    def _insert(self, content: Prepared, scope: int) -> Stored:
+        stored = self._fresh[scope, content.digest] = self._place(content, scope)
+        return stored
+
+    def _place(self, content: Prepared, scope: int) -> Stored:
+        """A row for it, with the next number."""
+        if len(content.data) > MAX_CONTENT_BYTES:
+            raise ContentTooLarge(MAX_CONTENT_BYTES)
+        n, data = self._next, content.data
+        inline: bytes | None = data
+        if len(data) > ROW_BYTES:
+            inline = None
+            self._parts += [(n, idx, part) for idx, part in enumerate(rows_of((data,)))]
+        self._rows.append((n, scope, content.ref, content.salt, content.digest, len(data), content.shown, inline))
+        self._next += 1
+        return Stored(n, content.ref)
 
     def content(self, n: int) -> bytes:
         held = [row[-1] for row in self._rows if row[0] == n and row[-1] is not None]
         if not held:
             parts = [part for content, _, part in self._parts if content == n]
             return b"".join(parts) if parts else super().content(n)
-        return held[0]  # type: ignore[return-value]
-
-    def _indexed(self, scope: int, digest: bytes) -> Stored | None:
-        """Most contents are new, and one probe of the lookup view says so."""
-        for (n,) in self.sql.all("SELECT n FROM lookup_bytes WHERE scope = ? AND key = ?", (scope, digest[:KEY_BYTES])):
-            row = self.sql.one("SELECT ref FROM content WHERE n = ? AND digest = ?", (n, digest))
-            if row is not None:
-                return Stored(n, bytes(row[0]))
-        return None
-
-    def _insert(self, stored: Stored, scope: int, salt: bytes, digest: bytes, data: bytes) -> None:
-        inline: bytes | None = data
-        if len(data) > ROW_BYTES:
-            inline = None
-            self._parts += [(stored.n, idx, part) for idx, part in enumerate(rows_of((data,)))]
-        self._rows.append((stored.n, scope, stored.ref, salt, digest, len(data), readable(data), inline))
-        self._next += 1
+        return bytes(held[0])
 
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
         """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""
-        salt = self._salt()
+        salt = self._salts.draw()
         hasher, text, n = ContentHasher(salt), TextCheck(), self._next
         for idx, part in enumerate(rows_of(chunks)):
             hasher.feed(part)
@@ -374,20 +434,14 @@ class FactWriter(FactReader):
     def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
         """Write the one row of this append; returns the arrival number of its first event."""
         first = self._tip.n + 1
-        self._tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids))
-        self.sql.run(
-            "INSERT INTO log(n, count, at, chain, events) VALUES (?, ?, ?, ?, ?)",
-            (self._tip.n, len(lines), self.now_ms, self._tip.chain, b"\n".join(lines)),
-        )
+        self._tip = tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids), self._next - 1)
+        self.sql.add(LOG, [(tip.n, len(lines), self.now_ms, tip.chain, tip.contents, b"\n".join(lines))])
         return first
 
     def flush(self) -> None:
         """Contents into their rows."""
         if self._rows:
-            self.sql.run_many(
-                "INSERT INTO content(n, scope, ref, salt, digest, size, shown, bytes) VALUES (?,?,?,?,?,?,?,?)",
-                self._rows,
-            )
+            self.sql.add(CONTENT, self._rows)
         if self._parts:
             self.sql.run_many("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", self._parts)
         self._rows, self._parts = [], []
@@ -417,7 +471,7 @@ class LookupView:
         rows = self.facts.log(mark, self.BATCH // 8)
         keys = [(sha256(line).digest()[:KEY_BYTES], n) for row in rows for n, line in enumerate(row.lines(), row.first)]
         if keys:
-            self.sql.run_many("INSERT INTO lookup_event(key, n) VALUES (?, ?) ON CONFLICT DO NOTHING", sorted(keys))
+            self.sql.add(LOOKUP_EVENT, sorted(keys))
             self._mark("lookup_event", rows[-1].n)
         return bool(keys)
 
@@ -430,8 +484,8 @@ class LookupView:
             return False
         refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
         digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest)
-        self.sql.run_many("INSERT INTO lookup_content(key, n) VALUES (?, ?) ON CONFLICT DO NOTHING", refs)
-        self.sql.run_many("INSERT INTO lookup_bytes(scope, key, n) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", digests)
+        self.sql.add(LOOKUP_CONTENT, refs)
+        self.sql.add(LOOKUP_BYTES, digests)
         self._mark("lookup_content", rows[-1][0])
         return True
 

@@ -1,7 +1,8 @@
 """Group commit by leader and follower: whoever comes while a commit is under way shares the next one.
 
 There is no writer thread. A caller that finds nobody leading takes what is waiting (its own work among it) and runs it
-in one transaction; when it is done it wakes those it served and hands the lead to the next in line.
+in one transaction, together with what comes until that is written; then it wakes those it served and hands the lead to
+the next in line.
 """
 
 from __future__ import annotations
@@ -45,15 +46,39 @@ class Job(Generic[T]):
         self._wake.release()
 
 
+class Batch(list[Job[T]]):
+    """The jobs of one commit. Until it is written, those who come meanwhile can still join."""
+
+    def __init__(self, waiting: deque[Job[T]], guard: threading.Condition, limit: int) -> None:
+        super().__init__()
+        self._waiting, self._guard, self._limit, self._weight = waiting, guard, limit, 0
+
+    def join(self) -> list[Job[T]]:
+        """Those who wait, as far as there is room for them; a first one always has."""
+        waiting, joined = self._waiting, list[Job[T]]()
+        if not waiting:
+            return joined
+        with self._guard:
+            while waiting and self._has_room(waiting[0].weight):
+                job = waiting.popleft()
+                self._weight += job.weight
+                self.append(job)
+                joined.append(job)
+        return joined
+
+    def _has_room(self, weight: int) -> bool:
+        return not self or (len(self) < self._limit and self._weight + weight <= MAX_BYTES)
+
+
 class GroupCommit(Generic[T]):
     """`commit` gets a batch of jobs, settles each of them, and is never run twice at once."""
 
-    def __init__(self, commit: Callable[[Sequence[Job[T]]], None]) -> None:
+    def __init__(self, commit: Callable[[Batch[T]], None]) -> None:
         self._commit = commit
         self._guard = threading.Condition(threading.Lock())
         self._waiting: deque[Job[T]] = deque()
         self._led = False
-        self._leader = 0
+        self._leader, self._room = 0, MAX_JOBS
 
     def submit(self, work: T, weight: int = 0) -> Any:
         if self._leader == threading.get_ident():
@@ -89,12 +114,12 @@ class GroupCommit(Generic[T]):
                 self._guard.wait()
 
     def _lead(self, own: Job[T]) -> None:
-        batch: list[Job[T]] = []
+        """Whoever leads is the first in line, so its own work is always in its batch."""
+        batch = Batch(self._waiting, self._guard, self._room)
         self._leader = threading.get_ident()
         try:
-            while not own.settled:
-                batch = self._take()
-                self._commit(batch)
+            batch.join()
+            self._commit(batch)
         except BaseException as error:  # a leader that dies must not leave its followers waiting for ever
             for job in batch:
                 if not job.settled:
@@ -103,18 +128,9 @@ class GroupCommit(Generic[T]):
         finally:
             self._hand_over(batch, own)
 
-    def _take(self) -> list[Job[T]]:
-        with self._guard:
-            batch = [self._waiting.popleft()]
-            weight = batch[0].weight
-            while self._waiting and len(batch) < MAX_JOBS and weight + self._waiting[0].weight <= MAX_BYTES:
-                job = self._waiting.popleft()
-                weight += job.weight
-                batch.append(job)
-            return batch
-
     def _hand_over(self, batch: Sequence[Job[T]], own: Job[T]) -> None:
         self._leader = 0
+        self._room = _room_after(len(batch), len(self._waiting))
         for job in batch:
             if job is not own:
                 job.wake()
@@ -129,3 +145,9 @@ class GroupCommit(Generic[T]):
             self._waiting[0].wake()
         else:
             self._guard.notify_all()
+
+
+def _room_after(served: int, waiting: int) -> int:
+    """How many the next commit takes. Those whom a commit served, if they were several, prepare their next work now:
+    half of all callers at a time, and one half is at the database while the other prepares."""
+    return MAX_JOBS if served <= 1 else min(MAX_JOBS, (served + waiting + 1) // 2)

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 _PROC = Path("/proc")
+NOBODY = "nobody"
+"""Who holds what was held in the origin of a copy."""
 
 
 def process_owner() -> str:
@@ -17,6 +19,8 @@ def process_owner() -> str:
 
 def is_dead(owner: str) -> bool:
     """True only where it is certain; an owner elsewhere, or where the system does not tell, may be alive."""
+    if owner == NOBODY:
+        return True
     machine, pid, started = owner.rsplit("/", 2) if owner.count("/") >= 2 else ("", "", "")
     if not machine or machine != _machine() or not pid.isdigit():
         return False

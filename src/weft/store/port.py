@@ -1,20 +1,22 @@
 """The port between the ledger and a database.
 
 A backend gives transactions and SQL; everything that is the same on every engine (appending, contents, looking up ids)
-is written once, in `weft.store.facts`, over the four verbs of `Sql`. Statements use `?` for values, named tables only,
+is written once, in `weft.store.facts`, over the verbs of `Sql`. Statements use `?` for values, named tables only,
 and nothing that one engine alone understands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
-from weft.store.facts import FactReader, FactWriter, Stored
+from weft.kernel.contents import Prepared
+from weft.store.buffer import Insert
+from weft.store.facts import FactReader, FactWriter, Key, Stored
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -30,11 +32,17 @@ class Sql(Protocol):
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Every row."""
 
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Every row, one at a time; other questions may be asked in between."""
+
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         """A statement without an answer."""
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """The same statement for many rows."""
+
+    def add(self, insert: Insert, rows: Sequence[Row]) -> None:
+        """Rows to be written together with others, before anything else is asked of the database."""
 
 
 class ReadTxn(Struct, frozen=True):
@@ -65,10 +73,15 @@ class Store(Protocol):
     def now_ms(self) -> int:
         """The clock that dates arrivals."""
 
-    def write(self, work: Callable[[WriteTxn], T], weight: int = 0) -> T:
+    def prepare(self, data: bytes) -> Prepared:
+        """A content made ready to be put, without holding anybody up."""
+
+    def write(self, work: Callable[[WriteTxn], T], weight: int = 0, contents: Sequence[Key] = ()) -> T:
         """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
 
-        Concurrent callers share one commit; each is undone alone if its work raises.
+        Concurrent callers share one commit; each is undone alone if its work raises. Work may be run again if the
+        first time did not count. Whether `contents` are known is asked for all callers at once, where it can be said
+        beforehand which ones will be put; others are asked for one by one.
         """
 
     def read(self) -> AbstractContextManager[ReadTxn]:
@@ -90,7 +103,8 @@ class Store(Protocol):
         """What the engine itself finds wrong."""
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        """Copy a consistent state to a new file while readers and writers go on."""
+        """Copy a consistent state to a new file while readers and writers go on. The copy is another ledger: opened for
+        writing, it goes by a replica id of its own."""
 
     def close(self) -> None:
         """Release everything; closing twice is harmless."""

@@ -442,6 +442,7 @@ class StoreContract:
             assert len(copied) > 50
             assert copied == whole[: len(copied)]
             assert_sound(copy)
+            assert copy.replica != store.replica
             copy.close()
 
     def test_a_backup_never_replaces_a_file(self, tmp_path: Path) -> None:
@@ -505,6 +506,18 @@ class LastingStoreContract(StoreContract):
         assert put(again, b"text") == stored
         assert append(again, "b") == 4
         assert_sound(again)
+        again.close()
+
+    def test_the_number_of_a_content_that_events_may_name_is_never_given_again(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        lost = put(store, b"lost")
+        append(store, "a")
+        store.write(lambda txn: txn.sql.run("DELETE FROM content WHERE n = ?", (lost.n,)))
+        store.close()
+        again = self.reopen(store)
+        assert put(again, b"new").n > lost.n
+        with refuses(ContentMissing):
+            ask(again, lambda facts: facts.content(lost.n))
         again.close()
 
     def test_a_reader_never_holds_up_a_writer(self, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class ImportDesk:
             self._keep(draft, self._seeing(draft, session, file), piece, start, [])
             draft.seal()
 
-        self._desk.write(work, len(piece), self.secret)
+        self._desk.write(work, len(piece), secret=self.secret)
 
     def _keep(self, draft: Draft, seeing: Seeing, piece: bytes, start: int, contents: list[tuple[str, bytes]]) -> None:
         self._see(draft, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)

@@ -19,6 +19,7 @@ from weft.ledger.rows import (
     CALL,
     HISTORY,
     MESSAGE,
+    MOVED_SESSION,
     SESSION,
     TURN,
     CallRow,
@@ -57,6 +58,7 @@ class Projector:
         self.changed_turns: dict[str, TurnRow] = {}
         self.new_sessions: list[SessionRow] = []
         self.changed_sessions: dict[str, SessionRow] = {}
+        self._indexed: dict[str, tuple[object, ...]] = {}
         self.calls: dict[bytes, CallRow] = {}
         self.new_calls: list[CallRow] = []
         self.messages: list[MessageRow] = []
@@ -101,6 +103,8 @@ class Projector:
             if aside is not None:
                 aside(self, moment, event)
             return
+        if session.id not in self.changed_sessions:
+            self._indexed[session.id] = session.indexed
         if handler is not None:
             handler(self, moment, event)
         session.last_event = moment.event_id
@@ -218,36 +222,45 @@ class Projector:
             TURN.add(sql, self.new_turns)
             for row in self.new_turns:
                 self.changed_turns.pop(row.id, None)
-        for row in self.changed_turns.values():
-            TURN.change(sql, row)
-        MESSAGE.add(sql, self.messages)
-        for message in self.changed_messages:
-            MESSAGE.change(sql, message)
-        self._flush_calls()
-        if self.new_sessions:
-            SESSION.add(sql, self.new_sessions)
-            for new in self.new_sessions:
-                self.changed_sessions.pop(new.id, None)
-        for session in self.changed_sessions.values():
-            SESSION.change(sql, session)
-        HISTORY.add(sql, self.history)
-        for written in (self.new_turns, self.new_sessions, self.messages, self.changed_messages, self.history):
-            written.clear()
-        self.changed_turns.clear()
-        self.changed_sessions.clear()
+            self.new_turns.clear()
+        if self.changed_turns:
+            TURN.change(sql, self.changed_turns.values())
+            self.changed_turns.clear()
+        if self.messages:
+            MESSAGE.add(sql, self.messages)
+            self.messages.clear()
+        if self.changed_messages:
+            MESSAGE.change(sql, self.changed_messages)
+            self.changed_messages.clear()
+        if self.calls:
+            self._flush_calls()
+        self._flush_sessions()
         if not keep:
             self.memory.shrink()
 
     def _flush_calls(self) -> None:
-        if not self.calls:
-            return
-        CALL.add(self.sql, self.new_calls)
-        for row in self.new_calls:
-            del self.calls[row.event]
-        for row in self.calls.values():
-            CALL.change(self.sql, row)
-        self.calls.clear()
-        self.new_calls.clear()
+        if self.new_calls:
+            CALL.add(self.sql, self.new_calls)
+            for row in self.new_calls:
+                del self.calls[row.event]
+            self.new_calls.clear()
+        if self.calls:
+            CALL.change(self.sql, self.calls.values())
+            self.calls.clear()
+
+    def _flush_sessions(self) -> None:
+        if self.new_sessions:
+            SESSION.add(self.sql, self.new_sessions)
+            for row in self.new_sessions:
+                self.changed_sessions.pop(row.id, None)
+            self.new_sessions.clear()
+        for session in self.changed_sessions.values():
+            moved = session.indexed == self._indexed.get(session.id)
+            (MOVED_SESSION if moved else SESSION).change(self.sql, (session,))
+        self.changed_sessions.clear()
+        if self.history:
+            HISTORY.add(self.sql, self.history)
+            self.history.clear()
 
     def number(self, ref: str | UnsetType) -> int | None:
         return None if ref is UNSET else self.contents.number(ref)

@@ -121,7 +121,8 @@ def move_head(
     elsewhere = turn is None or turn.id != session.head
     if session.head is not None and elsewhere and (turn is None or turn.parent != session.head):
         _depart(view, session, session.head_segment, session.head_depth)
-        session.compaction = None if session.compaction else session.compaction
+    if session.compaction and not _goes_on(view, session, turn, events):
+        session.compaction = None
     session.head = turn.id if turn else None
     session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
     session.head_events = events
@@ -136,6 +137,14 @@ def move_head(
         )
     )  # fmt: skip
     session.moves += 1
+
+
+def _goes_on(view: Projector, session: SessionRow, turn: TurnRow | None, events: int | None) -> bool:
+    """Does the thread hold, at its new place, what it held so far and more? Then a choice made for it still fits."""
+    if turn is None or turn.id == session.head:
+        return turn is not None and events == session.head_events
+    row = view.sql.one("SELECT parent_events FROM segment WHERE n = ? AND base = ?", (turn.segment, turn.depth))
+    return turn.parent == session.head and (row[0] if row else None) == session.head_events
 
 
 def _depart(view: Projector, session: SessionRow, segment: int | None, depth: int | None) -> None:

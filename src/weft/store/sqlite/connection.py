@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import apsw
 
 from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
+from weft.store.buffer import WriteBuffer
 
 READ_WRITE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 READ_ONLY = apsw.SQLITE_OPEN_READONLY
@@ -18,32 +21,57 @@ CHECKPOINT_PAGES = 4_000
 
 
 class SqliteSql:
-    """The port's four verbs on one connection."""
+    """The port's verbs on one connection. Whoever reads or writes finds every row that was added before."""
 
-    __slots__ = ("_execute", "_execute_many", "connection")
+    __slots__ = ("_execute", "_execute_many", "add", "buffer", "connection")
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
+        self.buffer = WriteBuffer(connection.execute)
+        self.add = self.buffer.add
         self._execute = connection.execute
         self._execute_many = connection.executemany
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+            self.buffer.put_down()
         try:
             return self._execute(sql, values).fetchone()
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+            self.buffer.put_down()
         try:
             return self._execute(sql, values).fetchall()
         except UnicodeDecodeError as error:
             raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
 
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        if self.buffer.waiting:
+            self.buffer.put_down()
+        try:
+            yield from self._execute(sql, values)
+        except UnicodeDecodeError as error:
+            raise apsw.CorruptError(f"a text is not UTF-8: {error}") from error
+
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self.buffer.make_way()
         self._execute(sql, values)
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.buffer.make_way()
         self._execute_many(sql, rows)
+
+
+@lru_cache(maxsize=1024)
+def words_of(sql: str) -> frozenset[str]:
+    """The words of a statement, among them the tables that it asks: rows that wait for others need not be there."""
+    return frozenset(_words(sql))
+
+
+_words = re.compile(r"\w+").findall
 
 
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:

@@ -11,14 +11,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, TypeVar
 
 import apsw
+from msgspec import Struct
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, Prepared, Salts, prepare
 from weft.kernel.errors import (
     ContentTooLarge,
     Damaged,
@@ -31,8 +33,9 @@ from weft.kernel.errors import (
     Unsupported,
 )
 from weft.kernel.ulid import UlidSource
-from weft.store.facts import FactReader, FactWriter, LookupView, Stored, Tail, Tip, local_value
-from weft.store.group_commit import GroupCommit, Job
+from weft.store.buffer import RowsRefused
+from weft.store.facts import FactReader, FactWriter, Key, LookupView, Stored, Tail, Tip, local_value
+from weft.store.group_commit import Batch, GroupCommit, Job
 from weft.store.port import Progress, ReadTxn, WriteTxn
 from weft.store.sqlite.connection import (
     READ_ONLY,
@@ -44,20 +47,34 @@ from weft.store.sqlite.connection import (
     store_error,
     translated,
 )
+from weft.store.sqlite.copies import ensure_free, is_copy, take_new_name, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
-from weft.store.sqlite.migrations import Schema, check_version, migrate, shipped_schema
+from weft.store.sqlite.migrations import Schema, check_version, migrate, refuse_newer, shipped_schema
 
 T = TypeVar("T")
-Work = Callable[[WriteTxn], Any]
+Results = list[tuple[Job["Work"], Any]]
 POLL_SECONDS = 0.02
 CLOSE_LAG = 256
+POOLED_READERS = 8
 SPOOL_BYTES = 4 * 1024 * 1024
 MINTED = ("turn.id", "session.id", "program.id")
+
+
+class Work(Struct, frozen=True):
+    """What one caller wants done, and which contents it will likely put."""
+
+    run: Callable[[WriteTxn], Any]
+    contents: Sequence[Key]
 
 
 def _succeed(results: Sequence[tuple[Job[Any], Any]]) -> None:
     for job, result in results:
         job.succeed(result)
+
+
+def _put_spooled(spool: IO[bytes], scope: int, txn: WriteTxn) -> Stored:
+    spool.seek(0)
+    return txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope)
 
 
 class _SqliteBase:
@@ -70,34 +87,41 @@ class _SqliteBase:
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes, schema: Schema | None) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes
         self._schema = schema or shipped_schema()
-        self._tail = Tail()
+        self._tail, self._salts = Tail(), Salts(random_bytes)
         self._tip: Tip | None = None
         self._serial = 0
         self._version: int | None = None
         self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
         self._pid = os.getpid()
         self._closed = False
-        self._lookups_fill = True
+        self._lookups_fill, self._filling = True, threading.Lock()
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def write(self, work: Callable[[WriteTxn], T], weight: int = 0) -> T:
+    def prepare(self, data: bytes) -> Prepared:
+        return prepare(data, self._salts.draw())
+
+    def write(self, work: Callable[[WriteTxn], T], weight: int = 0, contents: Sequence[Key] = ()) -> T:
         self._refuse_closed()
         if self.read_only:
             raise ReadOnlyLedger(self.path)
-        result: T = self._jobs.submit(work, weight)
+        result: T = self._jobs.submit(Work(work, contents), weight)
         if self._tail.is_long and self._lookups_fill:
             self._fill_lookups()
         return result
 
     def _fill_lookups(self) -> None:
-        """Between appends. What was acknowledged is durable, so a failure here is nobody's: lookups then scan, and
-        `verify` names what is wrong."""
+        """Between appends, by one caller while others go on. What was acknowledged is durable, so a failure here is
+        nobody's: lookups then scan, and `verify` names what is wrong."""
+        if not self._filling.acquire(blocking=False):
+            return
         try:
             self.catch_up()
         except StoreError:
             self._lookups_fill = False
+        finally:
+            self._filling.release()
 
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
         """The caller's chunks are gathered before the writers' lock is taken: they may take their time."""
@@ -108,8 +132,7 @@ class _SqliteBase:
                 if size > MAX_CONTENT_BYTES:
                     raise ContentTooLarge(MAX_CONTENT_BYTES)
                 self._spool(spool, chunk)
-            spool.seek(0)
-            return self.write(lambda txn: txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope), size)
+            return self.write(partial(_put_spooled, spool, scope), size)
 
     def _spool(self, spool: IO[bytes], chunk: bytes) -> None:
         try:
@@ -176,9 +199,9 @@ class _SqliteBase:
     def _committed(self, tip: Tip) -> None:
         """The transaction is durable."""
 
-    def _commit(self, jobs: Sequence[Job[Work]]) -> None:
+    def _commit(self, jobs: Batch[Work]) -> None:
         """One transaction for all of them. Once it is durable every job has succeeded, whatever happens after."""
-        results: list[tuple[Job[Work], Any]] = []
+        results: Results = []
         committing, sql = False, None
         try:
             with self._exclusive():
@@ -209,32 +232,67 @@ class _SqliteBase:
             if not job.settled:
                 job.fail(failure)
 
-    def _run_all(self, sql: SqliteSql, jobs: Sequence[Job[Work]], results: list[tuple[Job[Work], Any]]) -> Tip:
-        tip, undisturbed, alone = self._start(sql), self._tip is not None, len(jobs) == 1
-        for job in jobs:
-            facts = FactWriter(sql, self._tail, tip, self._random_bytes, self._clock.now_ms())
-            self._serial += 1
-            if not alone:
-                sql.run("SAVEPOINT job")
-            try:
-                result = job.work(WriteTxn(sql, facts, undisturbed, self._serial))
-                tip, undisturbed = facts.settle(), True
-                results.append((job, result))
-            except Exception as error:  # any failure of one caller's work is that caller's alone
-                job.fail(self._work_error(error))
-                sql.run("ROLLBACK" if alone else "ROLLBACK TO job")
-                undisturbed = False
-                if alone:
-                    sql.run("BEGIN")
-            if not alone:
-                sql.run("RELEASE job")
-        self._tip = tip if undisturbed else None
+    def _run_all(self, sql: SqliteSql, batch: Batch[Work], results: Results) -> Tip:
+        """Their rows go down together. Should one not fit, all is undone and each goes down alone, to see whose."""
+        batch.join()
+        try:
+            tip, jobs = self._start(sql), list(batch)
+            while jobs:
+                tip = self._run_each(sql, jobs, tip, results)
+                jobs = batch.join()
+            sql.buffer.put_down()
+        except RowsRefused as refused:
+            if not isinstance(refused.__cause__, apsw.ConstraintError):
+                raise refused.__cause__ or refused from None
+            results.clear()
+            self._start_over(sql)
+            tip = self._run_each(sql, [job for job in batch if not job.settled], self._start(sql), results, alone=True)
         return tip
 
+    def _run_each(
+        self, sql: SqliteSql, jobs: Sequence[Job[Work]], tip: Tip, results: Results, alone: bool = False
+    ) -> Tip:
+        self._tail.ask(sql, [key for job in jobs for key in job.work.contents])
+        for job in jobs:
+            facts = FactWriter(sql, self._tail, tip, self._salts, self._clock.now_ms())
+            self._serial += 1
+            sql.buffer.begin()
+            try:
+                result = job.work.run(WriteTxn(sql, facts, self._tip is not None, self._serial))
+                facts.flush()
+                if alone:
+                    sql.buffer.put_down()
+            except RowsRefused:
+                raise
+            except Exception as error:  # any failure of one caller's work is that caller's alone
+                job.fail(self._work_error(error))
+                sql.buffer.undo()
+                self._tip = None
+            else:
+                sql.buffer.keep()
+                self._tip = tip = facts.settle()
+                results.append((job, result))
+        return tip
+
+    def _start_over(self, sql: SqliteSql) -> None:
+        """Undo the whole transaction and begin it again."""
+        self._forget()
+        sql.buffer.forget()
+        sql.run("ROLLBACK")
+        sql.run("BEGIN IMMEDIATE")
+
+    def _forget(self) -> None:
+        """Nothing that is held in memory of the log's end is true any longer."""
+        self._tail.forget()
+        self._tip = None
+
     def _start(self, sql: SqliteSql) -> Tip:
-        """Where the log ends. The database tells whether another connection has written since our last commit."""
+        """Where the log ends. The database tells whether another connection has written since our last commit: it may
+        have been a newer program's, whose schema this one must not write to."""
+        self._tail.asked.clear()
         if self._tip is None or sql.connection.data_version() != self._version:
             self._tip = None
+            refuse_newer(sql.connection, self._schema)
             reader = FactReader(sql)
             self._tail.refresh(reader)
             return reader.tip()
@@ -325,7 +383,10 @@ class SqliteStore(_SqliteBase):
             except LogCut as cut:
                 if not accept_rollback:
                     raise
-                self._accept_rollback(self._write_sql, self._head_file, cut)
+                accepted = f"{self.replica} acknowledged {cut.n}, accepted at {cut.found} on {self.now_ms()}"
+                self._take_new_name(self._write_sql, self._head_file, accepted)
+            if is_copy(self._write_sql):
+                self._take_new_name(self._write_sql, self._head_file)
             keep_log_on_close(connection, False)
 
     def _check_heads(self, heads: list[Head]) -> None:
@@ -339,13 +400,14 @@ class SqliteStore(_SqliteBase):
                 if txn.facts.chain_at(head.n) != head.chain:
                     raise LogCut(head.n, end, "says something else there")
 
-    def _accept_rollback(self, sql: SqliteSql, head_file: HeadFile, cut: LogCut) -> None:
-        """Go on from what is there, under a new replica id: the old one has promised more than this file holds."""
+    def _take_new_name(self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None) -> None:
+        """Go on from what is there, under a new replica id: the old one has promised more than this file holds, or
+        may do so elsewhere."""
         was, self.replica = self.replica, UlidSource(self._clock.now_ms, self._random_bytes).mint()
-        accepted = f"{was} acknowledged {cut.n}, accepted at {cut.found} on {self._clock.now_ms()}"
         sql.run("BEGIN IMMEDIATE")
-        sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (self.replica,))
-        sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (f"rollback:{self.replica}", accepted))
+        take_new_name(sql, was, self.replica, FactReader(sql).tip().n)
+        if accepted is not None:
+            sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (f"rollback:{self.replica}", accepted))
         sql.run("COMMIT")
         head_file.clear()
 
@@ -358,8 +420,7 @@ class SqliteStore(_SqliteBase):
 
     def _discard_writer(self) -> None:
         """After a failed commit nothing in memory is trusted: the next write reads the file afresh."""
-        self._tail.forget()
-        self._tip = None
+        self._forget()
         if self._write_sql is not None:
             self._write_sql.connection.close(True)
             self._write_sql = None
@@ -394,10 +455,14 @@ class SqliteStore(_SqliteBase):
             finally:
                 if sql.connection.in_transaction:
                     sql.run("COMMIT")
-                if self._closed:
-                    sql.connection.close()
-                else:
-                    self._pool.append(sql)
+                self._give_back(sql)
+
+    def _give_back(self, sql: SqliteSql) -> None:
+        """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
+        if self._closed or len(self._pool) >= POOLED_READERS:
+            sql.connection.close()
+        else:
+            self._pool.append(sql)
 
     def _reader(self) -> SqliteSql:
         with translated(self.path):
@@ -406,19 +471,10 @@ class SqliteStore(_SqliteBase):
             return SqliteSql(connection)
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        target = Path(target)
-        if target.exists():
-            raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
-        if not target.parent.is_dir():
-            raise StoreError(f"there is no folder {target.parent}", "make it first")
-        aside = target.with_name(target.name + ".partial")
-        aside.unlink(missing_ok=True)
+        ensure_free(target)
         with self._snapshot() as sql:
             sql.one("SELECT 1 FROM local")  # takes the snapshot that the whole copy is made of
-            _copy(sql.connection, aside, progress)
-        with aside.open("rb") as copied:
-            os.fsync(copied.fileno())
-        aside.rename(target)
+            write_copy(sql.connection, target, progress)
 
     def close(self) -> None:
         """Let what is under way end, then release everything; a reader still at work closes its own connection."""
@@ -438,18 +494,6 @@ class SqliteStore(_SqliteBase):
         for beside in (self._file_lock, self._head_file):
             if beside is not None:
                 beside.close()
-
-
-def _copy(source: apsw.Connection, aside: Path, progress: Progress | None) -> None:
-    connection = apsw.Connection(str(aside))
-    try:
-        with connection.backup("main", source, "main") as copying:
-            while not copying.done:
-                copying.step(2048)
-                if progress is not None:
-                    progress(copying.page_count - copying.remaining, copying.page_count)
-    finally:
-        connection.close()
 
 
 class MemoryStore(_SqliteBase):
@@ -480,8 +524,8 @@ class MemoryStore(_SqliteBase):
         return self._sql
 
     def _discard_writer(self) -> None:
-        self._tail.forget()
-        self._tip = None
+        self._forget()
+        self._sql.buffer.forget()
         if self._sql.connection.in_transaction:
             self._sql.run("ROLLBACK")
 
@@ -489,10 +533,9 @@ class MemoryStore(_SqliteBase):
         return self._turn
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
-        if Path(target).exists():
-            raise StoreError(f"{target} exists already", "choose a new file; backups are never overwritten")
+        ensure_free(target)
         with self.read():
-            _copy(self._sql.connection, Path(target), progress)
+            write_copy(self._sql.connection, target, progress)
 
     def close(self) -> None:
         if not self._closed:

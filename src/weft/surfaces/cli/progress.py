@@ -39,11 +39,6 @@ class Bar:
         if self._shown and time.monotonic() - self._since >= PATIENCE:
             self._draw(self._title, done, of)
 
-    def pulse(self) -> None:
-        """For work that does not say how far it is."""
-        if self._shown:
-            self._draw(self._title, 0, None)
-
     def _draw(self, stage: str, done: int, of: int | None) -> None:
         if self._progress is None:
             self._progress = _rich_progress()

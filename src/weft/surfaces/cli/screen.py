@@ -16,6 +16,7 @@ import click
 from weft.surfaces.cli.plain_text import cut, pad, safe, width
 
 PIPED_WIDTH = 200
+PIPED_LINES = 64
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "id": {"fg": "yellow"},
@@ -58,11 +59,12 @@ class Screen:
         click.echo(self.render(line), color=self.color)
 
     def page(self, lines: Iterable[Line]) -> None:
-        """Through a pager if this is a terminal and they are more than it holds; each line as soon as it is known."""
+        """Through a pager if this is a terminal and they are more than it holds; else as they become known, a few at a
+        time."""
         texts = (self.render(line) for line in lines)
         if not (self.terminal and self.paging):
-            for text in texts:
-                click.echo(text, color=self.color)
+            while some := list(islice(texts, PIPED_LINES)):
+                click.echo("\n".join(some), color=self.color)
             return
         first = list(islice(texts, self.rows - 1))
         if len(first) < self.rows - 1:

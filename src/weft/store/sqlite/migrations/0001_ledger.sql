@@ -4,6 +4,7 @@ CREATE TABLE log (
     count INTEGER NOT NULL,
     at INTEGER NOT NULL,            -- when this ledger learned of it (local, Unix ms)
     chain BLOB NOT NULL,            -- hash over all event ids up to n
+    contents INTEGER NOT NULL,      -- highest content number by then (local): none up to it is given again
     events BLOB NOT NULL            -- canonical JSON lines
 );
 CREATE TABLE content (

@@ -1,12 +1,12 @@
 """Numbered schema steps: forward only, a backup first, each in one transaction with its number.
 
 A process that dies inside a step leaves the older schema; two that start at once meet at the writers' lock and the
-second finds the work done. A ledger with a higher number than this program knows is refused and not touched.
+second finds the work done. A ledger with a higher number than this program knows is refused and not touched, also where
+it was opened before the number rose.
 """
 
 from __future__ import annotations
 
-import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import apsw
 from msgspec import Struct
 
 from weft.kernel.errors import LedgerTooNew, NotALedger
+from weft.store.sqlite.copies import mark_as_copy, put_in_place
 
 APPLICATION_ID = 0x57454654  # "WEFT"
 
@@ -49,9 +50,14 @@ def check_version(connection: apsw.Connection, path: str, schema: Schema) -> int
         return 0
     if connection.pragma("application_id") != APPLICATION_ID:
         raise NotALedger(path, "it is another program's database")
+    refuse_newer(connection, schema)
+    return found
+
+
+def refuse_newer(connection: apsw.Connection, schema: Schema) -> None:
+    found = int(connection.pragma("user_version") or 0)
     if found > schema.number:
         raise LedgerTooNew(found, schema.number)
-    return found
 
 
 def migrate(connection: apsw.Connection, path: str, schema: Schema) -> None:
@@ -89,7 +95,9 @@ def back_up_before(connection: apsw.Connection, target: Path) -> None:
     aside = target.with_name(target.name + ".partial")
     aside.unlink(missing_ok=True)
     connection.execute("VACUUM INTO ?", (str(aside),))
-    descriptor = os.open(aside, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-    aside.rename(target)
+    copy = apsw.Connection(str(aside))
+    try:
+        mark_as_copy(copy)
+    finally:
+        copy.close()
+    put_in_place(aside, target)

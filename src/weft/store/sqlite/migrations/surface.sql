@@ -128,8 +128,8 @@ CREATE VIEW messages AS
     FROM message m JOIN turn t ON t.segment = m.segment AND t.depth = m.depth;
 
 CREATE VIEW tool_calls AS
-    SELECT t.id || ':' || (SELECT text FROM content_text WHERE n = c.call_id)
-            || CASE WHEN c.repeated > 0 THEN '~' || (c.repeated + 1) ELSE '' END AS id,
+    SELECT t.id || ':' || (SELECT text || CASE WHEN c.repeated > 0 OR instr(text, '~') > 0 THEN '~' || (c.repeated + 1)
+            ELSE '' END FROM content_text WHERE n = c.call_id) AS id,
         t.id AS turn_id, c.message AS message_id,
         CASE WHEN c.tool LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.tool, 2) AS INTEGER))
             ELSE c.tool END AS tool_name,

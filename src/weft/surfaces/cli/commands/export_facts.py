@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from weft.surfaces.cli.call import Call
@@ -12,8 +10,6 @@ from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.streams import STANDARD, stdout_bytes
 from weft.surfaces.cli.turn_lines import counted
-
-LARGE = 32 * 1024 * 1024
 
 
 @weft_command("export-facts")
@@ -26,11 +22,7 @@ def command(call: Call, file: str) -> None:
     with call.reading() as ledger:
         if file == STANDARD and call.screen.terminal:
             raise click.UsageError("facts are for files and pipes: stored text could drive the terminal")
-        if file == STANDARD:
-            ledger.export_facts(stdout_bytes())
-            return
         with progress(call, "export") as bar:
-            if Path(ledger.path).stat().st_size > LARGE:
-                bar.pulse()
-            lines = ledger.export_facts(file)
-    call.answer({"file": file, "lines": lines}, [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])
+            lines = ledger.export_facts(stdout_bytes() if file == STANDARD else file, progress=bar.counted)
+    if file != STANDARD:
+        call.answer({"file": file, "lines": lines}, [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])

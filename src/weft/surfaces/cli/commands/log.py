@@ -31,7 +31,7 @@ def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int 
     """
     with call.reading() as ledger:
         reader = Reader(ledger)
-        turns = chosen_turns(ledger, rev, session, limit)
+        turns = reader.ahead(chosen_turns(ledger, rev, session, limit))
         if call.json:
             call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
             return

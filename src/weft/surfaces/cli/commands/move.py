@@ -11,7 +11,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
-from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.undo import undo
 
 if TYPE_CHECKING:
@@ -29,15 +29,16 @@ NO_TURN = "-"
 def command(call: Call, session: str, rev: str | None, reset: bool, expect: str | None, reason: str | None) -> None:
     """Move a session's head to another turn.
 
-    Nothing is lost: the reflog remembers where the session stood, and `weft restore` goes back.
+    REV is a turn, or the digest of an event inside one. Nothing is lost: the reflog remembers where the session stood,
+    and `weft restore` goes back.
     """
     if (rev is None) != reset:
         raise click.UsageError("say where to: `weft move SESSION REV`, or `weft move SESSION --reset`")
     with call.writing() as ledger:
-        before = ledger.session(session).head
+        before = ledger.session(session)
         moved = _move(ledger, session, rev, expect, reason)
     label = Span(moved.label, "label")
-    call.answer(moved, [label, ": ", Span(_name(before), "id"), " -> ", Span(_name(moved.head), "id")])
+    call.answer(moved, [label, ": ", *_place(before), " -> ", *_place(moved)])
     call.note(undo("restore", moved.label))
 
 
@@ -47,8 +48,12 @@ def _move(ledger: Ledger, session: str, rev: str | None, expect: str | None, rea
         guard["expected"] = None if expect == NO_TURN else ledger.resolve(expect)
     if rev is None:
         return ledger.reset_session(session, reason=reason, **guard)
-    return ledger.move_head(session, new=ledger.resolve(rev), reason=reason, **guard)
+    point = ledger.point(rev)
+    return ledger.move_head(session, new=point.event_id or point.turn_id, reason=reason, **guard)
 
 
-def _name(head: str | None) -> str:
-    return "no turn" if head is None else short(head)
+def _place(session: Session) -> Line:
+    if session.head is None:
+        return [Span("no turn", "id")]
+    inside = "" if session.head_event is None else f" at event {session.head_event}"
+    return [Span(short(session.head), "id"), inside]

@@ -32,7 +32,7 @@ def command(call: Call, accept: bool) -> int:
     with call.recovering(find_ledger(call.ledger)) as ledger:
         answer = {**answer, "accepted": True, "replica": ledger.replica}
     call.answer(answer, [f"accepted at event {found.found}; the ledger goes on as replica {answer['replica']}"])
-    call.note("receipts given before do not hold for it; run `weft verify` and make a backup")
+    call.note("receipts for what is missing do not hold for it; run `weft verify` and make a backup")
     return OK
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec import UNSET
 
-from weft.kernel.enums import TurnType
+from weft.kernel.events import UnknownEvent
+from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.listing import project_of
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
+from weft.ledger.runs import Recorded
 from weft.ledger.subjects import first_line
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
@@ -35,18 +37,22 @@ RULES = 8
 def command(call: Call, rev: str, full: bool) -> None:
     """Show one turn: messages, tool calls, usage.
 
-    Long results and thinking are folded to a few lines.
+    Long results and thinking are folded to a few lines. Where REV is an event inside a turn, the turn is shown up to
+    it.
     """
     with call.reading() as ledger:
-        turn = ledger.turn(rev)
-        compaction = ledger.compaction(turn.id) if turn.turn_type == TurnType.COMPACTION else None
-        items = in_order(ledger, turn.id)
+        point = ledger.point(rev)
+        turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
+        at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
+        recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
+        compaction = ledger.compaction(turn.id) if recorded else None
+        items = in_order(ledger, point.event_id or turn.id)
         if call.json:
-            call.document(_shape(turn, items, compaction))
+            call.document(_shape(turn, at, items, compaction))
             return
         messages = [item for item in items if isinstance(item, Message)]
         reader = Reader(ledger)
-        header = _Header(turn, reader, sorted({message.model for message in messages if message.model}))
+        header = _Header(turn, at, reader, sorted({message.model for message in messages if message.model}))
         transcript = Transcript(
             full=full,
             columns=call.screen.columns,
@@ -58,11 +64,27 @@ def command(call: Call, rev: str, full: bool) -> None:
         call.screen.page([*header.lines(compaction), *transcript.lines(items, files)])
 
 
-def _shape(turn: Turn, items: list[Message | ToolCall], compaction: Compaction | None) -> dict[str, Any]:
+class _At(NamedTuple):
+    """An event inside the turn that is shown: which one, and of how many."""
+
+    number: int
+    of: int
+    found: Recorded
+
+    @property
+    def kind(self) -> str:
+        event = self.found.event
+        return event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
+
+
+def _shape(
+    turn: Turn, at: _At | None, items: list[Message | ToolCall], compaction: Compaction | None
+) -> dict[str, Any]:
     from weft.surfaces.cli.shapes import to_json
 
     return {
         **to_json(turn),
+        "event": at and {"id": at.found.id, "kind": at.kind, "number": at.number, "of": at.of},
         "messages": to_json([item for item in items if isinstance(item, Message)]),
         "tool_calls": to_json([item for item in items if isinstance(item, ToolCall)]),
         "compaction": to_json(compaction),
@@ -72,13 +94,15 @@ def _shape(turn: Turn, items: list[Message | ToolCall], compaction: Compaction |
 class _Header:
     """What stands above a turn's messages."""
 
-    def __init__(self, turn: Turn, reader: Reader, models: list[str]) -> None:
-        self._turn, self._reader, self._models = turn, reader, models
+    def __init__(self, turn: Turn, at: _At | None, reader: Reader, models: list[str]) -> None:
+        self._turn, self._at, self._reader, self._models = turn, at, reader, models
         self._session = reader.session(turn.session_id)
 
     def lines(self, compaction: Compaction | None) -> Iterator[Line]:
         turn = self._turn
         yield [Span(f"turn {turn.id}", "id"), *decoration(self._reader.places(turn.id)), *flag(turn)]
+        if (at := self._at) is not None:
+            yield [Span("Event:   ", "dim"), f"{at.found.id}, {at.kind}, {at.number} of {at.of}; the turn up to it"]
         for name, value in self._facts():
             if value:
                 yield [Span(f"{name + ':':9}", "dim"), value]

@@ -23,7 +23,8 @@ def command(call: Call, rev: str) -> None:
     From the root on; the longest branch runs straight down, the others are set in.
     """
     with call.reading() as ledger:
-        turns, reader = ledger.tree(rev), Reader(ledger)
+        reader = Reader(ledger)
+        turns = list(reader.ahead(ledger.tree(rev)))
         if call.json:
             call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
         else:
