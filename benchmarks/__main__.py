@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.bars import bars
 from benchmarks.fsyncs import count_fsyncs
+from benchmarks.imports import measure_import
 from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
 from benchmarks.measure import NotMeasured, say
 from benchmarks.page import write_page
@@ -85,6 +86,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         measure_append(stages, results)
     if "group" in sections:
         measure_group(stages, results, directory)
+    if "import" in sections:
+        results.imports = measure_import(sizes, directory)
     if "cli" in sections:
         measure_command_line(stages, results)
     if "fsync" in sections:

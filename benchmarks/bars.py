@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.fsyncs import Fsyncs
+from benchmarks.imports import Import
 from benchmarks.measure import Figure
 from benchmarks.peers import BARE
 from benchmarks.registry import WEFT
@@ -31,6 +32,7 @@ def bars(results: Results) -> list[Bar]:
         *_append_bars(results),
         *_group_bars(results),
         *_fork_and_read_bars(results),
+        *_import_bars(results),
         *_other_bars(results),
     ]
 
@@ -76,6 +78,21 @@ def _fork_and_read_bars(results: Results) -> list[Bar]:
         for depth in results.sizes.read_depths
     ]
     return [Bar(f"fork: {depths[-1]:,} deep against {depths[0]:,}", flat, 1.5, "x"), *reads]
+
+
+def _import_bars(results: Results) -> list[Bar]:
+    found = {name: each for name, each in results.imports.items() if isinstance(each, Import)}
+    once, long = found.get("one session"), found.get("one session, four times as long")
+    real, again = found.get("real sessions"), found.get("real sessions, into a ledger that has many")
+    measured = real or long
+    memory = ratio(long.peak_bytes if long else None, once.peak_bytes if once else None)
+    slower = ratio(again.cpu_seconds if again else None, real.cpu_seconds if real else None)
+    return [
+        Bar("import: speed on one core", measured.mb_per_cpu_second if measured else None, 10, "MB/s", "at least"),
+        Bar("import: ledger against source bytes", measured.size_ratio if measured else None, 0.9, "x"),
+        Bar("import: peak memory, four times the bytes", memory, 1.5, "x"),
+        Bar("import: into a ledger that has many sessions", slower, 1.2, "x"),
+    ]
 
 
 def _other_bars(results: Results) -> list[Bar]:

@@ -37,6 +37,8 @@ more.
   in their places, as the peers do when they load one.
 - *Group commit* lets many threads record, each into its own session: in new ledgers, and in sessions
   forked at the end of the deepest thread.
+- *Import* reads Claude Code sessions, each time in a process of its own: made-up ones of one length and of four times
+  that, and real ones where a corpus lies beside the checkout.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 
 ![Append cost against depth](images/append-cost.svg)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-SECTIONS = ("append", "fork", "load", "read", "verify", "group", "cli", "fsync", "plot")
+SECTIONS = ("append", "fork", "load", "read", "verify", "group", "import", "cli", "fsync", "plot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,9 @@ class Sizes:
     """How long a peer may go on appending beyond its last depth, for the plot; its build counts."""
     fsync_turns: int = 60
     strace_peers: bool = True
+    import_mib: int = 24
+    import_sessions: int = 200
+    import_corpus: bool = True
 
 
 FULL = Sizes()
@@ -38,6 +41,9 @@ QUICK = Sizes(
     plot_seconds=0,
     fsync_turns=20,
     strace_peers=False,
+    import_mib=1,
+    import_sessions=2,
+    import_corpus=False,
 )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.bars import bars
 from benchmarks.fsyncs import Fsyncs
+from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.peers import BARE, PEERS
 from benchmarks.registry import ALL, WEFT
@@ -32,7 +33,7 @@ class Table:
 
 
 def tables(results: Results) -> list[Table]:
-    made = [bar_table(results), append_table(results), store_table(results), weft_table(results)]
+    made = [bar_table(results), append_table(results), store_table(results), weft_table(results), import_table(results)]
     return [table for table in made if table.rows]
 
 
@@ -94,6 +95,23 @@ def weft_table(results: Results) -> Table:
     return Table("Weft alone", ("what", "figure", "CPU ms each"), rows)
 
 
+def import_table(results: Results) -> Table:
+    header = ("import", "MB", "MB/s of CPU", "MB/s of wall", "peak MB", "ledger / source")
+    rows = [
+        (
+            name,
+            number(found.source_bytes / 1e6),
+            number(found.mb_per_cpu_second),
+            number(found.source_bytes / 1e6 / found.wall_seconds),
+            number(found.peak_bytes / 1e6),
+            number(found.size_ratio),
+        )
+        for name, found in results.imports.items()
+        if isinstance(found, Import)
+    ]
+    return Table("Importing", header, rows)
+
+
 def notes(results: Results) -> list[str]:
     """How each store was driven, and what stood in the way of those without figures."""
     lines = [f"{spec.name}: {spec.note}" for spec in ALL if spec.note and spec.name in _measured_names(results)]
@@ -105,6 +123,7 @@ def notes(results: Results) -> list[str]:
         "fsyncs of ": results.fsyncs,
         "verify ": results.verify,
         "group commit, ": results.group,
+        "import, ": results.imports,
         "": results.command_line,
     }
     for kind, figures in others.items():

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.fsyncs import Fsyncs
+from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
 
@@ -36,6 +37,7 @@ class Results:
     """By what was read: `thread` or `context`, and `thread scan` or `context scan`."""
     verify: dict[str, Rate | NotMeasured] = field(default_factory=dict)
     group: dict[str, Rate | NotMeasured] = field(default_factory=dict)
+    imports: dict[str, Import | NotMeasured] = field(default_factory=dict)
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)

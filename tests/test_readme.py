@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_the_tour_prints_what_the_readme_shows(tmp_path: Path) -> None:
     assert len(tour) > 5
     environment = {"PATH": f"{weft.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path), "TZ": "UTC"}
     project = tmp_path / "project"
-    project.mkdir()
+    shutil.copytree(ROOT / "docs" / "samples", project / "docs" / "samples")
     for command, expected in tour:
         ran = subprocess.run(
             ["sh", "-c", command], cwd=project, env=environment, capture_output=True, text=True, check=True

@@ -15,6 +15,7 @@ import pytest
 import weft
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import grow, problems, select
+from tests.ledger.imported import rich_import
 from weft.kernel.ambient import FixedClock
 from weft.ledger.ledger import Ledger
 
@@ -319,3 +320,24 @@ def test_the_page_marks_the_columns_of_the_schema() -> None:
     assert {name: listed for name, listed in marked.items() if listed} == {
         name: listed.split() for name, listed in SEED.items()
     }
+
+
+def test_imported_history_is_in_the_tables_too(disk: Ledger, path: Path) -> None:
+    rich_import(disk)
+    (session,) = select(path, "SELECT title, origin FROM sessions WHERE label = 'main'")
+    assert session == {"title": "A title", "origin": "toy"}
+    turns = select(path, "SELECT native_id, is_current, time_known FROM turns ORDER BY native_id, is_current")
+    assert [(row["native_id"], row["is_current"]) for row in turns] == [
+        ("k1", 1),
+        ("t1", 1),
+        ("t2", 0),
+        ("t2", 1),
+        ("t3", 1),
+    ]
+    assert {row["native_id"] for row in turns if not row["time_known"]} == {"k1", "t3"}
+    (answer,) = select(path, "SELECT * FROM messages WHERE native_id = 't1-answer'")
+    assert (answer["model"], answer["input_tokens"], answer["output_tokens"]) == ("model-1", 10, 5)
+    assert json.loads(answer["context_json"]) == {"rules": ["be kind", {"file": "x"}], "branch": "main"}
+    assert len(select(path, "SELECT * FROM turn_links")) == 1
+    versions = select(path, "SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 't2'")
+    assert len({row["current_turn_id"] for row in versions}) == 1

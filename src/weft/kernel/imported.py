@@ -28,7 +28,7 @@ class ImportSecret:
     """Everything that is derived from one ledger's import secret for one origin."""
 
     def __init__(self, secret: bytes, origin: str) -> None:
-        self._keyed = hmac.new(secret, digestmod=sha256)
+        self._secret = secret
         self._origin = origin.encode() + b"\0"
 
     def salt(self, digest: bytes) -> bytes:
@@ -40,14 +40,11 @@ class ImportSecret:
 
     def source(self, records: Iterable[bytes]) -> str:
         """The digest of a turn's normalised records; lengths keep neighbours apart."""
-        mac = self._keyed.copy()
-        mac.update(SOURCE_DOMAIN + self._origin)
+        mac = hmac.new(self._secret, SOURCE_DOMAIN + self._origin, sha256)
         for record in records:
             mac.update(b"%d:" % len(record))
             mac.update(record)
         return mac.hexdigest()
 
     def _mac(self, data: bytes) -> bytes:
-        mac = self._keyed.copy()
-        mac.update(data)
-        return mac.digest()
+        return hmac.digest(self._secret, data, "sha256")

@@ -346,6 +346,8 @@ class FactWriter(FactReader):
         self._rows: list[tuple[Any, ...]] = []
         self._next = max(tail.seen, tip.contents) + 1  # a row deleted by hand does not free its number
         self._parts: list[tuple[int, int, bytes]] = []
+        self._named_so: dict[bytes, Stored] = {}
+        """Short imported texts of this work: paths, versions and branches come again with every turn."""
 
     def tip(self) -> Tip:
         return self._tip
@@ -359,6 +361,14 @@ class FactWriter(FactReader):
 
     def put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
         """The same bytes of one origin are one content in every ledger that shares the secret."""
+        known = self._named_so.get(data) if len(data) <= UNDIGESTED else None
+        if known is None:
+            known = self._put_imported(secret, data, scope)
+            if len(data) <= UNDIGESTED:
+                self._named_so[data] = known
+        return known
+
+    def _put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
         digest = sha256(data).digest()
         salt = secret.salt(digest)
         ref = content_ref(salt, data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.contents import text_bytes
@@ -53,7 +54,11 @@ NAMELESS = "unknown"
 
 
 def put_value(draft: Draft, value: Any) -> str:
-    """A JSON value; one that has no exact form (too deep, no number) is kept as its text."""
+    """A JSON value, as importers read it from JSON; one that has no exact form (too deep) is kept as its text."""
+    try:
+        return draft.put_bytes(orjson.dumps(value))
+    except orjson.JSONEncodeError:
+        pass
     try:
         return draft.put_json(value, "value")
     except (InvalidInput, NoCanonicalForm, RecursionError):

@@ -42,7 +42,11 @@ CREATE VIEW turns AS
         (SELECT text FROM content_text WHERE n = t.effective_config) AS effective_config_json,
         (SELECT text FROM content_text WHERE n = t.error) AS error,
         t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id, lower(hex(t.last_event)) AS digest,
-        t.origin
+        t.origin, (SELECT text FROM content_text WHERE n = t.native) AS native_id,
+        (SELECT text FROM content_text WHERE n = t.git_branch) AS git_branch,
+        (SELECT text FROM content_text WHERE n = t.version) AS version,
+        (SELECT text FROM content_text WHERE n = t.metadata) AS metadata_json,
+        t.current AS is_current, t.synthesised IS NOT 1 AS time_known
     FROM turn t;
 
 CREATE VIEW threads AS
@@ -77,7 +81,14 @@ CREATE VIEW sessions AS
         COALESCE(s.origin, 'weft') AS origin,
         (SELECT text FROM content_text WHERE n = s.origin_session) AS origin_session_id,
         s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
-        s.compaction AS chosen_compaction, s.head_events
+        s.compaction AS chosen_compaction, s.head_events,
+        (SELECT text FROM content_text WHERE n = s.title) AS title,
+        (SELECT text FROM content_text WHERE n = s.workspace) AS workspace_path,
+        (SELECT text FROM content_text WHERE n = s.git_branch) AS git_branch,
+        (SELECT text FROM content_text WHERE n = s.version) AS version,
+        CASE WHEN s.agent LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(s.agent, 2) AS INTEGER))
+            ELSE s.agent END AS agent,
+        (SELECT text FROM content_text WHERE n = s.metadata) AS metadata_json
     FROM session s;
 
 CREATE VIEW messages AS
@@ -124,7 +135,13 @@ CREATE VIEW messages AS
                         'is_error', json_extract(j.value, '$.is_error'))
                     ELSE json_object('type', json_extract(j.value, '$.type'),
                         'text', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.text')))
-                    END AS part FROM json_each(m.parts) j ORDER BY j.key)) END AS parts_json
+                    END AS part FROM json_each(m.parts) j ORDER BY j.key)) END AS parts_json,
+        (SELECT text FROM content_text WHERE n = m.native) AS native_id,
+        CASE WHEN m.provider LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.provider, 2) AS INTEGER))
+            ELSE m.provider END AS provider,
+        m.input_tokens, m.output_tokens, m.cached_input_tokens, m.cache_write_tokens, m.reasoning_tokens,
+        CASE WHEN m.finish LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.finish, 2) AS INTEGER))
+            ELSE m.finish END AS finish_reason
     FROM message m JOIN turn t ON t.segment = m.segment AND t.depth = m.depth;
 
 CREATE VIEW tool_calls AS
@@ -145,7 +162,8 @@ CREATE VIEW tool_calls AS
         CASE WHEN c.error_code LIKE '#%'
             THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.error_code, 2) AS INTEGER))
             ELSE c.error_code END AS error_code,
-        c.correlation AS correlation_id
+        c.correlation AS correlation_id,
+        (SELECT text FROM content_text WHERE n = c.detail) AS metadata_json
     FROM tool_call c JOIN turn t ON t.segment = c.segment AND t.depth = c.depth;
 
 CREATE VIEW compactions AS
@@ -190,3 +208,11 @@ CREATE VIEW message_codeblocks AS
             FROM content_text WHERE n = b.content) AS content,
         (SELECT text FROM content_text WHERE n = b.path) AS file_path, b.line_start, b.line_end
     FROM codeblock b;
+
+CREATE VIEW turn_links AS
+    SELECT child AS child_turn_id, parent AS parent_turn_id, why FROM link;
+
+CREATE VIEW turn_versions AS
+    SELECT t.id AS turn_id, (SELECT c.id FROM turn c WHERE c.native = t.native AND c.current = 1) AS current_turn_id,
+        (SELECT text FROM content_text WHERE n = t.native) AS native_id, t.mapping
+    FROM turn t WHERE t.native IS NOT NULL;

@@ -1,0 +1,145 @@
+"""Importing Claude Code sessions: speed, memory, size, and whether a full ledger makes it slower.
+
+Each import runs in a process of its own, whose CPU time and peak memory it reports. The sessions are real ones where a
+corpus lies beside the checkout, else made up with the same shape.
+"""
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from benchmarks.measure import NotMeasured, attempt, say
+from benchmarks.plan import Sizes
+
+CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus" / "claude-code"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: what was read, what it took."""
+
+    source_bytes: int
+    cpu_seconds: float
+    wall_seconds: float
+    peak_bytes: int
+    """Of the whole process, the interpreter included."""
+    ledger_bytes: int
+
+    @property
+    def mb_per_cpu_second(self) -> float:
+        return self.source_bytes / 1e6 / self.cpu_seconds
+
+    @property
+    def size_ratio(self) -> float:
+        return self.ledger_bytes / self.source_bytes
+
+
+def measure_import(sizes: Sizes, directory: Path) -> dict[str, Import | NotMeasured]:
+    say("import")
+    place = directory / "imports"
+    small = made_up(place / "small", sessions=1, mib=sizes.import_mib)
+    large = made_up(place / "large", sessions=1, mib=4 * sizes.import_mib)
+    many = made_up(place / "many", sessions=sizes.import_sessions, mib=1)
+    found: dict[str, Import | NotMeasured] = {
+        "one session": attempt(lambda: imported(place / "small.db", small)),
+        "one session, four times as long": attempt(lambda: imported(place / "large.db", large)),
+    }
+    if CORPUS.is_dir() and sizes.import_corpus:
+        found["real sessions"] = attempt(lambda: imported(place / "corpus.db", CORPUS))
+        attempt(lambda: imported(place / "full.db", many))
+        found["real sessions, into a ledger that has many"] = attempt(lambda: imported(place / "full.db", CORPUS))
+    return found
+
+
+def imported(ledger: Path, source: Path) -> Import:
+    """In a process of its own. The ledger's size is what the import added."""
+    before = _size(ledger)
+    command = [sys.executable, "-m", "benchmarks.imports", str(ledger), str(source)]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1]).stdout)
+    return Import(**answer, ledger_bytes=_size(ledger) - before)
+
+
+def _size(ledger: Path) -> int:
+    return sum(file.stat().st_size for file in ledger.parent.glob(f"{ledger.name}*"))
+
+
+def main() -> None:
+    import weft
+    from weft.exchange.importers.plugins import load_importers
+    from weft.exchange.importing import Importing
+    from weft.kernel.ambient import SystemClock
+
+    ledger_path, source = sys.argv[1:]
+    cpu, wall = time.process_time(), time.perf_counter()
+    with weft.open(ledger_path) as ledger:
+        summary = Importing(ledger, load_importers("claude-code"), SystemClock()).run([Path(source)])
+        ledger.catch_up()
+    totals = summary.of("claude-code")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = {
+        "source_bytes": totals.bytes,
+        "cpu_seconds": time.process_time() - cpu,
+        "wall_seconds": time.perf_counter() - wall,
+        "peak_bytes": peak if sys.platform == "darwin" else peak * 1024,
+    }
+    print(json.dumps(answer))
+
+
+def made_up(folder: Path, *, sessions: int, mib: int) -> Path:
+    """Sessions with prompts, thinking, tool calls of every length, and the usual envelope on every line."""
+    folder.mkdir(parents=True)
+    for number in range(sessions):
+        chance = random.Random(number)
+        size = 0
+        parent: str | None = None
+        session = str(UUID(int=chance.getrandbits(128), version=4))
+        with (folder / f"{session}.jsonl").open("w") as file:
+            while size < mib * MIB:
+                for line in _exchange(chance, session, parent):
+                    parent = str(line["uuid"])
+                    size += file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    return folder
+
+
+def _exchange(chance: random.Random, session: str, parent: str | None) -> list[dict[str, object]]:
+    lines: list[dict[str, object]] = []
+
+    def add(kind: str, content: object, **more: object) -> None:
+        nonlocal parent
+        uuid = str(UUID(int=chance.getrandbits(128), version=4))
+        message: dict[str, object] = {"role": kind, "content": content}
+        if kind == "assistant":
+            usage = {"input_tokens": 3, "cache_read_input_tokens": 20_000, "output_tokens": chance.randrange(900)}
+            message |= {"id": f"msg_{uuid}", "type": "message", "model": "claude-sonnet-4-5", "usage": usage}
+        envelope = {"sessionId": session, "cwd": "/home/dev/project", "gitBranch": "main", "version": "2.1.50"}
+        times = {"timestamp": "2026-01-02T03:04:05.678Z", "userType": "external", "isSidechain": False}
+        line = {"parentUuid": parent, **envelope, **times, "type": kind, "message": message, "uuid": uuid, **more}
+        lines.append(line)
+        parent = uuid
+
+    add("user", _words(chance, 30))
+    for _ in range(chance.randrange(1, 6)):
+        call, result = f"toolu_{chance.getrandbits(96):x}", _words(chance, chance.choice((20, 100, 400, 2_000)))
+        use = {"type": "tool_use", "id": call, "name": "Bash", "input": {"command": _words(chance, 12)}}
+        add("assistant", [{"type": "text", "text": _words(chance, 40)}, use])
+        answered = {"stdout": result, "stderr": "", "interrupted": False}
+        add("user", [{"type": "tool_result", "tool_use_id": call, "content": result}], toolUseResult=answered)
+    add("assistant", [{"type": "text", "text": _words(chance, 120)}])
+    return lines
+
+
+def _words(chance: random.Random, count: int) -> str:
+    return " ".join(
+        f"{chance.getrandbits(20):x}" if chance.random() < 0.3 else "config path error" for _ in range(count)
+    )
+
+
+if __name__ == "__main__":
+    main()
