@@ -1,6 +1,7 @@
 """One run of an import: what is found, taken, passed over and reported."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -16,10 +18,14 @@ import weft
 from tests.exchange.conftest import take, written
 from tests.exchange.toy import Toy
 from weft import Ledger
+from weft.exchange.importers.jsonl import records
 from weft.exchange.importers.plugins import importer_names, load_importers
+from weft.exchange.importers.port import Report
 from weft.exchange.importing import Importing, Step
+from weft.exchange.testing import as_source
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import InvalidInput
+from weft.ledger.imports import ImportDesk
 
 SESSION = {"session": "s1", "title": "First"}
 ONE = {"id": "t1", "ask": "hi", "answer": "yo", "at": 1_700_000_000_000}
@@ -42,7 +48,7 @@ def test_a_folder_is_walked_and_only_its_sessions_are_taken(ledger: Ledger, sour
     written(sources / "a.part.json", {"session": "never read by itself"})
     written(sources / "notes.txt", SESSION)
     summary = take(ledger, sources)
-    assert (summary.of("toy").files, summary.unrecognised, summary.problems) == (1, 1, [])
+    assert (summary.of("toy").files, len(summary.unrecognised), summary.problems) == (1, 1, [])
     assert texts(ledger) == ["hi", "yo"]
     assert ledger.session("s1").title == "First"
 
@@ -125,6 +131,117 @@ def test_a_broken_archive_is_reported_and_harms_nobody(ledger: Ledger, sources: 
     summary = take(ledger, sources)
     assert summary.of("toy").counts.turns == 1
     assert {Path(problem.source).name for problem in summary.problems} == {"a.zip", "b.jsonl.zst"}
+
+
+def test_a_compressed_file_that_ends_too_early_is_taken_so_far_and_reported(ledger: Ledger, sources: Path) -> None:
+    turns = [{"id": f"t{i}", "ask": os.urandom(30).hex(), "answer": "yes"} for i in range(9_000)]
+    packed = zstandard.ZstdCompressor().compress(written(sources / "a.jsonl", SESSION, *turns).read_bytes())
+    (sources / "a.jsonl").unlink()
+    (sources / "a.jsonl.zst").write_bytes(packed[: len(packed) // 2])
+    summary = take(ledger, sources)
+    assert [problem.what.split(";")[0] for problem in summary.problems] == ["it ends too early"]
+    assert 0 < summary.of("toy").counts.turns < 9_000
+
+
+def test_every_frame_of_a_compressed_file_is_read(ledger: Ledger, sources: Path) -> None:
+    packed = [zstandard.ZstdCompressor().compress(f"{json.dumps(line)}\n".encode()) for line in (SESSION, ONE, TWO)]
+    (sources / "a.jsonl.zst").write_bytes(b"\x50\x2a\x4d\x18\x03\0\0\0abc".join(packed))
+    assert take(ledger, sources).of("toy").counts.turns == 2
+
+
+@pytest.mark.parametrize("damage", ["member", "name"])
+def test_a_damaged_member_of_an_archive_harms_nobody(ledger: Ledger, sources: Path, damage: str) -> None:
+    path = sources / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("\u00e9.jsonl", json.dumps(SESSION) * 50)
+    data = path.read_bytes()
+    unreadable, misnamed = data[:45] + b"\xff" * 12 + data[57:], data.replace(b"\xc3\xa9", b"\xff\xff")
+    path.write_bytes(unreadable if damage == "member" else misnamed)
+    written(sources / "c.jsonl", SESSION, ONE)
+    summary = take(ledger, sources)
+    assert summary.of("toy").counts.turns == 1
+    assert [Path(problem.source).name for problem in summary.problems] == ["a.zip"]
+
+
+def test_what_is_no_file_of_this_folder_is_not_followed(ledger: Ledger, sources: Path, tmp_path: Path) -> None:
+    written(tmp_path / "elsewhere.jsonl", SESSION, ONE)
+    (sources / "link.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    os.mkfifo(sources / "pipe.jsonl")
+    written(sources / "real" / "a.jsonl", {"session": "s2"}, TWO)
+    (sources / "within.jsonl").symlink_to(sources / "real" / "a.jsonl")
+    summary = take(ledger, sources)
+    assert {Path(problem.source).name for problem in summary.problems} == {"link.jsonl", "pipe.jsonl"}
+    assert [session.label for session in ledger.sessions()] == ["s2"]
+
+
+def test_a_file_with_a_name_that_is_no_text(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE)
+    path.rename(os.fsdecode(os.fsencode(sources) + b"/\xff.jsonl"))
+    assert take(ledger, sources).problems == []
+    assert take(ledger, sources).of("toy").unchanged == 1
+
+
+def test_an_importer_that_fails_to_recognise_harms_no_other_source(ledger: Ledger, sources: Path) -> None:
+    class Clumsy(Toy):
+        def recognises(self, source):  # type: ignore[no-untyped-def]
+            return super().recognises(source) or 1 // (source.path.name != "a.jsonl")
+
+    written(sources / "a.jsonl", {"other": 1})
+    written(sources / "b.jsonl", SESSION, ONE)
+    summary = Importing(ledger, [Clumsy()], SystemClock()).run([sources])
+    assert len(summary.problems) == 1
+    assert texts(ledger) == ["hi", "yo"]
+
+
+@pytest.mark.parametrize("title", list("abcdef"))
+def test_a_title_that_came_after_the_last_turn_counts(ledger: Ledger, sources: Path, title: str) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE)
+    take(ledger, sources)
+    written(path, SESSION, ONE, {"session": "s1", "title": title}, age=1)
+    take(ledger, sources)
+    assert ledger.session("s1").title == title
+
+
+def test_a_file_that_grows_while_others_are_read_is_kept_once(ledger: Ledger, sources: Path) -> None:
+    path = written(sources / "a.jsonl", SESSION, ONE)
+    take(ledger, sources, progress=lambda step: written(path, SESSION, ONE, TWO, age=1))
+    written(path, SESSION, ONE, TWO, {"id": "t3", "parent": "t2", "ask": "more", "answer": "here"}, age=2)
+    take(ledger, sources)
+    assert b"".join(part.data for part in ledger.kept_sources(str(path))) == path.read_bytes()
+
+
+def test_an_import_that_was_cut_short_keeps_nothing_twice(
+    ledger: Ledger, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [{"id": f"t{i}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(200)]
+    path = written(sources / "a.jsonl", SESSION, *lines)
+    with monkeypatch.context() as patch:
+        patch.setattr(ImportDesk, "_tell", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            take(ledger, sources)
+    take(ledger, sources)
+    assert b"".join(part.data for part in ledger.kept_sources(str(path))) == path.read_bytes()
+
+
+def test_a_turn_left_open_shifts_no_other(ledger: Ledger, sources: Path) -> None:
+    three = {"id": "t3", "parent": "t1", "ask": "or?", "answer": "this"}
+    four, five = {**three, "id": "t4", "parent": "t3"}, {**three, "id": "t5", "parent": "t2"}
+    path = written(sources / "a.jsonl", SESSION, ONE, {**TWO, "open": True}, three, four, five)
+    os.utime(path)
+    summary = take(ledger, sources)
+    assert (summary.problems, summary.of("toy").counts.open_turns) == ([], 2)
+    assert {turn.native_id: turn.depth for turn in ledger.log()} == {"t1": 1, "t3": 2, "t4": 3}
+    os.utime(path, (1_100_000_000, 1_100_000_000))
+    take(ledger, sources)
+    assert {turn.native_id: turn.depth for turn in ledger.log()} == {"t1": 1, "t2": 2, "t3": 2, "t4": 3, "t5": 3}
+
+
+def test_objects_glued_into_one_long_line(sources: Path) -> None:
+    """Each costs as much as it is long."""
+    path = sources / "a.jsonl"
+    path.write_bytes('{"é":1}\0'.encode() * 100_000)
+    found = list(records(as_source(path), Report("a")))
+    assert [(record.offset, record.end) for record in found] == [(i * 9, i * 9 + 8) for i in range(100_000)]
 
 
 def test_what_cannot_be_read_is_reported_with_its_line(ledger: Ledger, sources: Path) -> None:

@@ -1,22 +1,30 @@
 """Imported history: the same in every copy, in every order, whoever imported it."""
 
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
+import zstandard
 
 import weft
 from tests.ledger.histories import exported, import_into, problems, select
 from tests.ledger.imported import native_call, native_turn, rich_import, take
 from weft import Ledger
-from weft.kernel.enums import FileKind, LinkReason
-from weft.kernel.errors import InvalidFact, NotApplicable
+from weft.kernel import canonical
+from weft.kernel.enums import AgentRole, FileKind, LinkReason
+from weft.kernel.errors import FactDamaged, InvalidFact, NotApplicable
 from weft.kernel.events import import_stream
 from weft.ledger.facts_file import event_line
+from weft.ledger.imports import ImportCounts, RawFile
+from weft.ledger.imports.raw import MAGIC, unpack
 from weft.ledger.model import FileNote, LintNote
 from weft.ledger.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
+from weft.store.buffer import RowsRefused
+from weft.store.sqlite.store import _SqliteBase
 
 
 def digests(ledger: Ledger) -> dict[str, str]:
@@ -362,3 +370,256 @@ def test_a_session_that_is_only_named_is_linked_where_it_stood_then(ledger: Ledg
         take(ledger, session, *files[session], file=session)
     assert [turn.native_id for turn in ledger.thread("c").turns] == ["t1", "t2", "k1"]
     assert problems(ledger) == []
+
+
+def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the next commit do not fit, as when another thread's clash: all its work is done again."""
+    run, refusals = _SqliteBase._run_each, [RowsRefused()]
+
+    def refusing(self: Any, *args: Any, **options: Any) -> Any:
+        tip = run(self, *args, **options)
+        if refusals:
+            raise refusals.pop() from apsw.ConstraintError("a neighbour's row")
+        return tip
+
+    monkeypatch.setattr(_SqliteBase, "_run_each", refusing)
+
+
+def test_a_batch_that_is_written_twice_lands_once(
+    friends: list[Ledger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raw").write_bytes(b"x" * 200)
+    turns = [native_turn(f"t{i}", parent=i - 1 if i else None, end=i + 1) for i in range(130)]
+    found: list[Any] = []
+    for ledger in friends[:2]:
+        desk, counts = ledger.import_desk("toy", 1), ImportCounts()
+        if found:
+            refuse_once(monkeypatch)
+        desk.take(NativeSession(id="s"), turns, "f", counts, raw=RawFile(tmp_path / "raw", 0, 200))
+        kept = [(part.start, part.end) for part in ledger.kept_sources("f")]
+        found.append((digests(ledger), head(ledger, "s"), counts, kept, len(list(ledger.changes()))))
+        assert problems(ledger) == []
+    assert found[0] == found[1]
+
+
+def test_two_that_import_the_same_at_once_write_it_once(disk: Ledger) -> None:
+    with weft.open(disk.path) as other:
+        desks = [ledger.import_desk("toy", 1) for ledger in (disk, other)]
+        for desk in desks:
+            desk.take(NativeSession(id="s", title="x"), [native_turn("t1", end=1)], "f", ImportCounts())
+            desk.keep(NativeSession(id="s"), "f", b"verbatim")
+    events = [recorded.id for recorded in disk.changes()]
+    assert len(events) == len(set(events))
+    assert len(disk.kept_sources("f")) == 1
+    assert problems(disk) == []
+
+
+def test_a_session_that_several_calls_of_a_batch_started(ledger: Ledger) -> None:
+    take(ledger, "child", native_turn("k1", end=1), file="k")
+    calls = [[native_call(f"c{i}", spawned="child")] for i in range(6)]
+    turns = [native_turn(f"t{i}", parent=i - 1 if i else None, calls=calls[i], end=i + 1) for i in range(6)]
+    take(ledger, "p", *turns, file="p")
+    assert ledger.session("child").parent_session == "p"
+    assert problems(ledger) == []
+
+
+def test_turns_whose_native_ids_are_not_here_are_not_each_others_versions(disk: Ledger, tmp_path: Path) -> None:
+    take(disk, "s", native_turn("t1", end=1), native_turn("t2", parent=0, end=2))
+    take(disk, "q", native_turn("u1", end=1), file="q")
+    events = b"".join(line for line in exported(disk).splitlines(keepends=True) if b"event_id" in line)
+    with weft.open(tmp_path / "other.db") as other:
+        import_into(other, events)
+        assert other.stats()["superseded_turns"] == 0
+        assert other.usage("origin").total == disk.usage("origin").total
+
+
+def merged(friends: list[Ledger], *imports: Callable[[Ledger], object]) -> list[Ledger]:
+    """One ledger reads in this order, another the other way round; then each gets the other's facts."""
+    for ledger, order in zip(friends, (imports, imports[::-1]), strict=False):
+        for each in order:
+            each(ledger)
+    facts = [exported(ledger) for ledger in friends[:2]]
+    for ledger, other in zip(friends, facts[::-1], strict=False):
+        import_into(ledger, other)
+        assert problems(ledger) == []
+    return friends[:2]
+
+
+SEEN = (
+    ("turn", "id, current, started_at, completed_at, model, provider, role, total_tokens, tokens_before"),
+    ("session", "id, head, status, created_at, updated_at, parent_session, reach"),
+    ("message", "id, at, model, provider, context, input_tokens"),
+)
+
+
+def assert_same_views(friends: list[Ledger]) -> None:
+    for table, columns in SEEN:
+        one, two = (select(ledger.path, f"SELECT {columns} FROM {table} ORDER BY id") for ledger in friends)
+        assert one == two
+    titles = [{session.id: session.title for session in ledger.sessions()} for ledger in friends]
+    assert titles[0] == titles[1]
+
+
+def test_turns_that_took_in_each_other_do_not_both_vanish(friends: list[Ledger]) -> None:
+    command = native_turn("command", names=("command",), started=1_000, end=1)
+    prompt = native_turn("prompt", names=("command", "prompt"), started=1_000, end=2)
+    both = merged(
+        friends, lambda to: take(to, "s", command, reread=True), lambda to: take(to, "s", prompt, reread=True)
+    )
+    assert_same_views(both)
+    for ledger in both:
+        (turn,) = ledger.log()
+        assert head(ledger, "s") == turn.id
+        assert ledger.usage("origin").total.total == 15
+
+
+def plain_turn(started: int | None, at: int | None = None, **more: Any) -> Any:
+    turn = native_turn("t1", started=started, end=5, **more)
+    prompt, answer = turn.items
+    bare: dict[str, Any] = {"model": None, "context": None, "files": (), "lints": (), "tokens": None}
+    turn.items = (prompt, msgspec.structs.replace(answer, at=at, **bare))
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (native_turn("t1", started=1_000, end=5), native_turn("t1", started=1_000, ended=2_000, end=5)),
+        (plain_turn(1_000, 1_500), plain_turn(1_000)),
+        (native_turn("t1", started=1_000, role=AgentRole.MANAGER, end=5), plain_turn(900)),
+        (native_turn("t1", started=1_000, ended=9_000, end=5), plain_turn(900, ended=950)),
+        (native_turn("t1", started=1_000, end=5), native_turn("t2", started=1_000, end=5)),
+    ],
+    ids=["an end untold", "a message's time untold", "words untold", "an earlier copy", "the same place"],
+)
+@pytest.mark.parametrize("session", ["s", "copy"])
+def test_what_is_seen_does_not_depend_on_the_order(friends: list[Ledger], one: Any, two: Any, session: str) -> None:
+    assert_same_views(
+        merged(friends, lambda to: take(to, "s", one, file="a"), lambda to: take(to, session, two, file="b"))
+    )
+
+
+def test_what_is_told_of_a_session_does_not_depend_on_the_order(friends: list[Ledger]) -> None:
+    turns = [native_turn("t1", started=1_000, end=1), native_turn("t2", parent=0, started=3_000, end=5)]
+    both = merged(
+        friends,
+        lambda to: take(to, "s", turns[0], title="A", archived=True, created=500, parent="x"),
+        lambda to: take(to, "s", *turns, title="B", created=700, parent="y"),
+    )
+    assert_same_views(both)
+    assert both[0].session("s").title == "B"
+
+
+def sighting(ledger: Ledger, session: str, turn: str | None = None, **fields: Any) -> bytes:
+    about = {"session": ledger.session(session).id, **({"turn": turn} if turn else {}), **fields}
+    stream = f"import:{turn or about['session']}"
+    event = {"v": 1, "actor": "imported", "kind": "sighting", "stream": stream, "prev": None, "origin": "toy", **about}
+    return event_line(canonical.dumps(event)) + b"\n"
+
+
+def test_a_sighting_says_nothing_of_what_was_recorded_here(ledger: Ledger) -> None:
+    turn = ledger.record_turn(session="main", query="q", response="r", usage={"input_tokens": 1, "output_tokens": 1})
+    claimed = [{"k": 1, "usage": {"input_tokens": 10**9}}]
+    import_into(ledger, sighting(ledger, "main", turn.id, started=5, messages=claimed))
+    import_into(ledger, sighting(ledger, "main", archived=True, end=3))
+    assert (ledger.session("main").status, ledger.thread("main").total_tokens) == ("active", 2)
+    assert problems(ledger) == []
+
+
+@pytest.mark.parametrize("k", [-9, -1, 1, 10**15])
+def test_a_call_that_is_not_there_started_nothing(ledger: Ledger, k: int) -> None:
+    take(ledger, "child", native_turn("k1", end=1), file="k")
+    take(ledger, "s", native_turn("t1", calls=[native_call("c1")], end=1))
+    seen = [{"k": k, "spawned": ledger.session("child").id}]
+    import_into(ledger, sighting(ledger, "s", head(ledger, "s"), calls=seen, messages=[{"k": k, "at": 1}], end=-5))
+    assert ledger.session("child").parent_session is None
+    assert problems(ledger) == []
+
+
+def test_a_session_that_was_moved_back_stands_where_it_says(disk: Ledger, tmp_path: Path) -> None:
+    """Facts of one batch: moved elsewhere, rows written, seen again, moved back."""
+    turns = [native_turn("t1", end=1), native_turn("t2", end=2)]
+    take(disk, "s", *turns)
+    last = head(disk, "s")
+    disk.create_session("y")
+    disk.move_head("s", new=next(turn.id for turn in disk.log() if turn.id != last))
+    disk.create_session("z")
+    take(disk, "s", *turns, file="elsewhere")
+    disk.move_head("s", new=last)
+    with weft.open(tmp_path / "other.db") as other:
+        import_into(other, exported(disk))
+        query = "SELECT s.head, s.head_segment = t.segment AS fits FROM session s JOIN turn t ON t.id = s.head"
+        assert select(other.path, query) == [{"head": last, "fits": 1}]
+        assert problems(other) == []
+
+
+def test_values_nested_too_deeply_are_kept_as_text(ledger: Ledger) -> None:
+    value: Any = "end"
+    for i in range(2_000):
+        value = [value] if i % 2 else {"in": value}
+    call = NativeCall(id="c", name="run", arguments=value, result=value)
+    take(ledger, "s", native_turn("t0", end=1))
+    turn = native_turn("t1", end=1)
+    turn.items = (*turn.items, call)
+    take(ledger, "deep", turn)
+    assert "end" in str(ledger.tool_calls(head(ledger, "deep"))[0].result)
+    assert problems(ledger) == []
+
+
+def test_a_compaction_that_names_a_later_turn_names_none(ledger: Ledger) -> None:
+    summary = NativeCompaction(summary="short", through=7, first_kept=-3)
+    take(ledger, "s", native_turn("t1", end=1), native_turn("t2", parent=0, compaction=summary, end=2))
+    assert ledger.compaction(head(ledger, "s")).first_kept is None
+    assert problems(ledger) == []
+
+
+def test_a_turn_of_very_many_calls(ledger: Ledger) -> None:
+    calls = [native_call(f"c{i % 5_000}") for i in range(20_000)]
+    take(ledger, "s", native_turn("t1", calls=calls, end=1))
+    assert len(ledger.tool_calls(head(ledger, "s"))) == 20_000
+
+
+@pytest.mark.parametrize("damage", ["count", "size", "frame"])
+def test_a_kept_stretch_that_lies_is_refused(damage: str) -> None:
+    frame = zstandard.ZstdCompressor().compress(bytes(9 << 20) if damage == "size" else b"x")
+    count = (2**32 - 1 if damage == "count" else 0).to_bytes(4, "big")
+    with pytest.raises(FactDamaged):
+        unpack(MAGIC + count + (b"nonsense" if damage == "frame" else frame), lambda ref: b"")
+
+
+@pytest.mark.parametrize("when", [2**53 - 1, 1 - 2**53, 10**15, 253_402_300_799_999])
+def test_a_time_that_no_calendar_has_is_no_time(ledger: Ledger, when: int) -> None:
+    calls = [native_call("c1", at=when, done=when)]
+    take(ledger, "s", native_turn("t1", calls=calls, started=when, ended=when, end=1), created=when)
+    import_into(ledger, sighting(ledger, "s", head(ledger, "s"), started=when, messages=[{"k": 0, "at": when}]))
+    (turn,) = ledger.log()
+    times = [turn.started_at, turn.completed_at, ledger.session("s").created_at, ledger.messages(turn.id)[0].created_at]
+    times.append(ledger.tool_calls(turn.id)[0].started_at)
+    assert when not in times
+    assert problems(ledger) == []
+
+
+def test_what_comes_after_an_imported_compaction_sees_its_summary(ledger: Ledger) -> None:
+    summary = NativeCompaction(summary="short")
+    turns = [native_turn("t1", end=1), native_turn("t2", parent=0, compaction=summary, end=2)]
+    take(ledger, "s", *turns, native_turn("t3", parent=1, end=3))
+    found = ledger.context(session="s")
+    assert found.compaction == ledger.resolve("s~1")
+    assert [message.text for message in found.messages] == ["short", "ask t3", "yes"]
+
+
+def test_a_finished_version_stands_before_one_that_was_cut_off(ledger: Ledger) -> None:
+    """Both say the same: that one of them was interrupted is not more."""
+    take(ledger, "a", native_turn("t1", interrupted=True, end=1), file="a")
+    take(ledger, "b", native_turn("t1", "yes!", end=1), file="b")
+    assert [turn.interruption_reason for turn in ledger.log()] == [None]
+    assert head(ledger, "a") == head(ledger, "b")
+
+
+def test_a_call_without_a_time_began_with_the_message_that_asked_for_it(ledger: Ledger) -> None:
+    turn = native_turn("t1", calls=[native_call("c1", done=9_100)], started=1_000, ended=9_900)
+    prompt, answer, call = turn.items
+    turn.items = (prompt, msgspec.structs.replace(answer, at=9_000), call)
+    take(ledger, "s", turn)
+    (found,) = ledger.tool_calls(head(ledger, "s"))
+    assert (found.started_at, found.completed_at) == (9_000, 9_100)

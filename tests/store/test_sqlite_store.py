@@ -210,3 +210,18 @@ def test_closing_while_others_write_loses_nothing_that_was_acknowledged(tmp_path
     assert sorted(line for _, line in feed(again)) == sorted(acknowledged)
     assert_sound(again)
     again.close()
+
+
+def test_a_ledger_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only disk, say: the files that SQLite's readers and writers share cannot be made there."""
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(path)
+    append(store, "kept")
+    known = feed(store)
+    store.close()
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr("weft.store.sqlite.store.os.access", lambda path, mode: False)
+    store = SqliteStore(path, read_only=True)
+    assert feed(store) == known
+    assert sorted(tmp_path.iterdir()) == before
+    store.close()

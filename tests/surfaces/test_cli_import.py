@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.shell import Shell
+from tests.surfaces.shell import Shell, on_terminal
 
 LONG_AGO = 1_000_000_000
 SESSION = "0a1b2c3d-1111-4111-8111-000000000001"
@@ -84,8 +84,40 @@ def test_a_damaged_line_is_told_and_the_rest_is_taken(shell: Shell, claude: Path
 
 def test_a_path_that_is_not_there(shell: Shell) -> None:
     answer = shell("import", "nowhere")
-    assert answer.code == 5
-    assert "there is no" in answer.err
+    assert answer.code == 7
+    assert "nowhere: No such file or directory" in answer.err
+
+
+def test_a_place_without_sessions_says_so(shell: Shell) -> None:
+    shell("init")
+    (shell.folder / "empty").mkdir()
+    answer = shell("import", "empty")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no sessions were found\n")
+
+
+def test_an_import_that_brings_nothing_says_so(shell: Shell, claude: Path) -> None:
+    shell("import")
+    assert shell("import").err == "nothing new\n"
+
+
+def test_numbers_are_for_programs_in_a_pipe_and_for_people_on_a_terminal(shell: Shell, claude: Path) -> None:
+    size = claude.stat().st_size
+    assert shell("import", "--dry-run").out.rstrip("\n").split("\t")[-2:] == ["2", str(size)]
+    _, shown = on_terminal(shell.folder, "import", "--no-color")
+    header, row = shown[shown.index("ORIGIN") :].splitlines()[:2]
+    assert row.split() == ["claude-code", "1", "0", "1", "1", "0", "0", "2", str(size), "B"]
+    assert len(header) == len(row)
+    assert row[header.index("FILES") + len("FILES") - 1] == "1"
+
+
+def test_a_narrow_terminal_gets_the_columns_that_matter(shell: Shell, claude: Path) -> None:
+    _, shown = on_terminal(shell.folder, "import", "--no-color", "--quiet", COLUMNS="50")
+    assert shown.split("\n")[0].split() == ["ORIGIN", "FILES", "SESSIONS", "TURNS", "KNOWN"]
+    for command in (("sessions",), ("usage", "--by", "session")):
+        _, shown = on_terminal(shell.folder, *command, "--no-color", COLUMNS="60")
+        table = shown.split("\n\n")[0].splitlines()
+        assert max(map(len, table)) <= 60
+        assert SESSION[:8] in table[1]
 
 
 def test_an_unknown_format(shell: Shell, claude: Path) -> None:

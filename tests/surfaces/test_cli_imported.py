@@ -17,7 +17,7 @@ from tests.surfaces.test_cli_terminal import FORBIDDEN, HOSTILE, plain
 from weft.kernel.enums import FileKind, LinkReason, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
-from weft.ledger.natives import NativeCall, NativeLink, NativeMessage, NativeTurn, Tokens
+from weft.ledger.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeTurn, Tokens
 
 MAIN = "f70db4c5-8eb1-4c18-b759-7c6c08c0f868"
 AGENT = f"{MAIN}/agent-a123456789abcdef0"
@@ -96,6 +96,20 @@ def test_sessions_are_listed_by_what_to_type_and_what_they_are_about(history: Sh
     ]
     assert lines[0].split() == ["SESSION", "ORIGIN", "PROJECT", "TURNS", "TOKENS", "LAST", "CHANGE", "TITLE"]
     assert lines[4:] == ["1 session of subagents is not shown: --subagents lists them"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("All is mended.", "All is mended."), ("", "its text was not kept by the tool that made it")]
+)
+def test_a_compaction_that_tells_little_says_no_more_than_it_knows(
+    weft: Shell, folder: Path, text: str, told: str
+) -> None:
+    first = turn("t1", asked("Q"), answered("A"))
+    second = turn("t2", n=1, parent=0, compaction=NativeCompaction(summary=text))
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        take(ledger, MAIN, first, second)
+    shown = masked(weft("show", "f70db4c5").out)
+    assert re.search(rf"\nsummary through T\d+\n  {told}\n", shown)
 
 
 def test_piped_sessions_have_whole_labels_and_every_column(history: Shell) -> None:

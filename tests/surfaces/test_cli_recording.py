@@ -264,3 +264,11 @@ def test_what_is_recorded_here_can_be_read_with_a_plain_sqlite_shell(weft: Shell
     database = sqlite3.connect(f"file:{folder}/.weft/ledger.db?mode=ro", uri=True)
     assert database.execute("SELECT id FROM turns").fetchall() == [(turn,)]
     database.close()
+
+
+def test_a_new_session_whose_name_another_begins_with_is_told(weft: Shell) -> None:
+    weft.record("q", session="f70db4c5-8eb1")
+    answer = weft("record", "--session", "f70db4c5", "--query", "q", "--response", "r")
+    assert "to record in f70db4c5-8eb1, give its whole label" in answer.err
+    assert weft("record", "--session", "f70db4c5", "--query", "q", "--response", "r").err == ""
+    assert weft("record", "--session", "other-one", "--query", "q", "--response", "r").err == ""

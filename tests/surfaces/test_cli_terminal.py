@@ -220,6 +220,11 @@ def test_commands_options_and_labels_are_completed(forked: Shell, words: tuple[s
     assert {line.split(",", 1)[1] for line in complete(forked.folder, *words)} == expected
 
 
+@pytest.mark.parametrize("words", [("import", "no"), ("backup", "no"), ("usage", "--prices", "no"), ("--ledger", "no")])
+def test_files_are_completed_by_the_shell(forked: Shell, words: tuple[str, ...]) -> None:
+    assert complete(forked.folder, *words) == ["file,no"]
+
+
 def test_completion_works_in_the_other_shells_too(forked: Shell) -> None:
     assert "alt" in complete(forked.folder, "show", "al", shell="zsh")
     assert "plain,alt" in complete(forked.folder, "show", "al", shell="fish")

@@ -123,7 +123,16 @@ def test_a_branch_alone_and_what_was_abandoned(spent: Shell) -> None:
     assert "1,000 tokens (?) are in no session any more" in spent("usage").err
 
 
-@pytest.mark.parametrize("options", [("--branch", "main", "--abandoned"), ("--branch", "main", "--model", "x")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--branch", "main", "--abandoned"),
+        ("--branch", "main", "--model", "x"),
+        ("--branch", "main", "--by", "model"),
+        ("--abandoned", "--by", "day"),
+        ("--abandoned", "-n", "3"),
+    ],
+)
 def test_a_branch_and_what_was_abandoned_stand_alone(spent: Shell, options: tuple[str, ...]) -> None:
     assert spent("usage", *options).code == 2
 
@@ -201,7 +210,7 @@ def test_a_terminal_tells_of_a_branch_and_of_what_was_abandoned(spent: Shell, fo
     )
     spent("delete", "alt")
     shown = on_terminal(folder, "usage", "--abandoned", "--no-color")[1]
-    assert shown.startswith("ONCE IN  STATUS   TURNS  TOKENS  COST  LAST TURN\nalt      deleted  1      1,000   ?     ")
+    assert shown.startswith("ONCE IN  STATUS   TURNS  TOKENS  COST  LAST TURN\nalt      deleted      1   1,000     ?  ")
     assert "1,000 tokens, ?, in 1 turn\n" in shown
 
 

@@ -6,7 +6,7 @@ over, and a source that was read to its end is not opened a second time unless i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -38,7 +38,8 @@ class ImportSummary(Struct):
     """What an import did."""
 
     origins: dict[str, OriginTotals] = field(default_factory=dict)
-    unrecognised: int = 0
+    unrecognised: list[str] = field(default_factory=list)
+    """Files that no importer knows."""
     problems: list[Problem] = field(default_factory=list)
 
     def of(self, origin: str) -> OriginTotals:
@@ -127,12 +128,16 @@ class Importing:
         except OSError as error:
             self._failed(candidate.path, error)
             return None
+        except Exception as error:  # whatever an importer makes of it, the other files go on
+            self._failed(candidate.path, OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
+            return None
         if not found and not part:
-            self.summary.unrecognised += 1
+            self.summary.unrecognised.append(candidate.name)
         return Unit(candidate, found[0]) if found else None
 
     def _failed(self, path: Path, error: OSError) -> None:
-        self.summary.problems.append(Problem(source=str(path), line=None, what=error.strerror or str(error)))
+        name = Candidate(path, 0, 0).name
+        self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
 
     def _desk(self, importer: Importer) -> ImportDesk | None:
         if self._ledger is not None and importer.origin not in self._desks:
@@ -153,6 +158,8 @@ class Importing:
         report = Report(candidate.name)
         try:
             with candidate.open(self._clock.now_ms() / 1000) as source:
+                if source.is_cut:
+                    report.problem(None, "it ends too early; what could be unpacked was taken")
                 if desk is None:
                     self._walk(importer, source, report, totals)
                 else:
@@ -190,7 +197,10 @@ class Importing:
         totals: OriginTotals,
     ) -> None:
         read = ImportSource(
-            name=source.name, size=candidate.size, stamp=candidate.stamp, digest=_fingerprint(source, candidate)
+            name=source.name,
+            size=_size(source, candidate),
+            stamp=candidate.stamp,
+            digest=_fingerprint(source, candidate),
         )
         before = desk.last_read(source.name)
         same = before is not None and (before.size, before.digest) == (read.size, read.digest)
@@ -218,23 +228,43 @@ class Importing:
 
 
 def _closed(turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts) -> Iterable[NativeTurn]:
-    """The open tail of a source that is still written to is not a fact yet."""
-    for turn in turns:
-        if turn.closed or quiet:
-            yield turn
-        else:
+    """The open tail of a source that is still written to is not a fact yet, nor is what grew from it."""
+    places: dict[int | None, int | None] = {None: None}
+    taken = 0
+    for number, turn in enumerate(turns):
+        named = {turn.parent} | ({turn.compaction.through, turn.compaction.first_kept} if turn.compaction else set())
+        if not quiet and not (turn.closed and named <= places.keys()):
             counts.open_turns += 1
+            continue
+        places[number] = taken
+        taken += 1
+        yield turn if number < taken else _placed(turn, places)
+
+
+def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> NativeTurn:
+    """With its places counted among the turns that are taken."""
+    compaction = turn.compaction
+    if compaction is not None:
+        through, kept = places[compaction.through], places[compaction.first_kept]
+        compaction = replace(compaction, through=through, first_kept=kept)
+    return replace(turn, parent=places[turn.parent], compaction=compaction)
+
+
+def _log(source: Source, candidate: Candidate) -> Path | None:
+    """What a database in use has beside it."""
+    log = candidate.path.with_name(f"{candidate.path.name}-wal")
+    return log if candidate.size > source.size and log.is_file() else None
+
+
+def _size(source: Source, candidate: Candidate) -> int:
+    """So many bytes as the fingerprint is of: a file that is written to has grown since it was found."""
+    return candidate.size if candidate.is_packed or _log(source, candidate) else source.size
 
 
 def _fingerprint(source: Source, candidate: Candidate) -> bytes:
     """Of the file, and of a database's log beside it."""
-    log = candidate.path.with_name(f"{candidate.path.name}-wal")
-    own = _digest(source.path, source.size)
-    return (
-        sha256(own + _digest(log, log.stat().st_size)).digest()
-        if candidate.size > source.size and log.is_file()
-        else own
-    )
+    own, log = _digest(source.path, source.size), _log(source, candidate)
+    return own if log is None else sha256(own + _digest(log, log.stat().st_size)).digest()
 
 
 def _digest(path: Path, size: int) -> bytes:

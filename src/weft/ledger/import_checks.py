@@ -50,7 +50,7 @@ def _check_compaction(view: Projector, turn: TurnRow) -> None:
 def _check_end(view: Projector, turn: TurnRow, event: RunFinished) -> None:
     if turn.type == TurnType.COMPACTION and not _has_compaction(view, turn):
         raise InvalidFact(f"run:{turn.id}", "is a compaction turn and ends without its compaction")
-    if event.exit == RunExit.SUCCESS and turn.calls and _has_open_calls(view, turn):
+    if event.exit == RunExit.SUCCESS and turn.calls and turn.source is None and _has_open_calls(view, turn):
         raise InvalidFact(f"run:{turn.id}", "ends well with a tool call that has no outcome")
 
 

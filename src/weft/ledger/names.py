@@ -154,7 +154,7 @@ def _ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
             row = txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (part.segment, depth))
             if row is not None:
                 return _load(txn, row[0])
-    raise NotFound("turn", name, f"that thread is {turn.depth} turns deep")
+    raise NotFound("turn", name, f"that thread has {turn.depth} turn{'' if turn.depth == 1 else 's'}")
 
 
 def _by_id(txn: ReadTxn, text: str) -> Spot:

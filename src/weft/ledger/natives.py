@@ -113,8 +113,9 @@ class NativeTurn(Struct, kw_only=True):
     """A prompt up to the next one."""
 
     key: str
-    """Native id by which versions of this turn are recognised: normally that of its first prompt. Unique in a
-    transcript; a second answer to one prompt is `<prompt id>#<first id of the answer>`."""
+    """Native id by which versions of this turn are recognised: normally that of its first prompt. Turns of other
+    sessions must not have it, unless they are copies; a second answer to one prompt is `<prompt id>#<first id
+    of the answer>`."""
     records: tuple[bytes, ...]
     """Identity: the normalised native records, each reduced to native ids and contents, in order. Two copies of a
     turn have equal ones; a longer or rewritten version has not."""

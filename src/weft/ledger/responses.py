@@ -93,7 +93,7 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
             None if undated else at,
             said_by or model,
             (tokens[0], tokens[1], tokens[2], tokens[3], tokens[4], 0),
-            native if role == "assistant" else None,
+            (native or None) if role == "assistant" else None,
         )
     whole = [count or 0 for count in counts]
     rest = [max(one - other, 0) for one, other in zip(whole, carried, strict=True)]
@@ -107,7 +107,7 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
 def repeated(sql: Sql) -> set[int]:
     """The ids of responses that lie in more than one place."""
     rows = sql.all(
-        "SELECT native FROM message WHERE native IS NOT NULL AND role = 'assistant'"
+        "SELECT native FROM message WHERE native > 0 AND role = 'assistant'"
         f" AND coalesce({_COUNTS}) IS NOT NULL GROUP BY native HAVING count(*) > 1"
     )
     return {native for (native,) in rows}
@@ -118,7 +118,8 @@ def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
     rows = sql.all(
         "SELECT m.native, m.segment, m.depth, m.position FROM turn u JOIN message o ON o.segment = u.segment"
         " AND o.depth = u.depth JOIN message m ON m.native = o.native JOIN turn t ON t.segment = m.segment"
-        " AND t.depth = m.depth WHERE u.current = 0 AND o.role = 'assistant' AND m.role = 'assistant' AND t.current = 1"
+        " AND t.depth = m.depth WHERE u.current = 0 AND o.native > 0 AND o.role = 'assistant'"
+        " AND m.role = 'assistant' AND t.current = 1"
     )
     return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}
 

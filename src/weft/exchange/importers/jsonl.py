@@ -76,9 +76,11 @@ def _objects(number: int, offset: int, line: bytes, report: Report, is_last: boo
 
 def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
     """What a strict reader refuses: objects glued together, bytes that are not UTF-8, lone surrogates, NaN."""
-    text = _text(number, line, report)
-    at = _next_value(text, 0)
+    text, line_start = _text(number, line, report), offset
+    at, passed = _next_value(text, 0), 0
     while at < len(text):
+        start = offset + _size(text[passed:at])
+        passed = at
         try:
             value, after = _decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
@@ -87,13 +89,13 @@ def _recovered(number: int, offset: int, line: bytes, report: Report, is_last: b
                 return
             report.found += 1
             report.damaged += 1
-            report.problem(number, f"not JSON from byte {len(text[:at].encode(*_EXACT))} on: {_why(error)}")
+            report.problem(number, f"not JSON from byte {start - line_start} on: {_why(error)}")
             return
         report.found += 1
-        start, end = (offset + len(text[:i].encode(*_EXACT)) for i in (at, after))
+        offset, passed = start + _size(text[at:after]), after
         at = _next_value(text, after)
         if isinstance(value, dict):
-            yield Record(number, start, end, value)
+            yield Record(number, start, offset, value)
         else:
             report.damaged += 1
             report.problem(number, f"a JSON {type(value).__name__}, not an object")
@@ -112,6 +114,10 @@ def _text(number: int, line: bytes, report: Report) -> str:
         return line.decode(*_EXACT)
 
 
+def _size(text: str) -> int:
+    return len(text.encode(*_EXACT))
+
+
 def _next_value(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n\0\ufeff":
         at += 1
@@ -127,7 +133,7 @@ def _looks_cut(error: Exception) -> bool:
 
 
 def _why(error: Exception) -> str:
-    return error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+    return error.msg.removesuffix(" at") if isinstance(error, json.JSONDecodeError) else "nested too deeply"
 
 
 def _constant(name: str) -> str:

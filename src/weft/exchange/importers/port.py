@@ -33,6 +33,8 @@ class Source(Struct, frozen=True, kw_only=True):
     head: bytes
     quiet: bool = True
     """Nobody has written to it for a while: its last turn, though never closed, is all there will be."""
+    is_cut: bool = False
+    """It was unpacked from something that ends too early: this is what came before."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -3,9 +3,13 @@ at a time into a temporary file, compressed files likewise."""
 
 from __future__ import annotations
 
+import lzma
 import os
+import stat
+import struct
 import zipfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +24,12 @@ from weft.exchange.importers.port import HEAD_BYTES, Source
 SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".zst", ".zip"})
 DATABASES = frozenset({".db", ".sqlite"})
 QUIET_SECONDS = 300
+BROKEN = (
+    zstandard.ZstdError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
+    RuntimeError, NotImplementedError, ValueError,
+)  # fmt: skip
+"""What unpacking raises where an archive is damaged or of a kind that cannot be read."""
+FED_BYTES = 4096
 MEMBER_LIMIT = 4 * 1024**3
 """An archive's member is unpacked up to this size; a small file that claims to hold more is a trap."""
 
@@ -34,7 +44,13 @@ class Candidate(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return str(self.path) if self.member is None else f"{self.path}!{self.member}"
+        """As it can be shown and stored, whatever bytes it is called by."""
+        full = str(self.path) if self.member is None else f"{self.path}!{self.member}"
+        return full.encode("utf-8", "backslashreplace").decode()
+
+    @property
+    def is_packed(self) -> bool:
+        return self.member is not None or self.path.suffix == ".zst"
 
     def is_quiet(self, now: float) -> bool:
         """Has nobody written to it for a while?"""
@@ -44,41 +60,59 @@ class Candidate(Struct, frozen=True):
     def open(self, now: float) -> Iterator[Source]:
         """As a file that can be sought in."""
         quiet = self.is_quiet(now)
-        if self.member is None and self.path.suffix != ".zst":
-            yield _source(self.path, self.name, quiet)
+        if not self.is_packed:
+            yield _source(self.path, self.name, quiet, is_cut=False)
             return
         with TemporaryDirectory(prefix="weft-import-") as folder:
             name = Path(self.member or self.path.stem).name or "member"
             target = Path(folder) / name.removesuffix(".zst")
-            self._unpack(target)
-            yield _source(target, self.name, quiet)
+            is_cut = self._unpack(target)
+            yield _source(target, self.name, quiet, is_cut)
 
-    def _unpack(self, target: Path) -> None:
+    def _unpack(self, target: Path) -> bool:
+        """Does it end too early? What came before that is there then."""
         try:
             self._unpack_into(target)
-        except (zstandard.ZstdError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            return False
+        except EOFError:
+            return True
+        except BROKEN as error:
             raise OSError(f"it cannot be unpacked: {error}") from error
 
     def _unpack_into(self, target: Path) -> None:
         if self.member is None:
             with self.path.open("rb") as packed:
-                _copy(zstandard.ZstdDecompressor().stream_reader(packed), target)
+                _copy(_frames(packed), target)
             return
         with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as member:
             if self.member.endswith(".zst"):
-                _copy(zstandard.ZstdDecompressor().stream_reader(member), target)
+                _copy(_frames(member), target)
             else:
-                _copy(member, target)
+                _copy(iter(lambda: member.read(1 << 20), b""), target)
 
 
-def _source(path: Path, name: str, quiet: bool) -> Source:
-    return Source(path=path, name=name, size=path.stat().st_size, head=sample(path, HEAD_BYTES), quiet=quiet)
+def _source(path: Path, name: str, quiet: bool, is_cut: bool) -> Source:
+    size, head = path.stat().st_size, sample(path, HEAD_BYTES)
+    return Source(path=path, name=name, size=size, head=head, quiet=quiet, is_cut=is_cut)
 
 
-def _copy(packed: IO[bytes] | zstandard.ZstdDecompressionReader, target: Path) -> None:
+def _frames(packed: IO[bytes]) -> Iterator[bytes]:
+    """What all frames hold. Little is fed at a time: a few bytes can stand for very many."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    while chunk := packed.read(FED_BYTES):
+        while chunk:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(chunk)
+            chunk = frame.unused_data
+    if not frame.eof:
+        raise EOFError("it ends too early")
+
+
+def _copy(chunks: Iterable[bytes], target: Path) -> None:
     written = 0
     with target.open("wb") as file:
-        while chunk := packed.read(1 << 20):
+        for chunk in chunks:
             written += len(chunk)
             if written > MEMBER_LIMIT:
                 raise OSError(f"it unpacks to more than {MEMBER_LIMIT} bytes")
@@ -88,11 +122,17 @@ def _copy(packed: IO[bytes] | zstandard.ZstdDecompressionReader, target: Path) -
 def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
     """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it."""
     if path.is_dir():
+        root = os.path.realpath(path)
         for folder, folders, names in os.walk(path, onerror=lambda error: failed(path, error)):
             folders.sort()
             for name in sorted(names):
-                if Path(name).suffix in SUFFIXES:
-                    yield from _file(Path(folder) / name, failed)
+                file = Path(folder) / name
+                if file.suffix not in SUFFIXES:
+                    continue
+                if file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(root):
+                    failed(file, OSError("it is a link to another place; name that place to import it"))
+                else:
+                    yield from _file(file, failed)
     else:
         yield from _file(path, failed)
 
@@ -100,6 +140,8 @@ def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[
 def _file(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
     try:
         found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is no regular file")
         if path.suffix == ".zip":
             yield from _members(path, found.st_mtime_ns)
             return
@@ -107,7 +149,7 @@ def _file(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candi
         beside = log.stat() if path.suffix in DATABASES and log.is_file() else None
         size, stamp = (beside.st_size, beside.st_mtime_ns) if beside else (0, 0)
         yield Candidate(path, found.st_size + size, max(found.st_mtime_ns, stamp))
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, *BROKEN) as error:
         failed(path, error if isinstance(error, OSError) else OSError(f"it is no zip archive: {error}"))
 
 

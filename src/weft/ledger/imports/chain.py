@@ -7,6 +7,7 @@ import secret.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -62,7 +63,33 @@ def put_value(draft: Draft, value: Any) -> str:
     try:
         return draft.put_json(value, "value")
     except (InvalidInput, NoCanonicalForm, RecursionError):
-        return draft.put_bytes(text_bytes(json.dumps(value, default=str, ensure_ascii=False)))
+        return draft.put_bytes(text_bytes(_as_text(value)))
+
+
+def _as_text(value: Any) -> str:
+    """Its JSON, however deeply it is nested."""
+    pieces: list[str] = []
+    waiting: list[tuple[bool, Any]] = [(False, value)]
+    while waiting:
+        is_text, each = waiting.pop()
+        if is_text:
+            pieces.append(each)
+        elif isinstance(each, dict | list | tuple):
+            waiting += reversed(list(_nested(each)))
+        else:
+            pieces.append(json.dumps(each, default=str, ensure_ascii=False))
+    return "".join(pieces)
+
+
+def _nested(value: Any) -> Iterator[tuple[bool, Any]]:
+    """What an object or a list is written as: texts, and values between them."""
+    is_object = isinstance(value, dict)
+    yield True, "{" if is_object else "["
+    for i, each in enumerate(value.items() if is_object else value):
+        name = f"{json.dumps(str(each[0]), ensure_ascii=False)}: " if is_object else ""
+        yield True, (", " if i else "") + name
+        yield False, each[1] if is_object else each
+    yield True, "}" if is_object else "]"
 
 
 def named(draft: Draft, name: str | None) -> Named:
@@ -91,9 +118,8 @@ class Chain:
                 self._message(item)
         if turn.compaction is not None:
             self._compaction(turn.compaction.summary, through or self.id, first_kept)
-        if self._open or turn.interrupted:
-            reason = InterruptionReason.CANCELED if turn.interrupted else InterruptionReason.CRASH
-            self._add(Interruption, reason=reason, affects=tuple(self._open))
+        if turn.interrupted:
+            self._add(Interruption, reason=InterruptionReason.CANCELED, affects=tuple(self._open))
         error = UNSET if turn.error is None else self._error(turn.error)
         exit = RunExit.SUCCESS if turn.error is None else RunExit.ERROR
         return self._add(RunFinished, exit=exit, response=self._answer, error=error)

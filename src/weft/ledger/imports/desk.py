@@ -6,12 +6,13 @@ to its end is remembered with its digest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from weft.kernel.enums import LinkReason, SupersedeReason
 from weft.kernel.events import encode, import_stream, session_stream
@@ -20,7 +21,8 @@ from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
 from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.imports.chain import Chain, beginning
-from weft.ledger.imports.raw import WORTH, RawFile, pack
+from weft.ledger.imports.kept import is_kept
+from weft.ledger.imports.raw import PIECE_BYTES, WORTH, RawFile, pack
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.seen import Seeing
 from weft.ledger.natives import NativeSession, NativeTurn
@@ -76,6 +78,25 @@ class _Task(Struct):
     end: int = 0
     landed: list[Landed] = field(default_factory=list)
 
+    def mark(self) -> _Mark:
+        return _Mark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
+
+    def go_back(self, mark: _Mark) -> None:
+        """What came since has not lasted."""
+        del self.landed[mark.landed :]
+        if self.raw:
+            self.raw.at = mark.at
+        for name, value in zip(ImportCounts.__struct_fields__, mark.counts, strict=True):
+            setattr(self.counts, name, value)
+
+
+class _Mark(Struct, frozen=True):
+    """How far a task was."""
+
+    landed: int
+    at: int
+    counts: tuple[int, ...]
+
 
 class ImportDesk:
     """One origin's way into one ledger."""
@@ -86,6 +107,8 @@ class ImportDesk:
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
         self._written: set[bytes] = set()
+        self._fresh: set[bytes] = set()
+        self._looked: int | None = None
         self._read: list[tuple[Any, ...]] = []
 
     def last_read(self, name: str) -> ImportSource | None:
@@ -117,20 +140,52 @@ class ImportDesk:
         task = _Task(session, file, counts, reread, raw)
         for batch, is_last in _batches(turns):
             task.end = max([task.end, *(turn.end for turn in batch)])
-            self._desk.write(partial(self._write, task, batch, is_last), secret=self.secret)
+            mark = task.mark()
+            try:
+                self._run(partial(self._write, task, mark, batch, is_last))
+            except BaseException:  # whatever it was, this batch has not landed
+                task.go_back(mark)
+                raise
+
+    def _run(self, work: Callable[[Draft], None], weight: int = 0) -> None:
+        """A transaction. Its work may be run again before it lasts; what is noted beside the ledger counts after it."""
+
+        def run(draft: Draft) -> int:
+            draft.scope, self._fresh = self._scope, set()
+            self._look(draft)
+            work(draft)
+            draft.seal()
+            self._note_read(draft.sql)
+            return draft.first - 1
+
+        self._looked = self._desk.write(run, weight, secret=self.secret)
+        self._written |= self._fresh
+        self._read = []
+
+    def _look(self, draft: Draft) -> None:
+        """What others told meanwhile: the view that finds events by their ids may not have it yet."""
+        facts = draft.txn.facts
+        after = facts.watermark("lookup_event") if self._looked is None else self._looked
+        if after < draft.first - 1:
+            told = (line for _, line in facts.lines(after) if b'"stream":"import:' in line)
+            self._written.update(sha256(line).digest()[:KEY_BYTES] for line in told)
 
     def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
 
         def work(draft: Draft) -> None:
-            draft.scope = self._scope
-            self._keep(draft, self._seeing(draft, session, file), piece, start, [])
-            draft.seal()
+            for at in range(0, len(piece) or 1, PIECE_BYTES):
+                some = piece[at : at + PIECE_BYTES]
+                self._keep(draft, self._seeing(draft, session, file), some, start + at, [])
 
-        self._desk.write(work, len(piece), secret=self.secret)
+        self._run(work, len(piece))
 
     def _keep(self, draft: Draft, seeing: Seeing, piece: bytes, start: int, contents: list[tuple[str, bytes]]) -> None:
-        self._see(draft, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
+        """Unless an import that was cut short has kept it: then it was packed with what it brought then."""
+        session, file = draft.view.session_number(seeing.session), draft.number(draft.put_text(seeing.file))
+        place = (session, file, start, start + len(piece))
+        if not is_kept(draft.txn, place, piece):
+            self._see(draft, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
 
     def remember(self, source: ImportSource) -> None:
         """The source has been read to its end: noted with the next write, or by `finish`."""
@@ -141,6 +196,7 @@ class ImportDesk:
     def finish(self) -> None:
         if self._read:
             self._desk.store.write(lambda txn: self._note_read(txn.sql))
+            self._read = []
 
     def _note_read(self, sql: Sql) -> None:
         sql.run_many(
@@ -150,32 +206,23 @@ class ImportDesk:
             " open = excluded.open, read_at = excluded.read_at",
             self._read,
         )
-        self._read = []
 
     def _seeing(self, draft: Draft, session: NativeSession, file: str) -> Seeing:
         return Seeing(draft, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
 
-    def _write(self, task: _Task, batch: list[NativeTurn], is_last: bool, draft: Draft) -> None:
-        draft.scope, draft.gathered = self._scope, []
+    def _write(self, task: _Task, mark: _Mark, batch: list[NativeTurn], is_last: bool, draft: Draft) -> None:
+        task.go_back(mark)
+        draft.gathered = []
         self._ensure_session(draft, task)
         seeing = self._seeing(draft, task.session, task.file)
-        before, at = len(task.landed), task.raw.at if task.raw else 0
-        try:
-            for turn in batch:
-                task.landed.append(self._land(draft, seeing, turn, task))
-                if len(draft.lines) >= ROW_EVENTS:
-                    draft.seal()
-            self._note_names(draft, batch, task.landed[before:])
-            if is_last:
-                self._tell(draft, seeing, task)
-            self._keep_along(draft, seeing, task, None if is_last else task.end)
-        except BaseException:  # whatever it was, this batch has not landed
-            del task.landed[before:]
-            if task.raw:
-                task.raw.at = at
-            raise
-        draft.seal()
-        self._note_read(draft.sql)
+        for turn in batch:
+            task.landed.append(self._land(draft, seeing, turn, task))
+            if len(draft.lines) >= ROW_EVENTS:
+                draft.seal()
+        self._note_names(draft, batch, task.landed[mark.landed :])
+        if is_last:
+            self._tell(draft, seeing, task)
+        self._keep_along(draft, seeing, task, None if is_last else task.end)
 
     def _keep_along(self, draft: Draft, seeing: Seeing, task: _Task, until: int | None) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
@@ -212,8 +259,7 @@ class ImportDesk:
         if compaction is None:
             return None, None
         through = turn.parent if compaction.through is None else compaction.through
-        kept = compaction.first_kept
-        return (None if through is None else landed[through].id, None if kept is None else landed[kept].id)
+        return _id_at(landed, through), _id_at(landed, compaction.first_kept)
 
     def _versions(self, draft: Draft, turn: NativeTurn) -> list[TurnRow]:
         """Turns with the same native id that are here already."""
@@ -233,7 +279,8 @@ class ImportDesk:
                 if id not in found and (row := draft.view.find_turn(id)) is not None:
                     found[id] = row
         shown = {at.id for at in landed}
-        return [row for row in found.values() if row.id not in shown and (self._remap or row.session == session)]
+        ours = (row for row in found.values() if row.id not in shown and (self._remap or row.session == session))
+        return [row for row in ours if row.current]
 
     def _mapped_before(self, draft: Draft, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""
@@ -262,11 +309,11 @@ class ImportDesk:
         digest = sha256(line).digest()
         if new or not self._is_known(draft, digest):
             draft.add_event(sighting)
-            self._written.add(digest[:KEY_BYTES])
+            self._fresh.add(digest[:KEY_BYTES])
 
     def _is_known(self, draft: Draft, event: bytes) -> bool:
         key = event[:KEY_BYTES]
-        if key in self._written:
+        if key in self._written or key in self._fresh:
             return True
         for (n,) in draft.sql.all("SELECT n FROM lookup_event WHERE key = ?", (key,)):
             if draft.txn.facts.event_id(n) == event:
@@ -293,7 +340,8 @@ class ImportDesk:
 
     def _tell(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
         """What the source tells of the session itself, and links whose other end has come."""
-        self._see(draft, seeing.told(task.session, task.end), new=False)
+        end = max(task.end, task.raw.end) if task.raw else task.end
+        self._see(draft, seeing.told(task.session, end), new=False)
         draft.seal()
         waiting = draft.sql.all(
             "SELECT w.child, w.wants, w.why, w.session FROM import_wait w WHERE EXISTS (SELECT 1 FROM import_name n"
@@ -342,6 +390,11 @@ class ImportDesk:
 
     def _key(self, name: str) -> bytes:
         return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
+
+
+def _id_at(landed: list[Landed], index: int | None) -> str | None:
+    """None for a turn that has not come, too."""
+    return landed[index].id if index is not None and 0 <= index < len(landed) else None
 
 
 def _last_before(draft: Draft, session: str, child: str) -> list[TurnRow]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.errors import ContentMissing
+from weft.kernel.errors import ContentMissing, Damaged
 from weft.ledger.imports.raw import unpack
 from weft.ledger.rows import find_session
 from weft.ledger.values import text_of
-from weft.store.port import ReadTxn
+from weft.store.port import ReadTxn, WriteTxn
 
 
 class KeptStretch(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,16 @@ def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
     ]
 
 
-def _unpacked(txn: ReadTxn, n: int) -> bytes:
+def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes) -> bool:
+    """Were these bytes kept before: of this session and file (by their numbers), from here to there?"""
+    rows = txn.sql.all('SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place)
+    try:
+        return any(_unpacked(txn, content) == piece for (content,) in rows)
+    except Damaged:
+        return False
+
+
+def _unpacked(txn: ReadTxn | WriteTxn, n: int) -> bytes:
     def content(ref: str) -> bytes:
         found = txn.facts.find_content(bytes.fromhex(ref))
         if found is None:

@@ -6,7 +6,7 @@ by it: whatever no content holds is in the frame, and unpacking gives the source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import zstandard
@@ -26,11 +26,11 @@ class RawFile:
     """The part of a source file that is still to be kept."""
 
     def __init__(self, path: Path, start: int, end: int) -> None:
-        self._path, self.at, self._end = path, start, end
+        self._path, self.at, self.end = path, start, end
 
     def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
         """The stretches up to a place, or to the end, each at most 8 MiB."""
-        until = self._end if until is None else min(until, self._end)
+        until = self.end if until is None else min(until, self.end)
         with self._path.open("rb") as file:
             file.seek(self.at)
             while self.at < until and (piece := file.read(min(PIECE_BYTES, until - self.at))):
@@ -57,12 +57,27 @@ def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:
     """The stretch as it lay in its source; `content` gives a content by its reference."""
     if not packed.startswith(MAGIC):
         raise FactDamaged("kept stretch", packed[:16].hex(), "is of no known form")
-    count = int.from_bytes(packed[len(MAGIC) : len(MAGIC) + 4], "big")
     start = len(MAGIC) + 4
-    refs = [packed[start + i * REF_BYTES : start + (i + 1) * REF_BYTES].hex() for i in range(count)]
-    dictionary = _dictionary(map(content, refs))
-    decompress = zstandard.ZstdDecompressor(dict_data=_as_dict(dictionary), max_window_size=1 << 27).decompress
-    return decompress(packed[start + count * REF_BYTES :], max_output_size=PIECE_BYTES)
+    frame = start + int.from_bytes(packed[len(MAGIC) : start], "big") * REF_BYTES
+    if frame >= len(packed):
+        raise FactDamaged("kept stretch", packed[:16].hex(), "is cut")
+    refs = [packed[at : at + REF_BYTES].hex() for at in range(start, frame, REF_BYTES)]
+    dictionary = _dictionary(_up_to(DICTIONARY_BYTES, map(content, refs)))
+    unpacker = zstandard.ZstdDecompressor(dict_data=_as_dict(dictionary), max_window_size=1 << 27)
+    try:
+        if zstandard.frame_content_size(packed[frame:]) > PIECE_BYTES:
+            raise FactDamaged("kept stretch", packed[:16].hex(), f"unpacks to more than {PIECE_BYTES} bytes")
+        return unpacker.decompress(packed[frame:], max_output_size=PIECE_BYTES)
+    except zstandard.ZstdError as error:
+        raise FactDamaged("kept stretch", packed[:16].hex(), f"cannot be unpacked: {error}") from error
+
+
+def _up_to(limit: int, contents: Iterable[bytes]) -> Iterator[bytes]:
+    for data in contents:
+        limit -= len(data)
+        if limit < 0:
+            raise FactDamaged("kept stretch", "dictionary", f"is of more than {DICTIONARY_BYTES} bytes")
+        yield data
 
 
 def _as_dict(dictionary: bytes) -> zstandard.ZstdCompressionDict | None:

@@ -24,6 +24,7 @@ from weft.ledger.draft import IMPORTED_AGENT, Draft
 from weft.ledger.imports.chain import named, put_value
 from weft.ledger.model import FileNote, LintNote
 from weft.ledger.natives import NativeCall, NativeCompaction, NativeMessage, NativeSession, NativeTurn, Tokens
+from weft.ledger.views.sightings import is_dated
 
 TRIGGERS = {
     "auto": CompactionTrigger.CONTEXT_LIMIT,
@@ -53,8 +54,8 @@ class Seeing(Struct, frozen=True):
             origin=self.origin,
             session=self.session,
             turn=turn_id,
-            started=number(turn.started),
-            ended=number(turn.ended),
+            started=moment(turn.started),
+            ended=moment(turn.ended),
             literal_time=self._text(turn.literal_time),
             workspace=self._text(turn.workspace),
             git_branch=self._text(turn.git_branch),
@@ -81,7 +82,7 @@ class Seeing(Struct, frozen=True):
             actor=IMPORTED_AGENT,
             origin=self.origin,
             session=self.session,
-            started=number(session.created),
+            started=moment(session.created),
             title=self._text(session.title),
             workspace=self._text(session.workspace),
             git_branch=self._text(session.git_branch),
@@ -136,7 +137,7 @@ class Seeing(Struct, frozen=True):
     ) -> SeenMessage | None:
         made = SeenMessage(
             k=k,
-            at=number(message.at),
+            at=moment(message.at),
             literal_time=self._text(message.literal_time),
             source=UNSET if message.source is None else message.source,
             model=self._name(message.model),
@@ -183,8 +184,8 @@ class Seeing(Struct, frozen=True):
         seen = (
             SeenCall(
                 k=k,
-                at=number(call.at),
-                done=number(call.done),
+                at=moment(call.at),
+                done=moment(call.done),
                 detail=self._json(call.detail),
                 spawned=UNSET if call.spawned is None else self.session_ids(call.spawned),
             )
@@ -206,6 +207,11 @@ class Seeing(Struct, frozen=True):
 def number(value: Any) -> int | UnsetType:
     """A whole number that every reader holds exactly; an origin may have written anything."""
     return value if type(value) is int and abs(value) <= MAX_INTEGER else UNSET
+
+
+def moment(value: Any) -> int | UnsetType:
+    """A time that calendars have; an origin may have counted in other units."""
+    return value if type(value) is int and is_dated(value) else UNSET
 
 
 def count(value: Any) -> int | UnsetType:

@@ -6,6 +6,7 @@ reads a clock or the environment: the same facts in the same order give the same
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -61,6 +62,8 @@ class Projector:
         self._indexed: dict[str, tuple[object, ...]] = {}
         self.calls: dict[bytes, CallRow] = {}
         self.new_calls: list[CallRow] = []
+        self.repeats: Counter[tuple[int, int, int]] = Counter()
+        """How many of the new calls share a turn and a call id."""
         self.messages: list[MessageRow] = []
         self.history: list[HistoryRow] = []
         self.changed_messages: list[MessageRow] = []
@@ -160,6 +163,7 @@ class Projector:
     def add_call(self, row: CallRow) -> None:
         self.calls[row.event] = row
         self.new_calls.append(row)
+        self.repeats[row.segment, row.depth, row.call_id] += 1
 
     def call(self, turn: TurnRow, event_id: bytes) -> CallRow | None:
         row = self.calls.get(event_id)
@@ -200,6 +204,7 @@ class Projector:
         fresh = self.new_calls[-turn.calls :] if turn.calls else []
         if fresh and (fresh[0].segment, fresh[0].depth, fresh[0].seq) == (turn.segment, turn.depth, 0):
             return fresh
+        self._flush_calls()
         found = self.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
         rows = [self.calls.setdefault(call.event, call) for call in (CallRow(*row) for row in found)]
         return rows
@@ -244,6 +249,7 @@ class Projector:
             for row in self.new_calls:
                 del self.calls[row.event]
             self.new_calls.clear()
+            self.repeats.clear()
         if self.calls:
             CALL.change(self.sql, self.calls.values())
             self.calls.clear()
@@ -258,6 +264,7 @@ class Projector:
             moved = session.indexed == self._indexed.get(session.id)
             (MOVED_SESSION if moved else SESSION).change(self.sql, (session,))
         self.changed_sessions.clear()
+        self._indexed.clear()
         if self.history:
             HISTORY.add(self.sql, self.history)
             self.history.clear()

@@ -30,7 +30,7 @@ from weft.kernel.ulid import offset
 from weft.ledger.rows import CallRow, MessageRow, TurnRow
 from weft.ledger.runs import place_of_event, position_in_run
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
-from weft.ledger.views.versions import begin_import, settle_versions
+from weft.ledger.views.versions import begin_import, end_import
 
 ROWS_PER_EVENT = 65536
 PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
@@ -66,7 +66,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
     row = view.new_turns[-1]
     row.listed_at = max(moment.when, parent.listed_at) if parent else moment.when
     if event.source is not UNSET:
-        begin_import(view, row, event)
+        begin_import(view, row, event, parent)
 
 
 def _place(view: Projector, parent: TurnRow | None, event: dag.RunStarted) -> tuple[int, int, int]:
@@ -280,8 +280,7 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
         return 0
     place = (turn.segment, turn.depth, call_id)
     stored = view.sql.one("SELECT count(*) FROM tool_call WHERE segment = ? AND depth = ? AND call_id = ?", place)
-    fresh = sum((row.segment, row.depth, row.call_id) == place for row in view.new_calls)
-    return (stored[0] if stored else 0) + fresh
+    return (stored[0] if stored else 0) + view.repeats[place]
 
 
 @handles(dag.ToolResult, RUN, OTHERS)
@@ -332,7 +331,7 @@ def _run_finished(view: Projector, moment: Moment, event: dag.RunFinished) -> No
     row.permissions_used = view.number(event.permissions_used)
     _count(row, event.usage)
     if row.native is not None:
-        settle_versions(view, row, ending=row)
+        end_import(view, row)
 
 
 @handles(own.CompactionRecorded, RUN)

@@ -7,9 +7,11 @@ turn the one that saw it earliest, of a session the one that tells furthest; tie
 from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from weft.kernel import ledger_events as own
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
 from weft.kernel.ulid import offset
 from weft.ledger.rows import CallRow, MessageRow, SessionRow, TurnRow
@@ -18,6 +20,8 @@ from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
 from weft.ledger.views.versions import current_version
 
+FIRST_DAY, LAST_DAY = -62_135_510_400_000, 253_402_214_400_000
+"""From the second day of the year 1 to the last but one of the year 9999, in Unix milliseconds."""
 IN_PIECES = 0
 """The context of a message that lies in `message_context`, thing by thing."""
 
@@ -25,8 +29,12 @@ IN_PIECES = 0
 @handles(own.Sighting, IMPORTS)
 def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
     session = view.session(event.session)
-    if event.turn is not UNSET:
-        _see_turn(view, moment, session, view.turn(event.turn), event)
+    turn = None if event.turn is UNSET else view.turn(event.turn)
+    if not _is_imported(session) or (turn is not None and turn.source is None):
+        return
+    event = replace(event, started=_dated(event.started), ended=_dated(event.ended))
+    if turn is not None:
+        _see_turn(view, moment, session, turn, event)
     elif event.raw is UNSET:
         _see_session(view, moment, session, event)
     else:
@@ -38,8 +46,26 @@ def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
     view.changed_sessions[session.id] = session
 
 
+def is_dated(when: int) -> bool:
+    """Is it a time that every calendar has, in every zone?"""
+    return FIRST_DAY <= when <= LAST_DAY
+
+
+def _dated(when: int | UnsetType) -> int | UnsetType:
+    return when if when is not UNSET and is_dated(when) else UNSET
+
+
+def _is_imported(session: SessionRow) -> bool:
+    """What was recorded here no source knows better, whoever says so."""
+    return session.origin is not None and session.replica is None
+
+
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
     told = plain(event.end) or 0
+    if event.started is not UNSET:
+        session.created_at = min(session.created_at, event.started)
+    if event.archived is True and session.status == "active":
+        session.status = "archived"
     if session.seen is not None and (told, moment.event_id) < (session.told or 0, session.seen):
         return
     session.told, session.seen = told, moment.event_id
@@ -47,21 +73,16 @@ def _see_session(view: Projector, moment: Moment, session: SessionRow, event: ow
     session.git_branch, session.version = view.number(event.git_branch), view.number(event.version)
     session.agent, session.metadata = view.name(event.agent), view.number(event.metadata)
     session.task = view.number(event.task)
-    if event.started is not UNSET:
-        session.created_at = min(session.created_at, event.started)
-    if event.parent is not UNSET and session.parent_session is None:
-        session.parent_session = event.parent
-    if event.spawn_call is not UNSET and session.spawn_call is None:
-        session.spawn_call = view.number(event.spawn_call)
-    if event.archived is True and session.status == "active":
-        session.status = "archived"
+    if session.parent_turn is None:  # else the call that started it was seen
+        session.parent_session, session.spawn_call = plain(event.parent), view.number(event.spawn_call)
 
 
 def _see_turn(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
-    rank = (_at(event.started), moment.event_id)
-    leads = turn.seen is None or rank < (_at(turn.seen_at), turn.seen)
+    rank = _rank(event.started, event.ended, moment.event_id)
     first = turn.seen is None
-    _see_times(view, turn, event)
+    leads = turn.seen is None or rank < _rank(turn.seen_at, turn.completed_at, turn.seen)
+    if leads:
+        _take_times(view, turn, event, first)
     _see_messages(view, moment, turn, event, leads, first)
     _see_calls(view, turn, event, leads)
     if leads:
@@ -76,24 +97,28 @@ def _at(when: int | UnsetType | None) -> int:
     return when if isinstance(when, int) else MAX_INTEGER
 
 
-def _see_times(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
+def _rank(started: int | UnsetType | None, ended: int | UnsetType | None, event_id: bytes) -> tuple[int, int, bytes]:
+    """The earliest begun leads; of those the earliest ended, before any whose end is not told."""
+    begun, over = _at(started), _at(ended)
+    return begun, over if begun < over else MAX_INTEGER, event_id
+
+
+def _take_times(view: Projector, turn: TurnRow, event: own.Sighting, first: bool) -> None:
     if event.started is not UNSET:
-        turn.started_at = event.started if turn.synthesised else min(turn.started_at, event.started)
-        if turn.synthesised and event.ended is UNSET:
-            turn.completed_at = event.started
-        turn.synthesised = 0
+        turn.started_at, turn.synthesised = event.started, 0
         parent = None if turn.parent is None else view.find_turn(turn.parent)
         turn.listed_at = max(turn.started_at, parent.listed_at) if parent else turn.started_at
     if event.ended is not UNSET:
-        known = turn.completed_at if turn.seen is not None else None
-        turn.completed_at = event.ended if known is None else min(known, event.ended)
+        turn.completed_at = event.ended
+    elif event.started is not UNSET or not first:
+        turn.completed_at = turn.started_at
 
 
 def _take_words(view: Projector, turn: TurnRow, session: SessionRow, event: own.Sighting) -> None:
     turn.session = session.n
     turn.workspace, turn.git_branch = view.number(event.workspace), view.number(event.git_branch)
     turn.version, turn.metadata = view.number(event.version), view.number(event.metadata)
-    turn.role = turn.role if event.role is UNSET else event.role
+    turn.role = AgentRole.UNIFIED if event.role is UNSET else event.role
     turn.toolset, turn.tools = view.name(event.toolset), view.shared(event.tools)
     turn.permissions_granted = view.number(event.permissions)
     turn.effective_config = view.number(event.config)
@@ -120,7 +145,9 @@ def _see_messages(
         each = seen.get(row.seq)
         last = _see_message_time(row, each, last, first)
         if each is None:
-            continue
+            if not leads or first:
+                continue
+            each = SeenMessage(k=row.seq)
         _see_tokens(row, each)
         if leads:
             _take_message_words(view, row, each)
@@ -131,7 +158,13 @@ def _see_messages(
     _sum_tokens(view, turn, rows)
     if leads:
         named = [row for row in rows if row.model is not None]
-        turn.model, turn.provider = (named[-1].model, named[-1].provider) if named else (turn.model, turn.provider)
+        unnamed = (turn.model, turn.provider) if first else (_unnamed(turn), None)
+        turn.model, turn.provider = (named[-1].model, named[-1].provider) if named else unnamed
+
+
+def _unnamed(turn: TurnRow) -> str | None:
+    """The model of a turn whose source names none, as its chain has it."""
+    return "unknown" if turn.type == TurnType.COMPACTION else None
 
 
 def _forget_annotations(view: Projector, turn: TurnRow) -> None:
@@ -142,13 +175,11 @@ def _forget_annotations(view: Projector, turn: TurnRow) -> None:
 
 def _see_message_time(row: MessageRow, seen: SeenMessage | None, last: int, first: bool) -> int:
     """Its own time, or that of the message before it where the origin gives none."""
-    told = UNSET if seen is None else seen.at
-    if told is UNSET:
-        if first and last != MAX_INTEGER:
-            row.at = last
-        return last
-    row.at = told if first else min(row.at, told)
-    return told
+    told = UNSET if seen is None else _dated(seen.at)
+    at = last if told is UNSET else told
+    if at != MAX_INTEGER:
+        row.at = at if first else min(row.at, at)
+    return at
 
 
 def _see_tokens(row: MessageRow, seen: SeenMessage) -> None:
@@ -202,15 +233,17 @@ def _carry_on(view: Projector, turn: TurnRow, change: int) -> None:
 
 
 def _see_calls(view: Projector, turn: TurnRow, event: own.Sighting, leads: bool) -> None:
+    if not (leads and turn.calls):
+        return
     seen = {each.k: each for each in event.calls or ()}
-    for row in view.calls_of(turn) if turn.calls else []:
-        each = seen.get(row.seq)
-        _see_call(view, row, each, turn, leads)
+    asked = {row.id: row.at for row in view.messages_of(turn)}
+    for row in view.calls_of(turn):
+        _see_call(view, row, seen.get(row.seq), asked.get(row.message or "", turn.started_at))
 
 
 def _see_spawned(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
     for each in event.calls or ():
-        if each.spawned is not UNSET and each.k < turn.calls:
+        if each.spawned is not UNSET and 0 <= each.k < turn.calls:
             view.sql.run(
                 "INSERT INTO spawn(child, turn, seq) VALUES (?, ?, ?) ON CONFLICT (child, turn, seq) DO NOTHING",
                 (each.spawned, turn.id, each.k),
@@ -218,26 +251,38 @@ def _see_spawned(view: Projector, turn: TurnRow, event: own.Sighting) -> None:
             join_spawn(view, each.spawned)
 
 
-def _see_call(view: Projector, row: CallRow, seen: SeenCall | None, turn: TurnRow, leads: bool) -> None:
-    if leads:
-        at = UNSET if seen is None else seen.at
-        done = UNSET if seen is None else seen.done
-        row.started_at = turn.started_at if at is UNSET else at
-        row.completed_at = row.started_at if done is UNSET else done
-        row.detail = None if seen is None else view.number(seen.detail)
+def _see_call(view: Projector, row: CallRow, seen: SeenCall | None, asked: int) -> None:
+    """Its own times; where the origin has none, that of the message that asked for it."""
+    at = UNSET if seen is None else _dated(seen.at)
+    done = UNSET if seen is None else _dated(seen.done)
+    row.started_at = asked if at is UNSET else at
+    row.completed_at = row.started_at if done is UNSET else done
+    row.detail = None if seen is None else view.number(seen.detail)
 
 
 def _stand(view: Projector, moment: Moment, session: SessionRow, turn: TurnRow, event: own.Sighting) -> None:
     """An imported session stands on the turn that lies furthest on in its source, until it is moved here."""
     if session.reach is None:
         return
-    reach, ended = plain(event.end) or 0, turn.completed_at or turn.started_at
-    if not turn.synthesised:
+    reach, when = plain(event.end) or 0, turn.completed_at or turn.started_at
+    if event.started is not UNSET:
+        ended = event.started if event.ended is UNSET else event.ended
         if session.reach == NOWHERE:
-            session.created_at, session.updated_at = turn.started_at, ended
-        session.created_at = min(session.created_at, turn.started_at)
+            session.created_at = min(session.created_at, event.started) if session.seen else event.started
+            session.updated_at = ended
+        session.created_at = min(session.created_at, event.started)
         session.updated_at = max(session.updated_at, ended)
-    if reach > session.reach:
+    if reach < session.reach:
+        return
+    there = current_version(view, turn)
+    if reach > session.reach or _is_further(there, session):
         moment.row = session
-        move_head(view, moment, current_version(view, turn), None, ended, "turn", None)
+        move_head(view, moment, there, None, when, "turn", None)
         session.reach = reach
+
+
+def _is_further(turn: TurnRow, session: SessionRow) -> bool:
+    """Of turns that end at the same place the deeper one; ties go by id."""
+    if session.head is None or session.head_depth is None or turn.id == session.head:
+        return False
+    return (-turn.depth, turn.id) < (-session.head_depth, session.head)

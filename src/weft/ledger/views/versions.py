@@ -8,21 +8,35 @@ from msgspec import UNSET
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
+from weft.kernel.enums import CallState, ToolCallStatus, TurnType
 from weft.ledger.rows import SESSION, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles
 
 _REPLACED = "SELECT turn, by FROM superseded WHERE turn = ?"
 
 
-def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted) -> None:
-    """What identifies a turn elsewhere. Its time is that of its arrival until a sighting tells another."""
+def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted, parent: TurnRow | None) -> None:
+    """What identifies a turn elsewhere. Its time is that of its arrival until a sighting tells another; the compaction
+    in effect is the last one before it."""
+    if parent is not None:
+        row.compaction = parent.id if parent.type == TurnType.COMPACTION else parent.compaction
     row.native, row.mapping = view.number(event.native), None if event.mapping is UNSET else event.mapping
     row.source = None if event.source is UNSET else bytes.fromhex(event.source)
     row.synthesised = 1
 
 
+def end_import(view: Projector, row: TurnRow) -> None:
+    """A call whose outcome its origin does not tell was cut off; then the turn finds its place among its versions."""
+    for call in view.calls_of(row) if row.calls else []:
+        if call.outcome is None:
+            call.outcome, call.status = ToolCallStatus.INTERRUPTED.value, CallState.FAILED.value
+    settle_versions(view, row, ending=row)
+
+
 def versions_of(view: Projector, turn: TurnRow) -> list[TurnRow]:
-    """Every turn with the same native id, this one among them."""
+    """Every turn with the same native id, this one among them; of an id that is not here nobody knows whose it is."""
+    if not turn.native:
+        return [turn]
     if any(row.native == turn.native for row in view.new_turns if row is not turn):
         view.flush(keep=True)
     stored = view.sql.all("SELECT id FROM turn WHERE native = ? AND id <> ?", (turn.native, turn.id))
@@ -48,13 +62,15 @@ def _choose(view: Projector, versions: Sequence[TurnRow], current: TurnRow | Non
 
 def current_version(view: Projector, turn: TurnRow) -> TurnRow:
     """The version that stands in a turn's place; where there is none left, another turn that took it in."""
-    if turn.current:
-        return turn
-    found = next((row for row in versions_of(view, turn) if row.current), None)
-    if found is None:
-        by = view.sql.one("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (turn.id,))
-        found = view.find_turn(by[0]) if by else None
-    return found or turn
+    passed: set[str] = set()
+    while not turn.current and turn.id not in passed:
+        passed.add(turn.id)
+        found = next((row for row in versions_of(view, turn) if row.current), None)
+        if found is None:
+            by = view.sql.one("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (turn.id,))
+            found = view.find_turn(by[0]) if by else None
+        turn = found or turn
+    return turn
 
 
 def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | None) -> TurnRow | None:
@@ -62,17 +78,27 @@ def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | Non
     mapping, the smallest id: whatever order they came in. None where other turns took all of them in."""
     ids = {row.id for row in versions}
     pairs = [tuple(pair) for id in ids for pair in view.sql.all(_REPLACED, (id,))]
-    taken_in = {turn for turn, by in pairs if by not in ids and view.find_turn(by) is not None}
+    taken_in = {turn for turn, by in pairs if by not in ids and _is_taken_in(view, turn, by)}
     replaced = {turn for turn, by in pairs if by in ids and (by, turn) not in pairs}
     remaining = [row for row in versions if row.id not in taken_in]
     left = [row for row in remaining if row.id not in replaced] or remaining
     if not left:
         return None
 
-    def rank(row: TurnRow) -> tuple[int, int, int, str]:
-        return -row.depth, -row.events - (row is ending), -mapping_number(row.mapping), row.id
+    def rank(row: TurnRow) -> tuple[int, int, bool, int, str]:
+        cut_off = row.interrupted is not None  # that it was, is an event and says nothing
+        said = row.events + (row is ending) - cut_off
+        return -row.depth, -said, cut_off, -mapping_number(row.mapping), row.id
 
     return min(left, key=rank)
+
+
+def _is_taken_in(view: Projector, turn: str, by: str) -> bool:
+    """Where two ledgers read a source in another order, each turn took in the other: the smaller id stands then."""
+    if view.find_turn(by) is None:
+        return False
+    mutual = view.sql.one("SELECT 1 FROM superseded WHERE turn = ? AND by = ?", (by, turn)) is not None
+    return not mutual or by < turn
 
 
 def mapping_number(mapping: str | None) -> int:
@@ -101,12 +127,15 @@ def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded)
     row, by = view.find_turn(event.turn), view.find_turn(event.by)
     if row is None or row.native is None:
         return
-    if by is None or by.native == row.native:
+    if by is None or (row.native and by.native == row.native):
         settle_versions(view, row)
         return
-    versions = versions_of(view, row)
-    _choose(view, versions, _current(view, versions, None))
-    _leave(view, row, by)
+    for one in (row, by):
+        versions = versions_of(view, one)
+        _choose(view, versions, _current(view, versions, None))
+    for old in (row, by):
+        if not old.current:
+            _leave(view, old, current_version(view, old))
 
 
 @handles(own.TurnLinked, IMPORTS)

@@ -466,9 +466,17 @@ class SqliteStore(_SqliteBase):
 
     def _reader(self) -> SqliteSql:
         with translated(self.path):
-            connection = connect(self.path, READ_ONLY, self._vfs)
+            connection = connect(*self._place_to_read(), self._vfs)
             connection.execute("PRAGMA query_only = ON")
             return SqliteSql(connection)
+
+    def _place_to_read(self) -> tuple[str, int]:
+        """Where nothing can be written, nobody does: the file is read without the files that writers share."""
+        file = Path(self.path).absolute()
+        log = Path(f"{file}-wal")
+        if not self.read_only or os.access(file.parent, os.W_OK) or (log.exists() and log.stat().st_size):
+            return self.path, READ_ONLY
+        return f"{file.as_uri()}?immutable=1", READ_ONLY | apsw.SQLITE_OPEN_URI
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         ensure_free(target)

@@ -19,6 +19,7 @@ def shared_options() -> list[click.Parameter]:
         click.Option(
             ["--ledger"],
             metavar="PATH_OR_URL",
+            type=click.Path(),
             help="The ledger to use; else WEFT_LEDGER, else .weft/ledger.db here or above, else the user's own.",
         ),
         click.Option(["--json"], is_flag=True, help="Answer with one JSON document."),

@@ -12,6 +12,8 @@ from weft.surfaces.cli.call import Call
 if TYPE_CHECKING:
     from weft.exchange.importing import Step
 
+SHORTEST_BAR, LONGEST_BAR, BESIDE_THE_BAR = 4, 40, 62
+
 
 def _silent(step: Step) -> None:
     """Nobody watches."""
@@ -32,14 +34,15 @@ def import_progress(call: Call) -> Iterator[Callable[[Step], None]]:
         TransferSpeedColumn,
     )
 
+    console = Console(stderr=True)
     columns = (
         TextColumn("import {task.fields[sessions]} sessions"),
-        BarColumn(),
+        BarColumn(bar_width=max(SHORTEST_BAR, min(LONGEST_BAR, console.width - BESIDE_THE_BAR))),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("import", total=None, sessions=0)
 
         def show(step: Step) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, TextIO
 
@@ -17,6 +17,7 @@ from weft.surfaces.cli.plain_text import cut, pad, safe, width
 
 PIPED_WIDTH = 200
 PIPED_LINES = 64
+LEAST_ROOM = 20
 STYLES: dict[str, dict[str, Any]] = {
     "": {},
     "id": {"fg": "yellow"},
@@ -73,22 +74,53 @@ class Screen:
         os.environ.setdefault("LESS", "-FRX")
         click.echo_via_pager(_ended(chain(first, texts)), color=None if self.color else False)
 
-    def table(self, rows: Iterable[Sequence[Span | str]], header: Sequence[str]) -> None:
-        """Aligned columns under a header on a terminal; tabs between them, and no header, when piped."""
+    def table(
+        self,
+        rows: Iterable[Sequence[Span | str]],
+        header: Sequence[str],
+        *,
+        numbers: Collection[str] = (),
+        spare: Sequence[str] = (),
+    ) -> None:
+        """Aligned columns under a header on a terminal; tabs between them, and no header, when piped.
+
+        Columns that are numbers stand to the right. A terminal that is too narrow for all of them does without the
+        spare ones, the first of them first.
+        """
         if not self.terminal:
             for row in rows:
                 click.echo("\t".join(self.render([Span(as_span(cell).text)]) for cell in row))
             return
         cells = [[Span(name.upper(), "dim") for name in header], *([as_span(cell) for cell in row] for row in rows)]
         widths = [max(width(safe(row[i].text)) for row in cells) for i in range(len(header))]
-        room = max(20, self.columns - sum(widths[:-1]) - 2 * (len(header) - 1))
+        shown = fitting(header, widths, self.columns, spare)
+        *before, last = shown
+        room = max(LEAST_ROOM, self.columns - sum(widths[i] + 2 for i in before))
+        right = {i for i in shown if header[i] in numbers}
         self.page(
-            [
-                *(Span(pad(safe(cell.text), widths[i]) + "  ", cell.style) for i, cell in enumerate(row[:-1])),
-                Span(cut(safe(row[-1].text), room), row[-1].style),
-            ]
-            for row in cells
+            [_aligned(row[i], widths[i], room if i == last else None, right=i in right) for i in shown] for row in cells
         )
+
+
+def fitting(header: Sequence[str], widths: Sequence[int], columns: int, spare: Sequence[str]) -> list[int]:
+    """The places of the columns that a terminal has room for; the last column may be cut."""
+    shown = list(range(len(header)))
+    least = [*widths[:-1], min(widths[-1], LEAST_ROOM)]
+    for name in spare:
+        if sum(least[i] + 2 for i in shown) - 2 <= columns:
+            break
+        shown = [i for i in shown if header[i] != name]
+    return shown
+
+
+def _aligned(cell: Span, wide: int, room: int | None, *, right: bool) -> Span:
+    """A cell as wide as its column; the last one ends where the screen does instead."""
+    text = safe(cell.text) if room is None else cut(safe(cell.text), room)
+    if right:
+        text = " " * (wide - width(text)) + text
+    elif room is None:
+        text = pad(text, wide)
+    return Span(text if room is not None else text + "  ", cell.style)
 
 
 def as_span(cell: Span | str) -> Span:

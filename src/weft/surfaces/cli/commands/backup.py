@@ -13,7 +13,7 @@ from weft.surfaces.cli.screen import Span
 
 
 @weft_command("backup")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def command(call: Call, file: str) -> None:
     """Copy the ledger while it is in use.
 

@@ -13,7 +13,7 @@ from weft.surfaces.cli.turn_lines import counted
 
 
 @weft_command("export-facts")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def command(call: Call, file: str) -> None:
     """Write every fact as a JSON line.
 

@@ -21,11 +21,16 @@ How to name a turn:
 Times are read in your own zone; --json answers in UTC."""
 ENVIRONMENT = """\
 What the environment says:
-  WEFT_LEDGER    the ledger to use when --ledger does not name one
-  XDG_DATA_HOME  where your own ledger lies (weft/ledger.db); default ~/.local/share
-  NO_COLOR       any value: no colours
-  PAGER, LESS    how long output is shown on a terminal
-  TZ             the zone that times are shown and read in"""
+  WEFT_LEDGER      the ledger to use when --ledger does not name one
+  XDG_DATA_HOME    where your own ledger lies (weft/ledger.db); default ~/.local/share
+  XDG_CONFIG_HOME  where your own prices lie (weft/prices.toml); default ~/.config
+  NO_COLOR         any value: no colours
+  COLUMNS, LINES   the size of the terminal, where it is not what the terminal says
+  PAGER, LESS      how long output is shown on a terminal
+  TZ               the zone that times are shown and read in
+The variables by which other tools keep their sessions elsewhere hold for `weft import` too:
+  CLAUDE_CONFIG_DIR, CODEX_HOME, OPENCODE_DB, OPENCLAW_STATE_DIR,
+  PI_CODING_AGENT_DIR, PI_CODING_AGENT_SESSION_DIR"""
 
 
 def exit_codes() -> str:

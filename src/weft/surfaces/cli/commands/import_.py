@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.ambient import SystemClock
-from weft.kernel.errors import InvalidInput, LedgerMissing
+from weft.kernel.errors import LedgerMissing
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.import_progress import import_progress
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from weft.ledger.ledger import Ledger
 
 HEADER = ("origin", "files", "unchanged", "sessions", "turns", "known", "replaced", "records", "size")
+SPARE = ("records", "size", "replaced", "unchanged")
 PROBLEMS_SHOWN = 10
+FEW = 3
 
 
 @weft_command("import")
-@click.argument("path", nargs=-1)
+@click.argument("path", nargs=-1, type=click.Path())
 @click.option("--format", "only", metavar="NAME", help="Take every file as this tool's, instead of recognising it.")
 @click.option("--since", metavar="WHEN", help="Only files changed since: yesterday, '2 weeks ago', 2026-11-01.")
 @click.option("--dry-run", is_flag=True, help="Read everything, write nothing, and say what there is.")
@@ -41,7 +44,8 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
 
     PATH is a file, a folder or an archive (.zip, .zst); without one, the usual places of every tool are searched.
     Formats are recognised by what is in a file. What was imported before is passed over, copies of a session are kept
-    once, and a file that has grown brings only what is new; so an import that was cut short is simply run again.
+    once, and a file that has grown brings only what is new; so an import that was cut short is simply run again. A dry
+    run does not look into the ledger: what was imported before counts like the rest.
     """
     from weft.exchange.importers.plugins import load_importers
     from weft.exchange.importing import Importing, ImportSummary
@@ -51,7 +55,8 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     paths = _named(path) if path else _usual(importers)
     if not paths:
         call.note("nothing found in the usual places; name a file or a folder: `weft import PATH`")
-        _answer(call, ImportSummary(), dry_run)
+        if call.json:
+            _answer(call, ImportSummary(), dry_run)
         return 0
     after = None if since is None else parse_moment(since, clock.now_ms(), LocalZone())
     with _ledger(call, dry_run) as ledger, import_progress(call) as progress:
@@ -73,7 +78,7 @@ def _named(paths: Sequence[str]) -> list[Path]:
     found = [Path(path).expanduser().absolute() for path in paths]
     for path in found:
         if not path.exists():
-            raise InvalidInput(f"there is no {path}", "name a file, a folder or an archive")
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return found
 
 
@@ -109,13 +114,23 @@ def _answer(call: Call, summary: ImportSummary, dry_run: bool) -> None:
         call.document({**_shape(summary), "dry_run": dry_run})
         return
     if summary.origins:
-        rows = [_row(origin, totals) for origin, totals in sorted(summary.origins.items())]
-        call.screen.table(rows, HEADER)
+        terminal = call.screen.terminal
+        rows = [_row(origin, totals, terminal) for origin, totals in sorted(summary.origins.items())]
+        call.screen.table(rows, HEADER, numbers=HEADER[1:], spare=SPARE)
     for note in _notes(summary):
         call.note(note)
     _tell_problems(call, summary.problems)
-    if any(totals.counts.turns for totals in summary.origins.values()) and not dry_run:
-        call.note("look at them with `weft sessions`, `weft log --graph` and `weft usage`")
+    if (end := _end(summary)) is not None and not dry_run:
+        call.note(end)
+
+
+def _end(summary: ImportSummary) -> str | None:
+    """What came of it, where the numbers do not say it by themselves."""
+    if any(totals.counts.turns for totals in summary.origins.values()):
+        return "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
+    if summary.problems:
+        return None
+    return "nothing new" if summary.origins else "no sessions were found"
 
 
 def _shape(summary: ImportSummary) -> dict[str, Any]:
@@ -126,10 +141,21 @@ def _shape(summary: ImportSummary) -> dict[str, Any]:
     }
 
 
-def _row(origin: str, totals: OriginTotals) -> tuple[Span | str, ...]:
+def _row(origin: str, totals: OriginTotals, terminal: bool) -> tuple[Span | str, ...]:
+    """For people; in a pipe, where rows are read by programs, whole numbers and bytes."""
     counts = totals.counts
     numbers = (totals.files, totals.unchanged, counts.sessions, counts.turns, counts.known, counts.superseded)
-    return (Span(origin, "label"), *(f"{n:,}" for n in (*numbers, totals.records)), f"{totals.bytes / 1e6:,.1f} MB")
+    if not terminal:
+        return (origin, *map(str, (*numbers, totals.records, totals.bytes)))
+    return (Span(origin, "label"), *(f"{n:,}" for n in (*numbers, totals.records)), _size(totals.bytes))
+
+
+def _size(count: int) -> str:
+    """`12.3 MB`, as file managers say it."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:,.1f} {name}"
+    return f"{count} B"
 
 
 def _notes(summary: ImportSummary) -> Iterator[str]:
@@ -144,7 +170,9 @@ def _notes(summary: ImportSummary) -> Iterator[str]:
     if waiting := sum(totals.counts.open_turns for totals in summary.origins.values()):
         yield f"{counted(waiting, 'turn')} still being written; import again when the session has ended"
     if summary.unrecognised:
-        yield f"{counted(summary.unrecognised, 'file')} of no known format passed over"
+        few = len(summary.unrecognised) <= FEW
+        named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"
+        yield f"{counted(len(summary.unrecognised), 'file')} of no known format passed over{named}"
 
 
 def _tell_problems(call: Call, problems: Sequence[Problem]) -> None:

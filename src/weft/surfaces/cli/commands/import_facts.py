@@ -12,7 +12,7 @@ from weft.surfaces.cli.turn_lines import counted
 
 
 @weft_command("import-facts")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def command(call: Call, file: str) -> None:
     """Bring facts in from JSON lines.
 

@@ -14,7 +14,7 @@ from weft.surfaces.cli.screen import Span
 
 
 @weft_command("init")
-@click.argument("path", required=False)
+@click.argument("path", required=False, type=click.Path())
 @click.option("--user", is_flag=True, help="Make your own ledger, used wherever there is no nearer one.")
 def command(call: Call, path: str | None, user: bool) -> None:
     """Make a ledger in a folder, or as a file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,12 +15,16 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.streams import read_input
 from weft.surfaces.cli.turn_input import TurnInput, read_turn
 
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+
+SHORTEST_NAME = 6
 DEFAULT_SESSION = "main"
 NO_TURN = "no turn was given: pipe it as JSON, name a FILE, or use --query and --response"
 
 
 @weft_command("record")
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=click.Path())
 @arguments.session_option("The session to record in; made if it does not exist. Default: main.")
 @click.option("--query", metavar="TEXT", help="What was asked.")
 @click.option("--response", metavar="TEXT", help="What was answered.")
@@ -38,10 +42,21 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
             if isinstance(turn.get(pin), str):
                 turn[pin] = ledger.resolve(turn[pin])
         made = ledger.record_turn(**turn)
+        if made.session and made.depth == 1:
+            _warn_of_a_short_name(call, ledger, made.session)
     if call.quiet and not call.json:
         call.screen.show(made.id)
     else:
         call.answer(made, *_lines(made, made.receipt))
+
+
+def _warn_of_a_short_name(call: Call, ledger: Ledger, label: str) -> None:
+    """Elsewhere the beginning of a label names a session; here it has just made another one."""
+    if call.quiet or call.json or len(label) < SHORTEST_NAME:
+        return
+    longer = [session.label for session in ledger.sessions() if session.label.startswith(label)]
+    if other := next((found for found in sorted(longer) if found != label), None):
+        call.note(f"{label} is a session of its own; to record in {other}, give its whole label")
 
 
 def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:

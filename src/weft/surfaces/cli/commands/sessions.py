@@ -17,6 +17,7 @@ from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
 
 HEADER = ("session", "origin", "project", "turns", "tokens", "last change", "title")
+SPARE = ("origin", "tokens", "project", "turns")
 STATUS_STYLES = {"archived": "dim", "deleted": "bad"}
 ON_A_TERMINAL = 50
 PROJECT_COLUMNS = 20
@@ -58,7 +59,7 @@ def command(
         call.documents(map(_shape, found.sessions))
         return
     if found.sessions:
-        call.screen.table(*_columns(found.sessions, call.screen.terminal))
+        call.screen.table(*_columns(found.sessions, call.screen.terminal), numbers=("turns", "tokens"), spare=SPARE)
     _notes(call, found, filtered=any(given is not None for given in (origin, project, since, limit)))
 
 

@@ -22,7 +22,7 @@ from weft.surfaces.cli.plain_text import safe_lines
 from weft.surfaces.cli.rendering.results import as_json
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.transcript import Transcript, in_order
-from weft.surfaces.cli.turn_lines import decoration, flag
+from weft.surfaces.cli.turn_lines import counted, decoration, flag
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
@@ -165,6 +165,10 @@ def _usage(turn: Turn) -> str:
 
 def _summary(compaction: Compaction) -> Iterator[Line]:
     kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
-    about = f" of {compaction.turns_summarized} turns, through {short(compaction.summarized_through)}{kept}"
+    count = compaction.turns_summarized
+    turns = "" if count is None else f" of {counted(count, 'turn')},"
+    about = f"{turns} through {short(compaction.summarized_through)}{kept}"
     yield [Span("summary", "warn"), about]
+    if not compaction.summary:
+        yield ["  ", Span("its text was not kept by the tool that made it", "dim")]
     yield from (["  ", line] for line in safe_lines(compaction.summary))

@@ -14,20 +14,21 @@ from weft.surfaces.cli.bars import bar
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.plain_text import cut, pad, safe, width
-from weft.surfaces.cli.screen import Line, Screen, Span
+from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 
 if TYPE_CHECKING:
     from weft.ledger.ledger import Ledger
     from weft.ledger.prices import PriceTable
 
 HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
+SPARE = ("cache write", "cache read", "input", "output")
 LONGEST_KEY, LONGEST_BAR = 48, 30
 NOTHING = "no usage yet: record turns with their usage, or bring sessions in with `weft import`"
 NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 
 
 @weft_command("usage")
-@click.option("--by", type=click.Choice(BY), default="day", help="What to sum up by. Default: day.")
+@click.option("--by", type=click.Choice(BY), help="What to sum up by. Default: day.")
 @click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
 @click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
 @arguments.session_option("Only turns that this session made.")
@@ -38,7 +39,13 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
     "--branch", metavar="SESSION", shell_complete=arguments.complete_labels, help="What this session alone has cost."
 )
 @click.option("--abandoned", is_flag=True, help="What turns have cost that no session contains any more.")
-@click.option("--prices", "path", metavar="FILE", help="Your own prices; else prices.toml in weft's config folder.")
+@click.option(
+    "--prices",
+    "path",
+    metavar="FILE",
+    type=click.Path(),
+    help="Your own prices; else prices.toml in weft's config folder.",
+)
 @click.option(
     "--chart/--no-chart", default=None, help="Bars beside the rows, or none with --no-chart. Default: on a terminal."
 )
@@ -46,7 +53,7 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
     "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the last, or the dearest."
 )
 def command(
-    call: Call, by: str, branch: str | None, abandoned: bool, path: str | None, limit: int | None, **given: Any
+    call: Call, by: str | None, branch: str | None, abandoned: bool, path: str | None, limit: int | None, **given: Any
 ) -> None:
     """Show tokens and cost, by day, model, project and more.
 
@@ -56,7 +63,7 @@ def command(
     from weft.surfaces.cli.price_files import prices_in_force
 
     chart = given.pop("chart")
-    if (branch or abandoned) and (any(given.values()) or (branch and abandoned)):
+    if (branch or abandoned) and (any([*given.values(), by, limit, chart]) or (branch and abandoned)):
         raise click.UsageError("--branch and --abandoned stand alone")
     prices = prices_in_force(path)
     with call.reading() as ledger:
@@ -66,7 +73,7 @@ def command(
             _answer_abandoned(call, ledger.abandoned_usage(prices=prices))
         else:
             chosen = any(given.values())
-            _answer_report(call, _report(call, ledger, by, prices, given), limit, chart, chosen)
+            _answer_report(call, _report(call, ledger, by or "day", prices, given), limit, chart, chosen)
 
 
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, given: dict[str, Any]) -> UsageReport:
@@ -120,11 +127,13 @@ def _plain(row: Spending) -> tuple[str, ...]:
 
 
 def _page(screen: Screen, found: UsageReport, rows: tuple[UsageRow, ...], chart: bool) -> Iterator[Line]:
-    table = [(cut(safe(row.key), LONGEST_KEY), *_shown(row)) for row in rows]
-    total = ("total", *_shown(found.total))
-    cells = [tuple(name.upper() for name in (found.by, *HEADER)), *table, total]
-    widths = [max(width(line[i]) for line in cells) for i in range(len(total))]
-    yield [Span(_aligned(cells[0], widths), "dim")]
+    names = (found.by, *HEADER)
+    lines = [names, *((cut(safe(row.key), LONGEST_KEY), *_shown(row)) for row in rows), ("total", *_shown(found.total))]
+    every = [max(width(line[i]) for line in lines) for i in range(len(names))]
+    kept = fitting(names, every, screen.columns, SPARE)
+    widths = [every[i] for i in kept]
+    header, *table, total = [tuple(line[i] for i in kept) for line in lines]
+    yield [Span(_aligned(header, widths).upper(), "dim")]
     room = min(LONGEST_BAR, screen.columns - sum(widths) - 2 * len(widths))
     by_cost = any(row.cost for row in rows)
     most = max((row.cost or 0) if by_cost else row.total for row in rows)
@@ -229,6 +238,7 @@ def _answer_abandoned(call: Call, found: AbandonedUsage) -> None:
         )
         for row in found.rows
     ]
-    call.screen.table(rows, ("once in", "status", "turns", "tokens", "cost", "last turn"))
+    header = ("once in", "status", "turns", "tokens", "cost", "last turn")
+    call.screen.table(rows, header, numbers=("turns", "tokens", "cost"), spare=("status", "turns"))
     total = [f"{found.total.total:,} tokens, {dollars(found.total)}, in {_turns(found.turns)}"]
     _tell(call, [total, *_price_notes(found.unpriced, found.prices_as_of)])

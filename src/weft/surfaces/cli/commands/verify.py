@@ -20,7 +20,12 @@ from weft.surfaces.cli.turn_lines import counted
 @weft_command("verify")
 @click.option("--facts-only", is_flag=True, help="Only events and contents against their hashes.")
 @click.option("--views-only", is_flag=True, help="Only turns, sessions and the other views against the facts.")
-@click.option("--receipt", metavar="FILE", help="Also hold the ledger to a receipt that `weft record --json` gave.")
+@click.option(
+    "--receipt",
+    metavar="FILE",
+    type=click.Path(),
+    help="Also hold the ledger to a receipt that `weft record --json` gave.",
+)
 def command(call: Call, facts_only: bool, views_only: bool, receipt: str | None) -> int:
     """Check every fact and every view.
 
