@@ -267,7 +267,11 @@ class LedgerMachine(RuleBasedStateMachine):
             "reset": lambda: ledger.reset_session(session.id),
             "restore": lambda: ledger.restore_session(session.id, number),
         }
-        return session.move(*target) if self.take(session, 0, verbs[how]) else None
+        if not self.take(session, 0, verbs[how]):
+            return None
+        if new is not None and new in self.plain.turns and self.plain.turns[new].closed:
+            target = (new, None)  # a turn that was taken from a silent writer has ended by then
+        return session.move(*target)
 
     def destination(self, ledger: Ledger, turn: PlainTurn, at: int) -> tuple[str, tuple[str, int | None]]:
         """The id to move to, and where the head then stands: at one of the turn's events, or (-1) at its end."""

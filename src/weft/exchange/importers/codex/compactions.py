@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from weft.exchange.importers.codex.contents import content_of
 from weft.exchange.importers.codex.kinds import Entry
-from weft.exchange.importers.codex.values import digest, mapping, present, sequence, text, whole
+from weft.exchange.importers.codex.values import digest, present, whole
 from weft.exchange.importers.transcript import NativeCompaction
+from weft.exchange.importers.values import mapping, sequence, text
 
 _SUMMARIES = frozenset({"compaction", "compaction_summary", "context_compaction"})
 _SUMMARY_BEGINS = "Another language model started to solve this problem"

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field
 
-from weft.exchange.importers.codex.values import mapping, sequence, text
+from weft.exchange.importers.values import mapping, sequence, text
 from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
 
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal", "Text"})

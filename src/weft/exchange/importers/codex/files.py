@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.exchange.importers.codex.kinds import EVENTS, ITEMS, TOP, Entry, Sort, entry_of, item_entry
-from weft.exchange.importers.codex.values import mapping, sequence, text
 from weft.exchange.importers.jsonl import BOM, LINE_LIMIT, first_objects, records
 from weft.exchange.importers.port import Report, Source
+from weft.exchange.importers.values import mapping, sequence, text
 
 _EXACT = ("utf-8", "surrogateescape")
 _GENERATION_A = re.compile(rb'\s*\{\s*"(?:session|items)"\s*:\s*[{\[]')

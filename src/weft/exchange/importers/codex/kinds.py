@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.codex.values import mapping, sequence, text
+from weft.exchange.importers.values import mapping, sequence, text
 
 
 class Sort(IntEnum):

@@ -14,7 +14,8 @@ from msgspec import UNSET
 
 from weft.exchange.importers.codex.kinds import Entry
 from weft.exchange.importers.codex.responses import Call
-from weft.exchange.importers.codex.values import duration_ms, mapping, object_text, sequence, text, whole
+from weft.exchange.importers.codex.values import duration_ms, object_text, whole
+from weft.exchange.importers.values import mapping, sequence, text
 from weft.kernel.enums import FileKind, ToolCallStatus
 from weft.ledger.model import FileNote
 

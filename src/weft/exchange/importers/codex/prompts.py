@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.exchange.importers.codex.contents import Content, content_of, thoughts_of
 from weft.exchange.importers.codex.kinds import Entry, Sort
-from weft.exchange.importers.codex.values import mapping, sequence, text
+from weft.exchange.importers.values import mapping, sequence, text
 from weft.kernel.enums import FileKind, MessageSource
 from weft.ledger.model import FileNote, ImagePart, TextPart
 

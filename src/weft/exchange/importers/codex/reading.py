@@ -16,8 +16,9 @@ from weft.exchange.importers.codex.prompts import Echoes, Prompts, attached, eve
 from weft.exchange.importers.codex.responses import Call, Response, call_of, names_of
 from weft.exchange.importers.codex.session import Thread, tool_names
 from weft.exchange.importers.codex.usage import Bill, Meter, says_usage, tokens_of
-from weft.exchange.importers.codex.values import mapping, moment, present, text
+from weft.exchange.importers.codex.values import moment, present
 from weft.exchange.importers.transcript import NativeCall, NativeMessage, Tokens
+from weft.exchange.importers.values import mapping, text
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import FileNote, TextPart
 

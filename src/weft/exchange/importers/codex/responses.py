@@ -13,8 +13,9 @@ from msgspec import UNSET, Struct, field
 
 from weft.exchange.importers.codex.contents import Content, content_of, thought_parts, thoughts_of
 from weft.exchange.importers.codex.kinds import Entry
-from weft.exchange.importers.codex.values import object_text, present, text
+from weft.exchange.importers.codex.values import object_text, present
 from weft.exchange.importers.transcript import NativeCall, NativeMessage, Tokens
+from weft.exchange.importers.values import text
 from weft.kernel.enums import MessageRole, ToolCallStatus
 from weft.ledger.model import FileNote, Part
 

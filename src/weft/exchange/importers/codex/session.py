@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from weft.exchange.importers.codex.groups import Group
 from weft.exchange.importers.codex.kinds import Entry, Sort
-from weft.exchange.importers.codex.values import born_ms, digest, mapping, moment, present, sequence, text, whole
+from weft.exchange.importers.codex.values import born_ms, digest, moment, present, whole
 from weft.exchange.importers.port import Source
 from weft.exchange.importers.transcript import NativeLink, NativeSession
+from weft.exchange.importers.values import mapping, sequence, text
 from weft.kernel.enums import LinkReason
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)

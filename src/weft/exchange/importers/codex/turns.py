@@ -17,9 +17,10 @@ from weft.exchange.importers.codex.reading import Piece, Reading
 from weft.exchange.importers.codex.responses import Response
 from weft.exchange.importers.codex.session import Thread, config_of, permissions_of
 from weft.exchange.importers.codex.usage import Meter
-from weft.exchange.importers.codex.values import digest, dump, present, text, whole
+from weft.exchange.importers.codex.values import digest, dump, present, whole
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.transcript import NativeTurn
+from weft.exchange.importers.values import text
 from weft.kernel.enums import AgentRole
 
 _ALWAYS = frozenset({Sort.META, Sort.TITLE})

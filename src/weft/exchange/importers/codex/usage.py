@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.codex.values import mapping, whole
+from weft.exchange.importers.codex.values import whole
 from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.values import mapping
 
 _COUNTS = ("total_tokens", "input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
 

@@ -10,24 +10,13 @@ from typing import Any
 
 import orjson
 
+from weft.exchange.importers.values import mapping
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
 _MS = timedelta(milliseconds=1)
 _UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _MILLISECONDS_FROM = 100_000_000_000
 """Numbers from here on (the year 5138 in seconds) count milliseconds."""
-
-
-def text(value: Any) -> str | None:
-    """A text that says something."""
-    return value if isinstance(value, str) and value else None
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def whole(value: Any) -> int | None:

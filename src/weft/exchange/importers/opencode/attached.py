@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from weft.exchange.importers.opencode.values import mapping, present, text, whole
+from weft.exchange.importers.values import mapping, present, text, whole
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote, ImagePart
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.exchange.importers.opencode.values import mapping, millis, present, sequence, text, whole
 from weft.exchange.importers.transcript import NativeCall
+from weft.exchange.importers.values import mapping, millis, present, sequence, text, whole
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote
 

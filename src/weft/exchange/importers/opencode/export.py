@@ -15,8 +15,9 @@ from msgspec import Raw, Struct, field
 
 from weft.exchange.importers.jsonl import BOM
 from weft.exchange.importers.opencode.rows import MessageRow, Row, Session
-from weft.exchange.importers.opencode.values import canonical, loaded, loaded_object, mapping, sequence
+from weft.exchange.importers.opencode.values import loaded, loaded_object
 from weft.exchange.importers.port import Report
+from weft.exchange.importers.values import canonical, mapping, sequence
 
 KEY = re.compile(r'"(info|messages)"\s*:\s*')
 KNOWN = frozenset({"info", "messages", "todos"})

@@ -13,9 +13,9 @@ from weft.exchange.importers.opencode.folder import read_folder, read_orphans
 from weft.exchange.importers.opencode.recognition import Container, container, is_part_file
 from weft.exchange.importers.opencode.rows import HIDDEN, Session
 from weft.exchange.importers.opencode.turns import Turns
-from weft.exchange.importers.opencode.values import mapping, millis, present, text
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import NativeSession, Transcript
+from weft.exchange.importers.values import mapping, millis, present, text
 
 SUBAGENT = re.compile(r"(.+) \(@(.+) subagent\)", re.DOTALL)
 """How opencode titles the session of a subagent: its task and its name."""

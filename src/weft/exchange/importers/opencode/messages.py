@@ -9,8 +9,8 @@ from msgspec import Struct, field
 
 from weft.exchange.importers.opencode import attached, calls
 from weft.exchange.importers.opencode.tokens import summed, tokens
-from weft.exchange.importers.opencode.values import mapping, millis, present, sequence, text
 from weft.exchange.importers.transcript import Item, NativeCall, NativeMessage
+from weft.exchange.importers.values import mapping, millis, present, sequence, text
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.model import FileNote, Part, ReasoningPart, TextPart
 

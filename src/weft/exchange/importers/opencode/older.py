@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.exchange.importers.opencode.values import mapping, sequence, text
+from weft.exchange.importers.values import mapping, sequence, text
 
 ASSISTANT = ("modelID", "providerID", "path", "cost", "tokens", "summary", "system")
 STATES = {"partial-call": "pending", "call": "running", "result": "completed"}

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
-from weft.exchange.importers.opencode.values import Json, canonical, loaded, text
+from weft.exchange.importers.opencode.values import Json, loaded
+from weft.exchange.importers.values import canonical, text
 
 HIDDEN = "REDACTED"
 """What a redacted export has for every id."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.exchange.importers.opencode.values import mapping, whole
 from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.values import mapping, whole
 
 
 def tokens(counted: Any) -> Tokens | None:

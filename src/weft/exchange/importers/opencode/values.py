@@ -1,4 +1,4 @@
-"""Values of JSON that others wrote: one of another type than expected counts as absent."""
+"""JSON texts of opencode, read also where a strict reader refuses them."""
 
 from __future__ import annotations
 
@@ -8,49 +8,10 @@ from typing import Any
 import orjson
 from msgspec import Raw
 
-from weft.kernel.contents import bytes_text, text_bytes
+from weft.kernel.contents import bytes_text
 
 Json = bytes | memoryview | Raw
 """A JSON text that has not been read yet."""
-
-
-def text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def whole(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, float) and value.is_integer() else None
-
-
-def millis(value: Any) -> int | None:
-    number = round(value) if isinstance(value, float) and abs(value) < 1e15 else whole(value)
-    return number if number is not None and number > 0 else None
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def present(**values: Any) -> dict[str, Any] | None:
-    """Those that say something; None if none does."""
-    return {name: value for name, value in values.items() if value is not None and value not in ({}, [], "")} or None
-
-
-def canonical(value: Any) -> bytes:
-    """One form for one value, whatever odd letters or numbers it holds."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError:
-        words = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
-        return text_bytes(words)
 
 
 def loaded(data: Json) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from weft.exchange.importers.pi.content import plain, words
-from weft.exchange.importers.pi.values import mapping, millis, sequence, text, whole
 from weft.exchange.importers.transcript import NativeCall
+from weft.exchange.importers.values import mapping, millis, sequence, text, whole
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.pi.values import sequence, text
+from weft.exchange.importers.values import sequence, text
 from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
 
 BLOB = "blob:"

@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from weft.exchange.importers.jsonl import Record, record_at, records
 from weft.exchange.importers.pi.calls import Call
 from weft.exchange.importers.pi.content import Said, said
-from weft.exchange.importers.pi.values import canonical, mapping, millis, present, sequence, text, whole
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.transcript import (
     NativeCompaction,
@@ -21,6 +20,7 @@ from weft.exchange.importers.transcript import (
     Tokens,
     Transcript,
 )
+from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text, whole
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
 

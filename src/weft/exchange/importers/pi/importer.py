@@ -13,7 +13,6 @@ from weft.exchange.importers.pi.index import Entry, Index, Indexer, Plan
 from weft.exchange.importers.pi.kinds import ROLES, TYPES
 from weft.exchange.importers.pi.settings import names
 from weft.exchange.importers.pi.turns import Making
-from weft.exchange.importers.pi.values import canonical, mapping, millis, present, sequence, text, whole
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import (
     NativeCompaction,
@@ -22,6 +21,7 @@ from weft.exchange.importers.transcript import (
     NativeTurn,
     Transcript,
 )
+from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text, whole
 from weft.kernel.enums import AgentRole, LinkReason
 
 STAMPED = re.compile(r"\d{4}-\d\d-\d\dT[0-9-]+Z?_(.+)")

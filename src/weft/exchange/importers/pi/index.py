@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from weft.exchange.importers.jsonl import Record
 from weft.exchange.importers.pi.kinds import CONTENT, Standing, classify
 from weft.exchange.importers.pi.settings import Settings
-from weft.exchange.importers.pi.values import mapping, millis, sequence, text, whole
 from weft.exchange.importers.port import Report
+from weft.exchange.importers.values import mapping, millis, sequence, text, whole
 
 LONGEST_WAY = 1000
 LONGEST_SHARED = 256

@@ -7,8 +7,8 @@ from typing import Any
 
 from weft.exchange.importers.pi.content import image_url, said
 from weft.exchange.importers.pi.responses import tokens
-from weft.exchange.importers.pi.values import mapping, millis, present, sequence, text
 from weft.exchange.importers.transcript import NativeMessage
+from weft.exchange.importers.values import mapping, millis, present, sequence, text
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.model import FileNote, ImagePart, Part, TextPart
 

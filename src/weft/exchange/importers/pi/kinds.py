@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any
 
-from weft.exchange.importers.pi.values import mapping, text
+from weft.exchange.importers.values import mapping, text
 
 
 class Standing(Enum):

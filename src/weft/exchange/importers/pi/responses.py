@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft.exchange.importers.pi.content import Said
-from weft.exchange.importers.pi.values import mapping, millis, present, text, whole
 from weft.exchange.importers.transcript import NativeMessage, Tokens
+from weft.exchange.importers.values import mapping, millis, present, text, whole
 from weft.kernel.enums import MessageRole
 
 BESIDE = ("api", "responseId", "responseModel", "providerThinkingLevel", "rawStopReason", "duration", "ttft")

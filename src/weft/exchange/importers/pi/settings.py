@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.importers.pi.values import present, sequence, text
+from weft.exchange.importers.values import present, sequence, text
 
 
 class Settings(Struct, frozen=True):

@@ -11,8 +11,8 @@ from weft.exchange.importers.pi.calls import Call, call_of, done_at
 from weft.exchange.importers.pi.content import said
 from weft.exchange.importers.pi.injected import injected
 from weft.exchange.importers.pi.responses import response, tokens, trouble
-from weft.exchange.importers.pi.values import canonical, mapping, millis, present, text
 from weft.exchange.importers.transcript import Item, NativeMessage
+from weft.exchange.importers.values import canonical, mapping, millis, present, text
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
 

@@ -12,6 +12,7 @@ from weft.kernel.contents import text_bytes
 
 
 def text(value: Any) -> str | None:
+    """A text that says something."""
     return value if isinstance(value, str) and value else None
 
 
