@@ -221,6 +221,12 @@ MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
 HISTORY = Table("history", HistoryRow, ("session", "k"))
 
 
+FILES = Insert("message_file", ("id", "message", "kind", "path", "line_start", "line_end"))
+_LINT_PLACE = ("start_line", "start_col", "end_line", "end_col")
+LINTS = Insert("message_lint", ("id", "message", "path", "text", "source", *_LINT_PLACE, "severity"))
+CONTEXTS = Insert("message_context", ("message", "idx", "name", "listed", "content"))
+
+
 def load_turn(sql: Sql, turn: str) -> TurnRow | None:
     row = sql.one(f"{TURN.select} WHERE id = ?", (turn,))
     return TurnRow(*row) if row else None

@@ -27,7 +27,7 @@ from weft.kernel.fields import (
     Usage,
 )
 from weft.kernel.ulid import offset
-from weft.ledger.rows import CallRow, MessageRow, TurnRow
+from weft.ledger.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
 from weft.ledger.runs import place_of_event, position_in_run
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 from weft.ledger.views.versions import begin_import, end_import
@@ -236,25 +236,24 @@ def add_annotations(
     view: Projector, n: int, first: int, message: str, files: Sequence[FileFact], lints: Sequence[LintFact]
 ) -> None:
     """Files and lints of a message, told by event `n`, of which they are the `first` and following notes."""
-    seen = set()
+    found: dict[tuple[str, int, int | None], tuple[Any, ...]] = {}
     for idx, file in enumerate(files, first):
         path, start, end = view.contents.number(file.path), plain(file.line_start), plain(file.line_end)
-        if (file.kind, path, start) not in seen:
-            seen.add((file.kind, path, start))
-            view.sql.run(
-                "INSERT INTO message_file(id, message, kind, path, line_start, line_end) VALUES (?, ?, ?, ?, ?, ?)",
-                (n * ROWS_PER_EVENT + idx, message, file.kind, path, start, end),
-            )
-    for idx, lint in enumerate(lints, first):
-        view.sql.run(
-            "INSERT INTO message_lint(id, message, path, text, source, start_line, start_col, end_line, end_col,"
-            " severity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                n * ROWS_PER_EVENT + idx, message, view.number(lint.path), view.number(lint.message),
-                view.name(lint.source), plain(lint.start_line), plain(lint.start_col),
-                plain(lint.end_line), plain(lint.end_col), plain(lint.severity),
-            ),
-        )  # fmt: skip
+        noted = (n * ROWS_PER_EVENT + idx, message, file.kind, path, start, end)
+        found.setdefault((file.kind, path, start), noted)
+    if found:
+        view.sql.add(FILES, list(found.values()))
+    if lints:
+        view.sql.add(
+            LINTS, [_lint_row(view, n * ROWS_PER_EVENT + i, message, each) for i, each in enumerate(lints, first)]
+        )
+
+
+def _lint_row(view: Projector, id: int, message: str, lint: LintFact) -> tuple[Any, ...]:
+    return (
+        id, message, view.number(lint.path), view.number(lint.message), view.name(lint.source),
+        plain(lint.start_line), plain(lint.start_col), plain(lint.end_line), plain(lint.end_col), plain(lint.severity),
+    )  # fmt: skip
 
 
 @handles(dag.ToolCall, RUN)

@@ -14,7 +14,7 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
 from weft.kernel.ulid import offset
-from weft.ledger.rows import CallRow, MessageRow, SessionRow, TurnRow
+from weft.ledger.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
@@ -201,7 +201,8 @@ def _take_message_words(view: Projector, row: MessageRow, seen: SeenMessage) -> 
         (row.id, idx, view.name(each.name), int(each.listed is True), view.contents.number(each.value))
         for idx, each in enumerate(seen.context or ())
     ]
-    view.sql.run_many("INSERT INTO message_context(message, idx, name, listed, content) VALUES (?, ?, ?, ?, ?)", rows)
+    if rows:
+        view.sql.add(CONTEXTS, rows)
 
 
 def _sum_tokens(view: Projector, turn: TurnRow, rows: list[MessageRow]) -> None:
