@@ -21,6 +21,7 @@ from weft import Ledger
 from weft.exchange.importers.jsonl import records
 from weft.exchange.importers.plugins import importer_names, load_importers
 from weft.exchange.importers.port import Report
+from weft.exchange.importers.sources import Candidate
 from weft.exchange.importing import Importing, Step
 from weft.exchange.testing import as_source
 from weft.kernel.ambient import SystemClock
@@ -60,6 +61,19 @@ def test_importing_again_opens_nothing_and_writes_nothing(ledger: Ledger, source
     again = take(ledger, sources).of("toy")
     assert (again.files, again.unchanged, again.records, again.counts.turns) == (1, 1, 0, 0)
     assert facts(ledger) == before
+
+
+def test_a_file_that_has_not_changed_is_not_opened(
+    ledger: Ledger, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(sources / "a.jsonl", SESSION, ONE)
+    take(ledger, sources)
+
+    def refuse(candidate: Candidate, now: float) -> None:
+        raise AssertionError(f"{candidate.name} was opened")
+
+    monkeypatch.setattr(Candidate, "open", refuse)
+    assert take(ledger, sources).of("toy").unchanged == 1
 
 
 def test_a_file_whose_time_alone_changed_is_not_read_again(ledger: Ledger, sources: Path) -> None:

@@ -116,9 +116,17 @@ class Importing:
             for candidate in candidates(path, self._failed):
                 if self._since is not None and candidate.stamp // 1_000_000 < self._since:
                     continue
-                unit = self._recognised(candidate)
+                unit = self._unchanged(candidate) or self._recognised(candidate)
                 if unit is not None:
                     yield unit
+
+    def _unchanged(self, candidate: Candidate) -> Unit | None:
+        """One that was read to its end and is as it was then: told without opening it."""
+        desk = self._desk(self._importers[0]) if self._importers else None
+        before = desk.last_read(candidate.name) if desk else None
+        if before is None or not candidate.is_as(before):
+            return None
+        return next((Unit(candidate, each) for each in self._importers if each.origin == before.origin), None)
 
     def _recognised(self, candidate: Candidate) -> Unit | None:
         try:
@@ -151,8 +159,7 @@ class Importing:
         totals.files += 1
         before = desk.last_read(candidate.name) if desk else None
         quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
-        same = before is not None and (before.size, before.stamp) == (candidate.size, candidate.stamp)
-        if desk and before and same and not desk.is_due(before, quiet):
+        if desk and before and candidate.is_as(before) and not desk.is_due(before, quiet):
             totals.unchanged += 1
             return
         report = Report(candidate.name)

@@ -316,7 +316,7 @@ def test_times_places_and_versions_are_those_of_the_lines(file: Path) -> None:
     turn = only_turn(file, lines)
     assert turn.started == turn.ended == 1785585601000
     assert messages(turn)[1].at == 1785585540000
-    assert (turn.workspace, turn.git_branch, turn.version, turn.role) == ("/work", "main", "2.1.201", AgentRole.UNIFIED)
+    assert (turn.workspace, turn.git_branch, turn.version, turn.role) == ("/shop", "main", "2.1.201", AgentRole.UNIFIED)
 
 
 @pytest.mark.parametrize("stamp", ["2026-08-01T12:00:00", "yesterday", 1705315200])

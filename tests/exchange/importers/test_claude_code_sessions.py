@@ -52,7 +52,7 @@ def test_the_session_is_what_its_lines_say(file: Path) -> None:
     lines.raw(type="pr-link", sessionId=SESSION, prNumber=3, prUrl="https://example.invalid/3", prRepository="o/r")
     lines.raw(type="agent-name", sessionId=SESSION, agentName="Fox")
     (session,) = read(write(file, lines)).sessions
-    assert (session.id, session.workspace, session.git_branch, session.version) == (SESSION, "/work", "main", "2.1.201")
+    assert (session.id, session.workspace, session.git_branch, session.version) == (SESSION, "/shop", "main", "2.1.201")
     assert session.created == 1785585601000
     assert session.metadata["pullRequests"] == [
         {"prNumber": 3, "prRepository": "o/r", "prUrl": "https://example.invalid/3"}

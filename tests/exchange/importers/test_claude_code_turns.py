@@ -367,7 +367,7 @@ def test_an_error_that_was_overcome_is_none(file: Path) -> None:
 def test_a_compaction_is_a_turn_below_the_last_one(file: Path) -> None:
     lines = Lines().user("p1", "one").answer("a1", "yes").user("p2", "two").answer("a2", use("c1")).result("r1", "c1")
     lines.boundary("b1", "r1", trigger="auto", preTokens=900, postTokens=90, durationMs=12, cumulativeDroppedTokens=810)
-    lines.summary("s1", "We did things.").attach("f1", "compact_file_reference", filename="/work/x.py")
+    lines.summary("s1", "We did things.").attach("f1", "compact_file_reference", filename="/shop/x.py")
     lines.answer("a3", "going on", id="m3").user("p3", "three")
     found = turns_of(file, lines)
     assert found.keys == ["p1", "p2", "b1", "a3", "p3"]
@@ -380,7 +380,7 @@ def test_a_compaction_is_a_turn_below_the_last_one(file: Path) -> None:
     assert compaction.duration_ms == 12
     assert compaction.metadata["cumulativeDroppedTokens"] == 810
     assert found.turns[2].items == ()
-    assert messages(found.turns[3])[0].files[0].path == "/work/x.py"
+    assert messages(found.turns[3])[0].files[0].path == "/shop/x.py"
 
 
 @pytest.mark.parametrize(

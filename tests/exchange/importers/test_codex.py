@@ -113,12 +113,12 @@ def test_a_session_tells_where_when_and_by_which_version_it_ran(tmp_path: Path) 
     git = {"commit_hash": "abc", "branch": "main", "repository_url": "https://example.test/r.git"}
     found = import_lines(tmp_path, [meta(git=git, source="cli"), *asked(turn_id(1), "hi", "hello")])
     session = found.session
-    assert (session.id, session.workspace, session.git_branch) == (SESSION, "/work", "main")
+    assert (session.id, session.workspace, session.git_branch) == (SESSION, "/shop", "main")
     assert (session.version, session.created, session.parent) == ("0.140.0", AT_MS, None)
     assert session.metadata["originator"] == "codex_cli_rs"
     assert session.metadata["git"] == git
     turn = found.turns[0]
-    assert (turn.workspace, turn.git_branch, turn.version, turn.role) == ("/work", "main", "0.140.0", AgentRole.UNIFIED)
+    assert (turn.workspace, turn.git_branch, turn.version, turn.role) == ("/shop", "main", "0.140.0", AgentRole.UNIFIED)
 
 
 def test_the_last_name_of_a_thread_is_its_title(tmp_path: Path) -> None:
@@ -151,11 +151,11 @@ def test_session_meta_again_means_resumed_and_the_last_version_wins(tmp_path: Pa
 
 
 def test_a_subagent_names_its_parent_and_works_as_a_worker(tmp_path: Path) -> None:
-    spawn = {"parent_thread_id": SESSION, "depth": 1, "agent_path": "/root/map", "agent_role": "explorer"}
+    spawn = {"parent_thread_id": SESSION, "depth": 1, "agent_path": "/lead/map", "agent_role": "explorer"}
     own = meta(OTHER, source={"subagent": {"thread_spawn": spawn}}, agent_nickname="Ada")
     found = import_lines(tmp_path, [own, *asked(turn_id(1, 0x3000), "look", "seen")])
     session = found.session
-    assert (session.parent, session.agent, session.task) == (SESSION, "explorer", "/root/map")
+    assert (session.parent, session.agent, session.task) == (SESSION, "explorer", "/lead/map")
     assert found.turns[0].role == AgentRole.WORKER
     assert messages(found.turns[0])[0].source == MessageSource.AGENT
     assert found.turns[0].link is None

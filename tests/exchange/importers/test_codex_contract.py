@@ -45,7 +45,7 @@ def busy() -> list[Line]:
         told("do it"),
         thought("hm", id="rs_1"),
         call("call_1", "spawn_agent", id="fc_1"),
-        event("sub_agent_activity", event_id="call_1", agent_thread_id=OTHER, agent_path="/root/x", kind="started"),
+        event("sub_agent_activity", event_id="call_1", agent_thread_id=OTHER, agent_path="/lead/x", kind="started"),
         output("call_1", "failed to start"),
         tokens(100, given=80, cached=10, out=20),
         line("compacted", {"message": "much was done", "window_id": "019f0000-1002-7000-8000-00000000aaaa"}),

@@ -149,7 +149,7 @@ def test_everything_in_the_corpus_has_the_types_it_should() -> None:
 def a_bit_of_everything() -> list[Line]:
     """A rollout that touches every table of the importer."""
     one, two = turn_id(1), turn_id(2, 0x3000)
-    spawn = {"subagent": {"thread_spawn": {"parent_thread_id": SESSION, "depth": 1, "agent_path": "/root/x"}}}
+    spawn = {"subagent": {"thread_spawn": {"parent_thread_id": SESSION, "depth": 1, "agent_path": "/lead/x"}}}
     history = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "g"}, {"role": "user", "content": "a"}]
     done = {"type": "CommandExecution", "id": "c1", "command": ["ls"], "parsed_cmd": [{"type": "read", "path": "x"}]}
     change = {"/a": {"type": "update", "unified_diff": "@@ -1 +1,2 @@\n", "move_path": "/b"}, "/n": {"type": "add"}}
@@ -181,7 +181,7 @@ def a_bit_of_everything() -> list[Line]:
         line("compacted", {"message": "", "replacement_history": history, "window_id": "w", "window_number": 1}),
         event("context_compacted"),
         tokens(10, given=0),
-        item("agent_message", author="/root", recipient="/root/x", content=[{"type": "input_text", "text": "go"}]),
+        item("agent_message", author="/lead", recipient="/lead/x", content=[{"type": "input_text", "text": "go"}]),
         said("c"),
         tokens(20, given=8, out=2),
         line("token_usage_record", {"response_id": "r", "usage": {"input_tokens": 1, "output_tokens": 1}}),

@@ -95,7 +95,7 @@ def test_grouping_does_not_depend_on_reports_of_usage(tmp_path: Path) -> None:
 
 def test_a_message_from_outside_begins_a_new_response(tmp_path: Path) -> None:
     letter = item(
-        "agent_message", author="/root/x", recipient="/root", content=[{"type": "input_text", "text": "done"}]
+        "agent_message", author="/lead/x", recipient="/lead", content=[{"type": "input_text", "text": "done"}]
     )
     turn = turn_of(tmp_path, thought(id="rs_1"), letter, thought(id="rs_2"), developer("note"), said("b", id="msg_1"))
     assert [each.native for each in messages(turn)] == [None, "rs_1", None, "rs_2", "msg_1"]
@@ -229,7 +229,7 @@ def test_exec_command_end_tells_exit_code_duration_and_files_read(tmp_path: Path
         call_id="c1",
         turn_id=ONE,
         command=["bash", "-lc", "cat a.py"],
-        cwd="/work/src",
+        cwd="/shop/src",
         parsed_cmd=[
             {"type": "read", "cmd": "cat a.py", "name": "a.py", "path": "a.py"},
             {"type": "read", "cmd": "cat /etc/x", "name": "x", "path": "/etc/x"},
@@ -247,7 +247,7 @@ def test_exec_command_end_tells_exit_code_duration_and_files_read(tmp_path: Path
     assert (found.detail["exit_code"], found.detail["duration_ms"]) == (1, 1500)
     assert "stdout" not in found.detail["events"][0]
     assert files_of(found) == [
-        (FileKind.READ, "/work/src/a.py", None, None),
+        (FileKind.READ, "/shop/src/a.py", None, None),
         (FileKind.READ, "/etc/x", None, None),
     ]
 
@@ -259,11 +259,11 @@ def test_a_declined_command_is_cancelled(tmp_path: Path) -> None:
 
 def patched(call_id: str, **fields: Any) -> Line:
     changes = {
-        "/work/new.py": {"type": "add", "content": "a\nb\nc\n"},
-        "/work/old.py": {"type": "delete", "content": "x\n"},
-        "/work/a.py": {"type": "update", "unified_diff": "@@ -1,2 +1,3 @@\n x\n+y\n@@ -10 +11 @@\n-p\n+q\n"},
-        "/work/b.py": {"type": "update", "unified_diff": "@@ -5,1 +5,2 @@\n", "move_path": "/work/c.py"},
-        "/work/odd": None,
+        "/shop/new.py": {"type": "add", "content": "a\nb\nc\n"},
+        "/shop/old.py": {"type": "delete", "content": "x\n"},
+        "/shop/a.py": {"type": "update", "unified_diff": "@@ -1,2 +1,3 @@\n x\n+y\n@@ -10 +11 @@\n-p\n+q\n"},
+        "/shop/b.py": {"type": "update", "unified_diff": "@@ -5,1 +5,2 @@\n", "move_path": "/shop/c.py"},
+        "/shop/odd": None,
     }
     return event("patch_apply_end", call_id=call_id, turn_id=ONE, success=True, changes=changes, **fields)
 
@@ -272,19 +272,19 @@ def test_patch_apply_end_tells_the_files_written_with_their_lines(tmp_path: Path
     made = item("custom_tool_call", call_id="c1", name="apply_patch", input="*** Begin Patch")
     found = call_of(tmp_path, made, patched("c1"), item("custom_tool_call_output", call_id="c1", output="Success."))
     assert files_of(found) == [
-        (FileKind.WRITTEN, "/work/new.py", 1, 3),
-        (FileKind.WRITTEN, "/work/old.py", None, None),
-        (FileKind.WRITTEN, "/work/a.py", 1, 3),
-        (FileKind.WRITTEN, "/work/a.py", 11, 11),
-        (FileKind.WRITTEN, "/work/b.py", None, None),
-        (FileKind.WRITTEN, "/work/c.py", 5, 6),
-        (FileKind.WRITTEN, "/work/odd", None, None),
+        (FileKind.WRITTEN, "/shop/new.py", 1, 3),
+        (FileKind.WRITTEN, "/shop/old.py", None, None),
+        (FileKind.WRITTEN, "/shop/a.py", 1, 3),
+        (FileKind.WRITTEN, "/shop/a.py", 11, 11),
+        (FileKind.WRITTEN, "/shop/b.py", None, None),
+        (FileKind.WRITTEN, "/shop/c.py", 5, 6),
+        (FileKind.WRITTEN, "/shop/odd", None, None),
     ]
-    assert found.detail["events"][0]["changes"]["/work/a.py"]["type"] == "update"
+    assert found.detail["events"][0]["changes"]["/shop/a.py"]["type"] == "update"
 
 
 def test_a_failed_patch_wrote_nothing(tmp_path: Path) -> None:
-    failed = event("patch_apply_end", call_id="c1", success=False, changes={"/work/a": {"type": "add", "content": "x"}})
+    failed = event("patch_apply_end", call_id="c1", success=False, changes={"/shop/a": {"type": "add", "content": "x"}})
     found = call_of(tmp_path, call("c1", "apply_patch"), failed, output("c1", "context mismatch"))
     assert found.files == ()
     assert (found.status, found.error) == (ToolCallStatus.ERROR, "context mismatch")
@@ -315,14 +315,14 @@ def test_a_patch_that_only_says_success_names_its_files_itself(tmp_path: Path) -
     patch = "*** Begin Patch\n*** Update File: a.py\n*** Move to: b.py\n@@\n*** Add File: c.py\n+x\n*** End Patch"
     made = item("custom_tool_call", call_id="c1", name="apply_patch", input=patch)
     found = call_of(tmp_path, made, item("custom_tool_call_output", call_id="c1", output={"success": True}))
-    assert [note.path for note in found.files] == ["/work/a.py", "/work/b.py", "/work/c.py"]
+    assert [note.path for note in found.files] == ["/shop/a.py", "/shop/b.py", "/shop/c.py"]
 
 
 def test_view_image_reads_a_file(tmp_path: Path) -> None:
-    seen = event("view_image_tool_call", call_id="c1", path="/work/p.png")
+    seen = event("view_image_tool_call", call_id="c1", path="/shop/p.png")
     by_event = call_of(tmp_path, call("c1", "view_image", '{"path":"p.png"}'), seen, output("c1", []))
     by_argument = call_of(tmp_path, call("c1", "view_image", '{"path":"p.png"}'), output("c1", []))
-    assert files_of(by_event) == files_of(by_argument) == [(FileKind.READ, "/work/p.png", None, None)]
+    assert files_of(by_event) == files_of(by_argument) == [(FileKind.READ, "/shop/p.png", None, None)]
 
 
 def test_an_mcp_call_that_failed_is_an_error(tmp_path: Path) -> None:
@@ -354,21 +354,21 @@ def test_every_kind_of_call_has_a_name_and_arguments(tmp_path: Path) -> None:
         item("image_generation_call", id="ig_1", status="completed", revised_prompt="a cat", result="AAAA"),
         item("tool_search_output", call_id="c2", tools=[{"name": "t"}]),
         output("c1", "a.txt"),
-        event("image_generation_end", call_id="ig_1", status="completed", result="AAAA", saved_path="/work/cat.png"),
+        event("image_generation_end", call_id="ig_1", status="completed", result="AAAA", saved_path="/shop/cat.png"),
     )
     assert [(each.name, each.arguments, each.result) for each in calls(turn)] == [
         ("local_shell", {"type": "exec", "command": ["ls"]}, "a.txt"),
         ("tool_search", {"query": "q"}, [{"name": "t"}]),
         ("image_generation", {"revised_prompt": "a cat"}, "AAAA"),
     ]
-    assert files_of(calls(turn)[2]) == [(FileKind.WRITTEN, "/work/cat.png", None, None)]
+    assert files_of(calls(turn)[2]) == [(FileKind.WRITTEN, "/shop/cat.png", None, None)]
 
 
 def test_spawn_agent_names_the_session_it_started(tmp_path: Path) -> None:
     spawn = call("c1", "spawn_agent", '{"message":"look"}', namespace="collaboration")
     by_end = event("collab_agent_spawn_end", call_id="c1", new_thread_id=OTHER, prompt="look")
     by_activity = event(
-        "sub_agent_activity", event_id="c1", agent_thread_id=OTHER, agent_path="/root/x", kind="started"
+        "sub_agent_activity", event_id="c1", agent_thread_id=OTHER, agent_path="/lead/x", kind="started"
     )
     assert call_of(tmp_path, spawn, by_end, output("c1", "{}")).spawned == OTHER
     assert call_of(tmp_path, spawn, by_activity, output("c1", "{}")).spawned == OTHER

@@ -175,7 +175,7 @@ def test_context_before_a_prompt_belongs_to_its_turn(tmp_path: Path) -> None:
 
 def test_an_injection_starts_no_turn_and_is_no_message(tmp_path: Path) -> None:
     texts = [
-        "# AGENTS.md instructions for /work",
+        "# AGENTS.md instructions for /shop",
         "<environment_context>",
         "<turn_aborted>\nThe user interrupted",
         "<recommended_plugins>",
@@ -220,12 +220,12 @@ def test_who_wrote_a_prompt_is_told_by_its_event(tmp_path: Path) -> None:
 
 def test_messages_between_agents_are_messages_of_agents(tmp_path: Path) -> None:
     blocks = [{"type": "input_text", "text": "NEW_TASK"}, {"type": "encrypted_content", "encrypted_content": "gAAAA"}]
-    letter = item("agent_message", id="amsg_1", author="/root", recipient="/root/map", content=blocks)
+    letter = item("agent_message", id="amsg_1", author="/lead", recipient="/lead/map", content=blocks)
     note = line("inter_agent_communication_metadata", {"trigger_turn": True})
     found = import_lines(tmp_path, [meta(), started(ONE), note, letter, said("on it"), complete(ONE)])
     message = messages(found.turns[0])[0]
     assert (message.role, message.source, message.native) == (MessageRole.USER, MessageSource.AGENT, "amsg_1")
-    assert message.metadata == {"encrypted_letters": 5, "author": "/root", "recipient": "/root/map"}
+    assert message.metadata == {"encrypted_letters": 5, "author": "/lead", "recipient": "/lead/map"}
     assert found.report.kept == {"inter_agent_communication_metadata": 1}
 
 

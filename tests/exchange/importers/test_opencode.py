@@ -91,7 +91,7 @@ def test_messages_and_parts_of_the_folder_are_parts_of_their_session(tmp_path: P
     (storage / "todo").mkdir()
     (storage / "todo" / f"{SESSION}.json").write_text("[]")
     (storage / "project").mkdir()
-    (storage / "project" / "project1.json").write_text('{"id": "project1", "worktree": "/work", "time": {}}')
+    (storage / "project" / "project1.json").write_text('{"id": "project1", "worktree": "/shop", "time": {}}')
     others = [each for each in storage.rglob("*.json") if each != path]
     assert len(others) == 4 + 5 + 2
     for each in others:
@@ -119,7 +119,7 @@ def test_what_the_info_says_is_told_of_the_session(tmp_path: Path) -> None:
     assert (told.id, told.title, told.workspace, told.version, told.created) == (
         SESSION,
         "Fix it",
-        "/work",
+        "/shop",
         "1.18.4",
         AT,
     )
@@ -147,7 +147,7 @@ def test_a_turn_says_where_how_and_by_what_it_ran(tmp_path: Path) -> None:
         assistant("msg_02", "msg_01", text("Gone.")),
         session=info(permission=[{"permission": "bash", "pattern": "*", "action": "ask"}]),
     )
-    assert (turn.workspace, turn.version, turn.toolset) == ("/work/sub", "1.18.4", "build")
+    assert (turn.workspace, turn.version, turn.toolset) == ("/shop/sub", "1.18.4", "build")
     assert turn.tools == ("bash", "read")
     assert turn.permissions == [{"permission": "bash", "pattern": "*", "action": "ask"}]
     assert turn.config == {"agent": "build", "model": "large", "provider": "acme", "variant": "high", "tools": tools}

@@ -131,7 +131,7 @@ def test_what_opencode_wrote_into_a_prompt_is_context(tmp_path: Path) -> None:
             text("Fix @a.py"),
             text("Called the Read tool", synthetic=True),
             text("<content>", synthetic=True),
-            file("file:///work/a%20b.py?start=3&end=9", filename="a b.py"),
+            file("file:///shop/a%20b.py?start=3&end=9", filename="a b.py"),
             system="Be brief.",
         ),
     )
@@ -139,7 +139,7 @@ def test_what_opencode_wrote_into_a_prompt_is_context(tmp_path: Path) -> None:
     assert prompt.source is MessageSource.HUMAN
     assert prompt.parts == (TextPart("Fix @a.py"),)
     assert prompt.context == {"system": "Be brief.", "injected": ["Called the Read tool", "<content>"]}
-    assert prompt.files == (FileNote(kind=FileKind.ATTACHED, path="/work/a b.py", line_start=3, line_end=9),)
+    assert prompt.files == (FileNote(kind=FileKind.ATTACHED, path="/shop/a b.py", line_start=3, line_end=9),)
 
 
 def test_a_prompt_that_only_opencode_wrote_is_an_event(tmp_path: Path) -> None:

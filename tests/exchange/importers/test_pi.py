@@ -105,7 +105,7 @@ def test_the_header_and_the_last_name_tell_of_the_session(tmp_path: Path) -> Non
         )
     )
     told = found.session
-    assert (told.id, told.title, told.workspace, told.created) == (SESSION, "Better name", "/work", AT_MS)
+    assert (told.id, told.title, told.workspace, told.created) == (SESSION, "Better name", "/shop", AT_MS)
     assert told.metadata == {"format": 3, "labels": {"u1": "start"}}
     assert len(found.turns) == 2
 
@@ -129,7 +129,7 @@ def test_settings_in_force_are_told_of_each_turn(tmp_path: Path) -> None:
     changed = {"model": "small/latest", "mode": "plan", "service_tier": {"acme": "flex"}}
     assert second.config == {**first.config, **changed}
     assert (first.tools, second.tools) == (None, ("read", "bash"))
-    assert (first.workspace, first.version) == ("/work", None)
+    assert (first.workspace, first.version) == ("/shop", None)
 
 
 def test_the_first_version_has_its_settings_in_the_header(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_openclaw_hangs_prompts_on_the_header_and_results_on_their_calls(tmp_pat
 
 def old(*records: Line) -> list[Line]:
     """As the first version wrote them: without ids, one after another."""
-    first = {"type": "session", "id": "old", "timestamp": AT, "cwd": "/work"}
+    first = {"type": "session", "id": "old", "timestamp": AT, "cwd": "/shop"}
     return [
         first,
         *({name: value for name, value in each.items() if name not in ("id", "parentId")} for each in records),
@@ -395,7 +395,7 @@ def test_a_grown_file_has_the_same_turns_and_more(tmp_path: Path) -> None:
 
 
 DSH = [
-    {"type": "session", "version": 0, "id": "dsh-1", "createdAt": AT_MS, "cwd": "/work", "agentPreset": "standard"},
+    {"type": "session", "version": 0, "id": "dsh-1", "createdAt": AT_MS, "cwd": "/shop", "agentPreset": "standard"},
     {"type": "permission/preset", "seq": 0, "time": AT_MS, "data": {"preset": "standard"}},
     {"type": "turn/start", "seq": 1, "time": AT_MS, "data": {"turn": 1}},
     {"type": "user/message", "seq": 2, "time": AT_MS,

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.ledger.imports import ImportSource
 
 SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".zst", ".zip"})
 DATABASES = frozenset({".db", ".sqlite"})
@@ -51,6 +52,10 @@ class Candidate(Struct, frozen=True):
     @property
     def is_packed(self) -> bool:
         return self.member is not None or self.path.suffix == ".zst"
+
+    def is_as(self, read: ImportSource) -> bool:
+        """Does it look as it did when it was read?"""
+        return (read.size, read.stamp) == (self.size, self.stamp)
 
     def is_quiet(self, now: float) -> bool:
         """Has nobody written to it for a while?"""

@@ -48,6 +48,10 @@ class ImportSource(Struct, frozen=True, kw_only=True):
     open: bool = False
     """Its last turn was still being written and was left out."""
 
+    @property
+    def origin(self) -> str:
+        return self.mapping.rpartition("/")[0]
+
 
 class ImportCounts(Struct):
     """What an import brought."""
@@ -112,7 +116,7 @@ class ImportDesk:
         self._read: list[tuple[Any, ...]] = []
 
     def last_read(self, name: str) -> ImportSource | None:
-        """A source as it was when it was last read to its end."""
+        """A source as it was when it was last read to its end, by whichever importer."""
         with self._desk.store.read() as txn:
             row = txn.sql.one("SELECT size, stamp, digest, mapping, open FROM import_source WHERE name = ?", (name,))
         if row is None:

@@ -32,7 +32,8 @@ TRIGGERS = {
     "overflow": CompactionTrigger.OVERFLOW_RECOVERY,
 }
 NOTES = 256
-"""Files or lints of one message that are kept as such; a call may have matched thousands."""
+"""Files, lints or injected things of one kind that a message keeps as such; a call may have matched thousands. The
+verbatim copy has them all."""
 
 
 class Seeing(Struct, frozen=True):
