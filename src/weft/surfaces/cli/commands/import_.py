@@ -33,9 +33,21 @@ PROBLEMS_SHOWN = 10
 FEW = 3
 
 
+def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    from weft.exchange.importers.plugins import importer_names
+
+    return [name for name in importer_names() if name.startswith(begun)]
+
+
 @weft_command("import")
 @click.argument("path", nargs=-1, type=click.Path())
-@click.option("--format", "only", metavar="NAME", help="Take every file as this tool's, instead of recognising it.")
+@click.option(
+    "--format",
+    "only",
+    metavar="NAME",
+    shell_complete=_formats,
+    help="Take every file as this tool's, instead of recognising it.",
+)
 @click.option("--since", metavar="WHEN", help="Only files changed since: yesterday, '2 weeks ago', 2026-11-01.")
 @click.option("--dry-run", is_flag=True, help="Read everything, write nothing, and say what there is.")
 @click.option("--remap", is_flag=True, help="Read again what an older version of an importer has read.")
