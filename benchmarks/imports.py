@@ -76,12 +76,12 @@ def main() -> None:
     import weft
     from weft.exchange.importers.plugins import load_importers
     from weft.exchange.importing import Importing
-    from weft.kernel.ambient import SystemClock
+    from weft.kernel.ambient import FixedClock
 
     ledger_path, source = sys.argv[1:]
     cpu, wall = time.process_time(), time.perf_counter()
     with weft.open(ledger_path) as ledger:
-        summary = Importing(ledger, load_importers("claude-code"), SystemClock()).run([Path(source)])
+        summary = Importing(ledger, load_importers("claude-code"), FixedClock(10**13)).run([Path(source)])
         ledger.catch_up()
     totals = summary.of("claude-code")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
