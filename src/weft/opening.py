@@ -9,7 +9,8 @@ from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_path
-from weft.ledger.ledger import LEASE_TTL, Ledger
+from weft.ledger.faces.face import LEASE_TTL
+from weft.ledger.ledger import Ledger
 from weft.store.owners import process_owner
 from weft.store.port import Store
 from weft.store.sqlite import MemoryStore, SqliteStore

@@ -155,7 +155,8 @@ ROOTS = (NewMessage, NewToolCall, NewError, Usage, RequestInput)
 
 
 def public(owner: type) -> dict[str, Callable[..., Any]]:
-    return {name: value for name, value in vars(owner).items() if not name.startswith("_") and callable(value)}
+    found = {name: getattr(owner, name) for name in dir(owner) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if callable(value)}
 
 
 def parameters(call: Callable[..., Any]) -> list[str]:
@@ -199,7 +200,7 @@ CASES = [(where, argument, group) for where, groups in EXPECTED.items() for argu
 
 
 def test_every_verb_is_known_to_record_or_not() -> None:
-    verbs = {*public(Ledger), *(name for name in vars(Ledger) if isinstance(vars(Ledger)[name], property))}
+    verbs = {*public(Ledger), *(name for name in dir(Ledger) if isinstance(getattr(Ledger, name), property))}
     assert verbs == {*READS, *(verb for verb in EXPECTED if verb[0].islower())}
     assert {f"TurnWriter.{name}" for name in public(TurnWriter)} == {v for v in EXPECTED if v.startswith("TurnWriter")}
 

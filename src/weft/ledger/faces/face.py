@@ -1,0 +1,70 @@
+"""What every side of the ledger stands on: its store, its desk, and names resolved."""
+
+from __future__ import annotations
+
+from datetime import timezone, tzinfo
+
+from weft.kernel.ambient import Clock
+from weft.kernel.ulid import UlidSource
+from weft.ledger import sessions
+from weft.ledger.draft import Desk
+from weft.ledger.leases import sweep_dead
+from weft.ledger.model import Point, Session
+from weft.ledger.moments import parse_moment
+from weft.ledger.names import Spot, require, resolve
+from weft.ledger.runs import event_at
+from weft.store.port import ReadTxn, Store
+
+LEASE_TTL = 30.0
+WAIT = 10.0
+
+
+class Face:
+    """One ledger, open."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ulids: UlidSource,
+        *,
+        owner: str,
+        lease_ttl: float = LEASE_TTL,
+        zone: tzinfo = timezone.utc,  # noqa: UP017
+    ) -> None:
+        self._store, self._clock, self._zone = store, clock, zone
+        self._owner, self._ttl = owner, lease_ttl
+        self._desk = Desk(store, clock, ulids)
+        if not store.read_only:
+            sweep_dead(self._desk)
+
+    @property
+    def path(self) -> str:
+        return self._store.path
+
+    @property
+    def replica(self) -> str:
+        return self._store.replica
+
+    def session(self, name: str) -> Session:
+        """By label, by alias, or by id."""
+        with self._store.read() as txn:
+            return sessions.to_session(txn, require(txn, name))
+
+    def resolve(self, name: str) -> str:
+        """The id of the turn that these words mean: labels, `main~2`, `main@{3}`, id ends, digest beginnings."""
+        with self._store.read() as txn:
+            return self._resolve(txn, name).turn.id
+
+    def point(self, name: str) -> Point:
+        """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
+            return Point(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
+
+    def _resolve(self, txn: ReadTxn, name: str) -> Spot:
+        return resolve(txn, name, self._parse_time)
+
+    def _parse_time(self, text: str) -> int:
+        return parse_moment(text, self._clock.now_ms(), self._zone)

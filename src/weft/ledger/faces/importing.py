@@ -1,0 +1,24 @@
+"""Other tools' history: the way in, and what was kept of its sources."""
+
+from __future__ import annotations
+
+from weft.ledger.faces.face import Face
+from weft.ledger.imports import ImportDesk, KeptStretch, adopt_secret, import_secret, kept_stretches
+
+
+class Importing(Face):
+    """What takes imported history in."""
+
+    def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
+        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+        self._store.catch_up()
+        return ImportDesk(self._desk, origin, mapping, remap=remap)
+
+    def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
+        """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        with self._store.read() as txn:
+            return kept_stretches(txn, session_or_file)
+
+    def share_imports_of(self, other: Face) -> None:
+        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        adopt_secret(self._store, import_secret(other._store))

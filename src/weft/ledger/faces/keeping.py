@@ -1,0 +1,82 @@
+"""Keeping: verified, made anew, copied, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.kernel.chain import Receipt
+from weft.kernel.errors import InvalidInput
+from weft.ledger import codeblocks, facts_file, stats, verifying
+from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.faces.face import Face
+from weft.ledger.verifying import Problem
+
+
+class Keeping(Face):
+    """What looks after a ledger."""
+
+    def verify(
+        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
+    ) -> Iterator[Problem]:
+        """Every problem there is; an empty list is a sound ledger."""
+        report = progress or verifying._silent
+        if receipt is not None:
+            if not isinstance(receipt, Receipt):
+                raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
+            yield from verifying.verify_receipt(self._store, receipt)
+        if facts:
+            yield from verifying.verify_facts(self._store, report)
+        if views:
+            yield from verifying.verify_views(self._store, report)
+
+    def rebuild(self, *, progress: Any = None) -> int:
+        """Make every view anew from the facts; returns how many rows were wrong."""
+        changed = verifying.rebuild(self._store, progress or verifying._silent)
+        codeblocks.catch_up(self._store)
+        return changed
+
+    def catch_up(self) -> None:
+        """Bring every lagging view up to the newest fact."""
+        self._store.catch_up()
+        codeblocks.catch_up(self._store)
+
+    def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
+        """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
+        lines = facts_file.export_lines(self._store, progress)
+        if hasattr(target, "write"):
+            return facts_file.write_lines(target, lines)
+        path = checked_path(target, "target")
+        try:
+            return facts_file.write_new(path, lines)
+        except OSError as error:
+            raise path_error(path, error) from error
+
+    def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
+        """Bring facts in from a file of JSON lines; known ones are passed over."""
+        if not hasattr(source, "readline"):
+            path = checked_path(source, "source")
+            try:
+                file = path.open("rb")
+            except OSError as error:
+                raise path_error(path, error) from error
+            with file:
+                return self.import_facts(file, progress=progress)
+        brought = facts_file.import_lines(self._store, facts_file.limited_lines(source), progress)
+        if facts_file.views_are_stale(self._store):
+            self.rebuild()
+        return brought
+
+    def backup(self, target: str | Path, *, progress: Any = None) -> None:
+        """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
+        a replica id of its own."""
+        path = checked_path(target, "target")
+        try:
+            self._store.backup(path, progress)
+        except OSError as error:
+            raise path_error(path, error) from error
+
+    def stats(self) -> dict[str, Any]:
+        with self._store.read() as txn:
+            return stats.collect(txn, self.replica)

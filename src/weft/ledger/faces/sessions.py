@@ -1,0 +1,143 @@
+"""Sessions: labels on heads that move, and everything that moves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import MoveReason, SessionStatus
+from weft.kernel.errors import NotFound
+from weft.kernel.facts import is_digest
+from weft.ledger import sessions
+from weft.ledger.arguments import checked_count, checked_number
+from weft.ledger.draft import DEFAULT_AGENT
+from weft.ledger.faces.face import Face
+from weft.ledger.leases import Patience
+from weft.ledger.listing import Listing
+from weft.ledger.model import HeadMove, Session
+from weft.ledger.names import require
+from weft.ledger.rows import load_turn
+
+
+class Sessions(Face):
+    """What makes, moves and lists sessions."""
+
+    def create_session(self, label: str, *, persona: str = DEFAULT_AGENT, **details: Any) -> Session:
+        """A session before its first turn. Details: routing_key, origin, origin_session_id, parent_session,
+        parent_turn_id, spawn_tool_call_id, task_description."""
+        made = sessions.create(self._desk, label, persona, details)
+        return self.session(made)
+
+    def sessions(self, *, every: bool = False) -> list[Session]:
+        """Active sessions, the latest first; `every` adds archived and deleted ones."""
+        with self._store.read() as txn:
+            return sessions.load_sessions(txn, every=every)
+
+    def listing(self) -> Listing:
+        """What lists of sessions and turns show, read a few statements at a time."""
+        return Listing(self._store)
+
+    def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
+        """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
+        point = self.point(at)
+        made = sessions.fork(self._desk, point.turn_id, point.event_id, label, session or point.session, persona)
+        return self.session(made)
+
+    def move_head(
+        self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
+    ) -> Session:
+        """Compare and swap: move the head, if it stands at `expected`, to a turn or to an event inside one, by their
+        ids; else HeadMoved."""
+        event = None
+        if isinstance(new, str) and is_digest(new):
+            point = self.point(new)
+            new, event = point.turn_id, point.event_id
+        return self._move(session, new, expected, MoveReason.MOVE, reason, event)
+
+    def reset_session(
+        self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
+    ) -> Session:
+        """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
+        return self._move(session, None, expected, MoveReason.RESET, reason)
+
+    def restore_session(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
+        """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
+        archived 0. Such a session becomes active again."""
+        with self._store.read() as txn:
+            row = require(txn, session)
+            number = int(row.status == SessionStatus.ACTIVE) if number is None else checked_number(number, "number")
+            if number == 0 and row.moves == 0:
+                return self._set_status(row.id, SessionStatus.ACTIVE, reason)
+            moves = sessions.reflog(txn, row, 1, number) if number >= 0 else []
+            if not moves:
+                raise NotFound("move of session", f"{row.label}@{{{number}}}", f"it has moved {row.moves} times")
+            turn = moves[0].turn_id and load_turn(txn.sql, moves[0].turn_id)
+            event = sessions.head_event(txn.facts, turn, moves[0].at_event)
+        if row.status != SessionStatus.ACTIVE:
+            self._set_status(row.id, SessionStatus.ACTIVE, reason)
+        return self._move(row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason, event)
+
+    def _move(
+        self,
+        session: str,
+        new: str | None,
+        expected: str | UnsetType | None,
+        why: MoveReason,
+        reason: str | None,
+        at_event: str | None = None,
+    ) -> Session:
+        sessions.move_head(
+            self._desk,
+            session,
+            new=new,
+            expected=expected,
+            why=why,
+            reason=reason,
+            patience=Patience(self._desk, 0, self._ttl),
+            at_event=at_event,
+        )
+        return self.session(session)
+
+    def rename_session(self, session: str, label: str) -> Session:
+        sessions.rename(self._desk, session, label)
+        return self.session(label)
+
+    def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
+        """Another name for a session. Lookups go by label, then alias, and never chain."""
+        sessions.add_alias(self._desk, alias, session, reason)
+        return self.session(alias)
+
+    def archive_session(self, session: str, *, reason: str | None = None) -> Session:
+        return self._set_status(session, SessionStatus.ARCHIVED, reason)
+
+    def delete_session(self, session: str, *, reason: str | None = None) -> Session:
+        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        return self._set_status(session, SessionStatus.DELETED, reason)
+
+    def unarchive_session(self, session: str, *, reason: str | None = None) -> Session:
+        return self._set_status(session, SessionStatus.ACTIVE, reason)
+
+    def _set_status(self, session: str, status: SessionStatus, reason: str | None) -> Session:
+        found = self.session(session)
+        sessions.set_status(self._desk, found.id, status, reason)
+        return self.session(found.id)
+
+    def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:
+        most = None if limit is None else checked_count(limit, "limit")
+        with self._store.read() as txn:
+            return sessions.reflog(txn, require(txn, session), most)
+
+    def head_at(self, session: str, when: int | str) -> str | None:
+        """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
+        moment = self._parse_time(when) if isinstance(when, str) else checked_number(when, "time")
+        with self._store.read() as txn:
+            found = sessions.head_at(txn.sql, require(txn, session), moment)
+        return found[0] if found else None
+
+    def sessions_containing(self, turn: str) -> list[Session]:
+        """Every session whose thread has ever contained this turn."""
+        with self._store.read() as txn:
+            row = self._resolve(txn, turn).turn
+            found = sessions.sessions_containing(txn, row.segment, row.depth)
+            return sessions.to_sessions(txn, found)

@@ -1,0 +1,26 @@
+"""What was spent."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from weft.ledger import usage
+from weft.ledger.faces.face import Face
+from weft.ledger.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
+
+
+class Spending(Face):
+    """Tokens and cost."""
+
+    def usage(self, by: str = "day", **only: Unpack[Choice]) -> UsageReport:
+        """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
+        with self._store.read() as txn:
+            return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
+
+    def branch_usage(self, session: str, *, prices: Prices = None) -> BranchUsage:
+        with self._store.read() as txn:
+            return usage.branch_usage(txn, session, prices)
+
+    def abandoned_usage(self, *, prices: Prices = None) -> AbandonedUsage:
+        with self._store.read() as txn:
+            return usage.abandoned_usage(txn, prices)
