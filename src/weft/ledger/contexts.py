@@ -82,12 +82,16 @@ def _leaves_from(txn: ReadTxn, ranges: list[Range], start: int, arrived: int | N
 def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Message]:
     """The system prompt in effect, where the last turn that brought one was summarised away."""
     for part in reversed(ranges):
+        last = min(part.high, start - 1)
+        told = txn.sql.one("SELECT system FROM turn WHERE segment = ? AND depth = ?", (part.segment, last))
+        if told is not None and told[0] is None:
+            return []
         row = txn.sql.one(
-            "SELECT max(depth) FROM message WHERE segment = ? AND depth BETWEEN ? AND ? AND seq = 0"
-            " AND role = 'system'",
-            (part.segment, part.low, min(part.high, start - 1)),
+            "SELECT t.depth FROM turn t JOIN message m ON m.turn = t.n WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
+            " AND m.seq = 0 AND m.role = 'system' ORDER BY t.depth DESC LIMIT 1",
+            (part.segment, part.low, last),
         )
-        if row is not None and row[0] is not None:
+        if row is not None:
             return _split_system(messages_between(txn, part.segment, row[0], row[0]))[0]
     return []
 

@@ -60,11 +60,9 @@ def _has_compaction(view: Projector, turn: TurnRow) -> bool:
 
 def _has_open_calls(view: Projector, turn: TurnRow) -> bool:
     """As the rows of this turn are, or will be once they are written."""
-    stored = view.sql.all(
-        "SELECT event, outcome FROM tool_call WHERE segment = ? AND depth = ?", (turn.segment, turn.depth)
-    )
+    stored = view.sql.all("SELECT event, outcome FROM tool_call WHERE turn = ?", (turn.n,))
     outcomes = {bytes(event): outcome for event, outcome in stored}
     for row in view.calls.values():
-        if (row.segment, row.depth) == (turn.segment, turn.depth):
+        if row.turn == turn.n:
             outcomes[row.event] = row.outcome
     return None in outcomes.values()

@@ -50,7 +50,7 @@ def record_late_result(
 def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> tuple[CallRow, str]:
     """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
     Returns the provider's id beside it."""
-    rows = draft.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
+    rows = draft.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
     calls = [(call, bytes_text(draft.txn.facts.content(call.call_id))) for call in (CallRow(*row) for row in rows)]
     ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
     named = [pair for pair in calls if pair[1] == call_id]

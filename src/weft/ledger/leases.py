@@ -124,10 +124,7 @@ def fail_abandoned(
 
 
 def open_calls(draft: Draft, turn: TurnRow) -> tuple[str, ...]:
-    rows = draft.sql.all(
-        "SELECT event FROM tool_call WHERE segment = ? AND depth = ? AND outcome IS NULL ORDER BY seq",
-        (turn.segment, turn.depth),
-    )
+    rows = draft.sql.all("SELECT event FROM tool_call WHERE turn = ? AND outcome IS NULL ORDER BY seq", (turn.n,))
     return tuple(bytes(event).hex() for (event,) in rows)
 
 

@@ -33,10 +33,12 @@ from weft.ledger.views.sightings import IN_PIECES
 from weft.store.port import ReadTxn
 
 T = TypeVar("T")
-MESSAGE_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.depth, c.ref, c.salt, c.bytes"
-_FROM = "FROM message m LEFT JOIN content c ON c.n = m.text WHERE m.segment = ? AND m.depth BETWEEN ? AND ?"
+MESSAGE_COLUMNS = "m.id, m.role, m.seq, m.at, m.source, m.turn, c.ref, c.salt, c.bytes"
+_JOINED = "JOIN message m ON m.turn = t.n LEFT JOIN content c ON c.n = m.text"
+_FROM = f"FROM turn t {_JOINED} WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
+_SPAN = "SELECT n FROM turn WHERE segment = ? AND depth BETWEEN ? AND ?"
 _MAIN = "AND (m.list IS NULL OR m.list = 'main')"
-_ORDER = "ORDER BY m.depth, m.seq"
+_ORDER = "ORDER BY t.depth, m.seq"
 
 
 class Placed(Struct, frozen=True):
@@ -48,7 +50,7 @@ class Placed(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
     """The messages of a range of one segment."""
-    return to_messages(txn, segment, txn.sql.each(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
+    return to_messages(txn, txn.sql.each(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
 
 
 def placed_messages(
@@ -58,17 +60,17 @@ def placed_messages(
     which = _MAIN if main_only else ""
     rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", (segment, depth, depth))
     rows = [row for row in rows if events is None or row[0] < events]
-    messages = to_messages(txn, segment, [row[1:] for row in rows])
+    messages = to_messages(txn, [row[1:] for row in rows])
     return [Placed(row[0], message) for row, message in zip(rows, messages, strict=True)]
 
 
-def to_messages(txn: ReadTxn, segment: int, rows: Iterable[Sequence[Any]]) -> list[Message]:
+def to_messages(txn: ReadTxn, rows: Iterable[Sequence[Any]]) -> list[Message]:
     """Messages from rows of `MESSAGE_COLUMNS`. Most are one text and nothing more; those are made here, in one loop
     that the reading bar rests on."""
     made: list[Message] = []
-    for id, role, seq, at, source, depth, ref, salt, data in rows:
+    for id, role, seq, at, source, turn, ref, salt, data in rows:
         if data is None:
-            made.append(_to_message(txn, segment, depth, seq))
+            made.append(_to_message(txn, turn, seq))
             continue
         if sha256(CONTENT_DOMAIN + salt + data).digest() != ref:
             raise FactDamaged("content", ref.hex(), "its bytes do not hash to its reference")
@@ -82,7 +84,7 @@ def to_messages(txn: ReadTxn, segment: int, rows: Iterable[Sequence[Any]]) -> li
 
 def _to_message(txn: ReadTxn, *place: int) -> Message:
     """A message with several parts, with a large text, or with more beside it."""
-    row = txn.sql.one(f"{MESSAGE.select} WHERE segment = ? AND depth = ? AND seq = ?", place)
+    row = txn.sql.one(f"{MESSAGE.select} WHERE turn = ? AND seq = ?", place)
     assert row is not None, "it was read in this very snapshot"
     m = MessageRow(*row)
     content: tuple[Part, ...]
@@ -133,7 +135,7 @@ def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
 
 def calls_of(txn: ReadTxn, turn: TurnRow, events: int | None = None) -> list[tuple[CallRow, ToolCall]]:
     """The turn's tool calls in order; those that its first `events` events left open appear as interrupted."""
-    rows = txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
+    rows = txn.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
     found = [_as_of(CallRow(*row), events, None) for row in rows]
     return [(row, _to_call(txn, turn, row)) for row in found if events is None or row.position < events]
 
@@ -151,20 +153,17 @@ def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arr
     events brought. A late result that had not come by arrival number `arrived` is left out."""
     if not turns:
         return
-    segment, span = turns[0].segment, (turns[0].segment, turns[0].depth, turns[-1].depth)
+    span = (turns[0].segment, turns[0].depth, turns[-1].depth)
     rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
-    calls = [
-        CallRow(*row)
-        for row in txn.sql.all(f"{CALL.select} WHERE segment = ? AND depth BETWEEN ? AND ? ORDER BY depth, seq", span)
-    ]
+    calls = [CallRow(*row) for row in txn.sql.all(f"{CALL.select} WHERE turn IN ({_SPAN}) ORDER BY turn, seq", span)]
     txn.facts.hold(n for call in calls for n in (call.call_id, call.params, call.result, call.error) if n)
-    messages_at = _by_depth(rows, lambda row: int(row[6]))
-    calls_at = _by_depth(calls, lambda call: call.depth)
+    messages_by = _by_turn(rows, lambda row: int(row[6]))
+    calls_by = _by_turn(calls, lambda call: call.turn)
     for turn in turns:
         events = last_events if turn is turns[-1] else None
-        shown = [row for row in messages_at.get(turn.depth, ()) if events is None or row[0] < events]
-        messages = to_messages(txn, segment, [row[1:] for row in shown])
-        seen = [_as_of(call, events, arrived) for call in calls_at.get(turn.depth, ())]
+        shown = [row for row in messages_by.get(turn.n, ()) if events is None or row[0] < events]
+        messages = to_messages(txn, [row[1:] for row in shown])
+        seen = [_as_of(call, events, arrived) for call in calls_by.get(turn.n, ())]
         yield Leaf(
             turn,
             [Placed(row[0], message) for row, message in zip(shown, messages, strict=True)],
@@ -172,10 +171,10 @@ def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arr
         )
 
 
-def _by_depth(rows: Iterable[T], depth_of: Callable[[T], int]) -> dict[int, list[T]]:
+def _by_turn(rows: Iterable[T], turn_of: Callable[[T], int]) -> dict[int, list[T]]:
     found: dict[int, list[T]] = {}
     for row in rows:
-        found.setdefault(depth_of(row), []).append(row)
+        found.setdefault(turn_of(row), []).append(row)
     return found
 
 

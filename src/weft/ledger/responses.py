@@ -19,6 +19,7 @@ Tokens = tuple[int, int, int, int, int, int]
 INPUT, OUTPUT, CACHED, CACHE_WRITE, REASONING, UNSPECIFIED = range(6)
 PAGE = 1024
 _COUNTS = "input_tokens, output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens"
+_SAID = ", ".join(f"m.{count}" for count in _COUNTS.split(", "))
 
 
 class TurnPlace(Struct, frozen=True, gc=False):
@@ -65,9 +66,9 @@ def reported(sql: Sql) -> Iterator[Reported]:
     ):
         last = (turns[-1][0], turns[-1][1])
         messages = sql.all(
-            f"SELECT segment, depth, position, role, native, at, model, {_COUNTS} FROM message"
-            " WHERE (segment, depth) > (?, ?) AND (segment, depth) <= (?, ?)"
-            f" AND coalesce({_COUNTS}) IS NOT NULL ORDER BY segment, depth, seq",
+            f"SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, {_SAID} FROM turn t"
+            " JOIN message m ON m.turn = t.n WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
+            f" AND coalesce({_SAID}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
         )
         by_turn: dict[tuple[int, int], list[Row]] = {}
@@ -116,9 +117,9 @@ def repeated(sql: Sql) -> set[int]:
 def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
     """Where responses lie in current turns that another version of their turn reports on, perhaps it alone."""
     rows = sql.all(
-        "SELECT m.native, m.segment, m.depth, m.position FROM turn u JOIN message o ON o.segment = u.segment"
-        " AND o.depth = u.depth JOIN message m ON m.native = o.native JOIN turn t ON t.segment = m.segment"
-        " AND t.depth = m.depth WHERE u.current = 0 AND o.native > 0 AND o.role = 'assistant'"
+        "SELECT m.native, t.segment, t.depth, m.position FROM turn u JOIN message o ON o.turn = u.n"
+        " JOIN message m ON m.native = o.native JOIN turn t ON t.n = m.turn"
+        " WHERE u.current = 0 AND o.native > 0 AND o.role = 'assistant'"
         " AND m.role = 'assistant' AND t.current = 1"
     )
     return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}

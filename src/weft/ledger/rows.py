@@ -15,10 +15,10 @@ from weft.store.port import Sql
 
 
 class TurnRow(Struct, gc=False):
+    n: int
     segment: int
     depth: int
     id: str
-    n: int
     root: int
     parent: str | None
     session: int | None
@@ -79,8 +79,7 @@ class TurnRow(Struct, gc=False):
 
 
 class MessageRow(Struct, gc=False):
-    segment: int
-    depth: int
+    turn: int
     seq: int
     id: str
     role: str
@@ -107,8 +106,7 @@ class MessageRow(Struct, gc=False):
 
 
 class CallRow(Struct, gc=False):
-    segment: int
-    depth: int
+    turn: int
     seq: int
     event: bytes
     position: int
@@ -174,9 +172,9 @@ class SessionRow(Struct, gc=False):
 
 
 class HistoryRow(Struct, gc=False):
+    n: int
     session: int
     k: int
-    n: int
     turn: str | None
     segment: int | None
     depth: int | None
@@ -212,13 +210,13 @@ class Table:
         return Table(self.name, self.record, self._key, (*self._fixed, *fixed))
 
 
-TURN = Table("turn", TurnRow, ("segment", "depth"), ("id", "n", "root", "parent"))
-MESSAGE = Table("message", MessageRow, ("segment", "depth", "seq"))
-CALL = Table("tool_call", CallRow, ("segment", "depth", "seq"))
+TURN = Table("turn", TurnRow, ("n",), ("segment", "depth", "id", "root", "parent"))
+MESSAGE = Table("message", MessageRow, ("turn", "seq"))
+CALL = Table("tool_call", CallRow, ("turn", "seq"))
 _BORN_WITH = ("id", "persona", "routing", "origin")
 SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
 MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
-HISTORY = Table("history", HistoryRow, ("session", "k"))
+HISTORY = Table("history", HistoryRow, ("n",))
 
 
 FILES = Insert("message_file", ("id", "message", "kind", "path", "line_start", "line_end"))

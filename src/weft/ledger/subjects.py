@@ -49,7 +49,7 @@ def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
     rows = rows_in(
         txn.sql,
         "SELECT t.id, m.role, m.source, m.seq, m.text, m.parts FROM turn t JOIN message m"
-        f" ON m.segment = t.segment AND m.depth = t.depth WHERE (m.role = 'user' OR m.seq < {LOOKED_AT}) AND t.id IN",
+        f" ON m.turn = t.n WHERE (m.role = 'user' OR m.seq < {LOOKED_AT}) AND t.id IN",
         [turn for turn in turns if turn not in summaries],
     )
     for turn, role, source, seq, text, parts in rows:

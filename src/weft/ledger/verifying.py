@@ -28,11 +28,11 @@ from weft.store.port import ReadTxn, Row, Sql, Store, WriteTxn
 Progress = Callable[[str, int, int], None]
 VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "segment": ("n",),
-    "turn": ("segment", "depth"),
-    "message": ("segment", "depth", "seq"),
-    "tool_call": ("segment", "depth", "seq"),
+    "turn": ("n",),
+    "message": ("turn", "seq"),
+    "tool_call": ("turn", "seq"),
     "session": ("n",),
-    "history": ("session", "k"),
+    "history": ("n",),
     "departure": ("segment", "session"),
     "alias": ("alias",),
     "compaction": ("turn",),

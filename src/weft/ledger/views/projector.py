@@ -62,7 +62,7 @@ class Projector:
         self._indexed: dict[str, tuple[object, ...]] = {}
         self.calls: dict[bytes, CallRow] = {}
         self.new_calls: list[CallRow] = []
-        self.repeats: Counter[tuple[int, int, int]] = Counter()
+        self.repeats: Counter[tuple[int, int]] = Counter()
         """How many of the new calls share a turn and a call id."""
         self.messages: list[MessageRow] = []
         self.history: list[HistoryRow] = []
@@ -163,14 +163,12 @@ class Projector:
     def add_call(self, row: CallRow) -> None:
         self.calls[row.event] = row
         self.new_calls.append(row)
-        self.repeats[row.segment, row.depth, row.call_id] += 1
+        self.repeats[row.turn, row.call_id] += 1
 
     def call(self, turn: TurnRow, event_id: bytes) -> CallRow | None:
         row = self.calls.get(event_id)
         if row is None:
-            found = self.sql.one(
-                f"{CALL.select} WHERE segment = ? AND depth = ? AND event = ?", (turn.segment, turn.depth, event_id)
-            )
+            found = self.sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (turn.n, event_id))
             if found is not None:
                 row = self.calls[event_id] = CallRow(*found)
         return row
@@ -189,12 +187,10 @@ class Projector:
     def messages_of(self, turn: TurnRow) -> list[MessageRow]:
         """A turn's rows, to be changed: those not written yet, or read and written again."""
         fresh = self.messages[-turn.messages :] if turn.messages else []
-        if fresh and (fresh[0].segment, fresh[0].depth, fresh[0].seq) == (turn.segment, turn.depth, 0):
+        if fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0):
             return fresh
         self.flush(keep=True)
-        found = self.sql.all(
-            f"{MESSAGE.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth)
-        )
+        found = self.sql.all(f"{MESSAGE.select} WHERE turn = ? ORDER BY seq", (turn.n,))
         rows = [MessageRow(*row) for row in found]
         self.changed_messages += rows
         return rows
@@ -202,10 +198,10 @@ class Projector:
     def calls_of(self, turn: TurnRow) -> list[CallRow]:
         """The same of its tool calls."""
         fresh = self.new_calls[-turn.calls :] if turn.calls else []
-        if fresh and (fresh[0].segment, fresh[0].depth, fresh[0].seq) == (turn.segment, turn.depth, 0):
+        if fresh and (fresh[0].turn, fresh[0].seq) == (turn.n, 0):
             return fresh
         self._flush_calls()
-        found = self.sql.all(f"{CALL.select} WHERE segment = ? AND depth = ? ORDER BY seq", (turn.segment, turn.depth))
+        found = self.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
         rows = [self.calls.setdefault(call.event, call) for call in (CallRow(*row) for row in found)]
         return rows
 

@@ -45,7 +45,7 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
     root, segment, depth = _place(view, parent, event)
     view.add_turn(
         TurnRow(
-            segment, depth, turn, moment.n, root,
+            moment.n, segment, depth, turn, root,
             parent.id if parent else None,
             None if event.session is UNSET else view.session_number(event.session),
             event.actor, event.turn_type, PENDING, moment.when, None,
@@ -183,7 +183,7 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
         thinking = next((view.contents.number(part.text) for part in parts if isinstance(part, ReasoningFact)), None)
     view.messages.append(
         MessageRow(
-            row.segment, row.depth, row.messages, message.id, message.role,
+            row.n, row.messages, message.id, message.role,
             None if message.source is UNSET else message.source,
             moment.when, row.events, text, shaped, listed,
             None if message.parent is UNSET else message.parent,
@@ -262,7 +262,7 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCall) -> None:
     call_id = view.contents.number(event.call_id)
     view.add_call(
         CallRow(
-            row.segment, row.depth, row.calls, moment.event_id, row.events, call_id,
+            row.n, row.calls, moment.event_id, row.events, call_id,
             _repeats(view, row, call_id),
             None if event.message is UNSET else event.message,
             view.name(event.tool) or "", None if event.number is UNSET else event.number, view.name(event.server),
@@ -277,8 +277,8 @@ def _repeats(view: Projector, turn: TurnRow, call_id: int) -> int:
     """How many earlier calls of this turn carry the same call id; providers repeat them."""
     if turn.calls == 0:
         return 0
-    place = (turn.segment, turn.depth, call_id)
-    stored = view.sql.one("SELECT count(*) FROM tool_call WHERE segment = ? AND depth = ? AND call_id = ?", place)
+    place = (turn.n, call_id)
+    stored = view.sql.one("SELECT count(*) FROM tool_call WHERE turn = ? AND call_id = ?", place)
     return (stored[0] if stored else 0) + view.repeats[place]
 
 

@@ -132,7 +132,7 @@ def move_head(
     session.since = max(session.since, when)
     view.history.append(
         HistoryRow(
-            session.n, session.moves, moment.n, session.head, session.head_segment, session.head_depth, events,
+            moment.n, session.n, session.moves, session.head, session.head_segment, session.head_depth, events,
             when, session.since, why, reason,
         )
     )  # fmt: skip

@@ -54,10 +54,10 @@ CREATE TABLE segment (
 );
 CREATE INDEX segment_parent ON segment (parent, parent_depth);
 CREATE TABLE turn (
+    n INTEGER PRIMARY KEY,          -- arrival number of its first event
     segment INTEGER NOT NULL,
     depth INTEGER NOT NULL,
     id TEXT NOT NULL,
-    n INTEGER NOT NULL,
     root INTEGER NOT NULL,          -- first segment of its tree
     parent TEXT,
     session INTEGER,
@@ -95,13 +95,12 @@ CREATE TABLE turn (
     interrupted TEXT,
     error INTEGER,
     error_code TEXT,
-    origin TEXT,
-    PRIMARY KEY (segment, depth)
-) WITHOUT ROWID;
+    origin TEXT
+);
+CREATE UNIQUE INDEX turn_place ON turn (segment, depth);
 CREATE UNIQUE INDEX turn_id ON turn (id);
 CREATE TABLE message (
-    segment INTEGER NOT NULL,
-    depth INTEGER NOT NULL,
+    turn INTEGER NOT NULL,          -- number of its turn: what arrives together lies together
     seq INTEGER NOT NULL,
     id TEXT NOT NULL,
     role TEXT NOT NULL,
@@ -117,11 +116,10 @@ CREATE TABLE message (
     thinking_config INTEGER,
     context INTEGER,
     metadata INTEGER,
-    PRIMARY KEY (segment, depth, seq)
+    PRIMARY KEY (turn, seq)
 ) WITHOUT ROWID;
 CREATE TABLE tool_call (
-    segment INTEGER NOT NULL,
-    depth INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     event BLOB NOT NULL,
     position INTEGER NOT NULL,
@@ -142,7 +140,7 @@ CREATE TABLE tool_call (
     completed_at INTEGER,
     result_position INTEGER,        -- of a late result: minus its arrival number
     correlation TEXT NOT NULL,
-    PRIMARY KEY (segment, depth, seq)
+    PRIMARY KEY (turn, seq)
 ) WITHOUT ROWID;
 CREATE TABLE session (
     n INTEGER PRIMARY KEY,
@@ -173,9 +171,9 @@ CREATE TABLE session (
 CREATE UNIQUE INDEX session_label ON session (label) WHERE status <> 'deleted';
 CREATE INDEX session_head ON session (head_segment);
 CREATE TABLE history (
+    n INTEGER PRIMARY KEY,          -- arrival number of the move
     session INTEGER NOT NULL,
     k INTEGER NOT NULL,
-    n INTEGER NOT NULL,
     turn TEXT,
     segment INTEGER,
     depth INTEGER,
@@ -183,9 +181,9 @@ CREATE TABLE history (
     changed_at INTEGER NOT NULL,
     since INTEGER NOT NULL,         -- changed_at, never before an earlier move
     why TEXT NOT NULL,
-    reason INTEGER,
-    PRIMARY KEY (session, k)
-) WITHOUT ROWID;
+    reason INTEGER
+);
+CREATE UNIQUE INDEX history_move ON history (session, k);
 CREATE TABLE departure (            -- a session stood here and was moved elsewhere
     segment INTEGER NOT NULL,
     session INTEGER NOT NULL,

@@ -30,7 +30,7 @@ CREATE VIEW turns AS
         (SELECT text FROM content_text WHERE n = t.permissions_used) AS permissions_used,
         t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
         t.total_tokens,
-        (SELECT json_group_array(id) FROM (SELECT m.id FROM message m WHERE m.segment = t.segment AND m.depth = t.depth
+        (SELECT json_group_array(id) FROM (SELECT m.id FROM message m WHERE m.turn = t.n
             AND m.role IN ('user', 'system') ORDER BY m.seq)) AS query_message_ids,
         t.response AS response_message_id,
         EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)
@@ -142,7 +142,7 @@ CREATE VIEW messages AS
         m.input_tokens, m.output_tokens, m.cached_input_tokens, m.cache_write_tokens, m.reasoning_tokens,
         CASE WHEN m.finish LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.finish, 2) AS INTEGER))
             ELSE m.finish END AS finish_reason
-    FROM message m JOIN turn t ON t.segment = m.segment AND t.depth = m.depth;
+    FROM message m JOIN turn t ON t.n = m.turn;
 
 CREATE VIEW tool_calls AS
     SELECT t.id || ':' || (SELECT text || CASE WHEN c.repeated > 0 OR instr(text, '~') > 0 THEN '~' || (c.repeated + 1)
@@ -164,7 +164,7 @@ CREATE VIEW tool_calls AS
             ELSE c.error_code END AS error_code,
         c.correlation AS correlation_id,
         (SELECT text FROM content_text WHERE n = c.detail) AS metadata_json
-    FROM tool_call c JOIN turn t ON t.segment = c.segment AND t.depth = c.depth;
+    FROM tool_call c JOIN turn t ON t.n = c.turn;
 
 CREATE VIEW compactions AS
     SELECT k.turn AS turn_id, (SELECT text FROM content_text WHERE n = k.summary) AS summary,
