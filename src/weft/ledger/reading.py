@@ -50,7 +50,7 @@ class Placed(Struct, frozen=True):
 
 def messages_between(txn: ReadTxn, segment: int, low: int, high: int) -> list[Message]:
     """The messages of a range of one segment."""
-    return to_messages(txn, txn.sql.each(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
+    return to_messages(txn, txn.sql.all(f"SELECT {MESSAGE_COLUMNS} {_FROM} {_ORDER}", (segment, low, high)))
 
 
 def placed_messages(
