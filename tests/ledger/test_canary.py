@@ -30,10 +30,10 @@ from weft.ledger.steps import TurnWriter
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
-    changes children close codeblocks common_ancestor compaction context diff events head_at heads listing log message
-    messages path point read_content reflog replica resolve session sessions sessions_containing stats thread tool_calls
-    tree turn verify export_facts backup rebuild catch_up import_facts import_desk kept_sources share_imports_of
-    usage branch_usage abandoned_usage
+    changes children close codeblocks common_ancestor compaction context diff events files head_at heads listing log
+    message messages path point read_content reflog replica resolve session sessions sessions_containing stats thread
+    tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_desk kept_sources
+    share_imports_of usage branch_usage abandoned_usage
 """.split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.

@@ -32,6 +32,7 @@ from weft.ledger.threads import (
     ranges_to,
     tree_rows,
 )
+from weft.ledger.touched import Touch, touches
 from weft.store.facts import ContentHead, checked_pieces
 
 
@@ -70,6 +71,12 @@ class Reading(Face):
     def compaction(self, turn: str) -> Compaction:
         with self._store.read() as txn:
             return compactions.load_compaction(txn, self._resolve(txn, turn).turn.id)
+
+    def files(self, path: str) -> list[Touch]:
+        """Every turn's note of a file, the newest first: that it was read, written, referred to or attached. A path
+        that does not begin with `/` is the end of one."""
+        with self._store.read() as txn:
+            return touches(txn, checked_text(path, "path"))
 
     def codeblocks(self, message: str) -> list[Codeblock]:
         """The code blocks of an assistant's message."""

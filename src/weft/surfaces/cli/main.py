@@ -31,6 +31,8 @@ COMMANDS = {
         "context": "Show what an agent saw at a turn, or would see next.",
         "sessions": "List sessions and where they stand.",
         "reflog": "Show where a session has stood.",
+        "files": "Show every turn that read or wrote a file.",
+        "blame": "Show which turn last wrote each line of a file.",
         "usage": "Show tokens and cost, by day, model, project and more.",
         "stats": "Show how big the ledger is, and of what.",
     },

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from weft.exchange.edits.arguments import PATHS, opened
+from weft.exchange.edits.changes import Change, changes_of
 from weft.ledger.model import ToolCall
 from weft.surfaces.cli.plain_text import cut, safe, safe_lines, width
 from weft.surfaces.cli.rendering.page import Page
-from weft.surfaces.cli.rendering.patches import Change, changes_of
 from weft.surfaces.cli.rendering.plans import plan_lead, plan_lines, plan_of
 from weft.surfaces.cli.rendering.results import as_json, output_text, result_text
-from weft.surfaces.cli.rendering.shapes import PATHS, SEARCHES, Lead, lead_of, lines_text, opened, rest_text
+from weft.surfaces.cli.rendering.shapes import SEARCHES, Lead, lead_of, lines_text, rest_text
 from weft.surfaces.cli.screen import Line, Span
 
 FOLD = 5

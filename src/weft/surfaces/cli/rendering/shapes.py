@@ -13,11 +13,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.exchange.edits.arguments import PATHS
 from weft.surfaces.cli.rendering.page import Page
 from weft.surfaces.cli.rendering.results import as_json
 
 COMMANDS = ("command", "cmd", "script", "code", "source")
-PATHS = ("file_path", "filePath", "absolute_path", "notebook_path", "target_file", "filename", "path", "file")
 SEARCHES = ("pattern", "query", "regex", "search_term", "q")
 LINKS = ("url", "uri")
 WORDS = ("description", "subject", "title", "task_name", "summary", "question", "skill", "topic", "name", "prompt")
@@ -43,17 +43,6 @@ class Lead(Struct):
     quiet: tuple[str, ...] = ()
     """Arguments that only `--full` tells."""
     is_path: bool = False
-
-
-def opened(arguments: Any) -> Any:
-    """Arguments as a value, where the origin has them as the text of one."""
-    if isinstance(arguments, str) and arguments[:1] in "{[" and arguments:
-        try:
-            value = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
-        return value if isinstance(value, dict) else arguments
-    return arguments
 
 
 def lead_of(arguments: Any, detail: Any, page: Page) -> Lead:

@@ -13,14 +13,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.surfaces.cli.rendering.shapes import PATHS
+from weft.exchange.edits.arguments import NEW, OLD, PATCHES, PATHS, WRITTEN, text_at
 
-OLD = ("old_string", "oldString", "old_str", "oldText", "old_text", "old")
-NEW = ("new_string", "newString", "new_str", "newText", "new_text", "new")
-PATCHES = ("patch", "input", "diff", "unified_diff")
-WRITTEN = ("content", "file_text", "contents")
 HEADERS = ("Index: ", "=====", "--- ", "+++ ", "diff --git ", "index ", "new file mode", "deleted file mode")
 MOST_COMPARED = 2000
+DELETED = "- (deleted)"
+"""Stands for all lines of a file that was deleted without telling them."""
 BEGIN = "*** Begin Patch"
 _FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.*)")
 _QUOTED = re.compile(r'"(\*\*\* Begin Patch(?:[^"\\\n]|\\.)*)"')
@@ -43,18 +41,17 @@ class Change(Struct):
 
 def changes_of(arguments: Any, detail: Any) -> list[Change]:
     """What a call changed, as its outcome or its arguments tell; empty where it changed nothing."""
-    path = _path(arguments)
-    for found in (_from_detail(detail, path), _from_arguments(arguments, path)):
+    return patched(arguments, detail) or [change for change in (_asked(arguments),) if change.lines]
+
+
+def patched(arguments: Any, detail: Any) -> list[Change]:
+    """What a patch tells, line by line: the tool's own, or the one it was given."""
+    path = text_at(arguments, PATHS)
+    for found in (_from_detail(detail, path), _given(arguments, path)):
         changes = [change for change in found if change.lines]
         if changes:
             return changes
     return []
-
-
-def _path(arguments: Any) -> str | None:
-    if not isinstance(arguments, dict):
-        return None
-    return next((arguments[name] for name in PATHS if isinstance(arguments.get(name), str)), None)
 
 
 def _from_detail(detail: Any, path: str | None) -> Iterator[Change]:
@@ -102,25 +99,33 @@ def _structured(hunks: list[Any], path: str | None) -> Iterator[Change]:
     yield change
 
 
-def _from_arguments(arguments: Any, path: str | None) -> Iterator[Change]:
+def _given(arguments: Any, path: str | None) -> Iterator[Change]:
     if isinstance(arguments, str):
         yield from _patch_in(arguments)
-        return
-    if not isinstance(arguments, dict):
-        return
-    for name in PATCHES:
-        if isinstance(text := arguments.get(name), str) and _is_patch(text):
+    elif isinstance(arguments, dict):
+        texts = [arguments[name] for name in PATCHES if isinstance(arguments.get(name), str)]
+        text = next((text for text in texts if _is_patch(text)), None)
+        if text is not None:
             yield from parse_patch(text, path)
-            return
-    edits = arguments.get("edits")
-    swaps = [*edits] if isinstance(edits, list) else [arguments]
-    change = Change(path)
-    for swap in swaps:
+
+
+def _asked(arguments: Any) -> Change:
+    """Texts that were to be exchanged, or a whole one that was to be written."""
+    change = Change(text_at(arguments, PATHS))
+    for swap in swaps_in(arguments):
         change.lines += _swapped(swap)
-    text = next((arguments[name] for name in WRITTEN if isinstance(arguments.get(name), str)), None)
-    if not change.lines and path is not None and text is not None:
+    text = text_at(arguments, WRITTEN)
+    if not change.lines and change.path is not None and text is not None:
         change.lines, change.start = _signed("+", text), None
-    yield change
+    return change
+
+
+def swaps_in(arguments: Any) -> list[Any]:
+    """One exchange of texts, or a list of them."""
+    if not isinstance(arguments, dict):
+        return []
+    edits = arguments.get("edits")
+    return [*edits] if isinstance(edits, list) else [arguments]
 
 
 def _is_patch(text: str) -> bool:
@@ -154,15 +159,13 @@ def parse_patch(text: str, path: str | None) -> Iterator[Change]:
             if change.start is None and (at := _NEW_START.match(line)):
                 change.start = int(at[1])
     if sign and not change.lines:
-        change.lines.append("- (deleted)")
+        change.lines.append(DELETED)
     yield change
 
 
 def _swapped(swap: Any) -> list[str]:
     """An exchange of one text for another, line by line."""
-    if not isinstance(swap, dict):
-        return []
-    old, new = (next((swap[name] for name in names if isinstance(swap.get(name), str)), None) for names in (OLD, NEW))
+    old, new = text_at(swap, OLD), text_at(swap, NEW)
     if old is None or new is None:
         return []
     before, after = old.splitlines(), new.splitlines()
