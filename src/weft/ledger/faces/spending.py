@@ -7,6 +7,7 @@ from typing import Unpack
 from weft.ledger import usage
 from weft.ledger.faces.face import Face
 from weft.ledger.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
+from weft.ledger.work import WorkReport, work_report
 
 
 class Spending(Face):
@@ -16,6 +17,13 @@ class Spending(Face):
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         with self._store.read() as txn:
             return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
+
+    def work(
+        self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
+    ) -> WorkReport:
+        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
+        with self._store.read() as txn:
+            return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices)
 
     def branch_usage(self, session: str, *, prices: Prices = None) -> BranchUsage:
         with self._store.read() as txn:

@@ -30,6 +30,7 @@ COMMANDS = {
         "diff": "Show where two threads part.",
         "context": "Show what an agent saw at a turn, or would see next.",
         "sessions": "List sessions and where they stand.",
+        "projects": "List projects: sessions, agents, tokens and cost of each.",
         "reflog": "Show where a session has stood.",
         "files": "Show every turn that read or wrote a file.",
         "blame": "Show which turn last wrote each line of a file.",

@@ -1,22 +1,56 @@
-"""`weft stats`: how much there is."""
+"""`weft stats`: how much there is, or what was done in a period."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+
+LATELY = "7 days ago"
+
 
 @weft_command("stats")
-def command(call: Call) -> None:
-    """Show how big the ledger is, and of what."""
+@click.option("--story", is_flag=True, help="What was worked on, with which agents, files and cost.")
+@click.option("--since", metavar="TIME", help="With --story: from this time on. Default: 7 days ago.")
+@click.option("--until", metavar="TIME", help="With --story: until this time; a day means all of it.")
+@click.option("--full", is_flag=True, help="With --story: every session and every file.")
+def command(call: Call, story: bool, since: str | None, until: str | None, full: bool) -> None:
+    """Show how big the ledger is, and of what.
+
+    With --story: what was worked on in a period, project by project.
+    """
+    if not story and (since or until or full):
+        raise click.UsageError("--since, --until and --full belong to --story")
     with call.reading() as ledger:
+        if story:
+            _tell(call, ledger, since, until, full)
+            return
         found = {"path": ledger.path, "file_bytes": _size(ledger.path), **ledger.stats()}
     if call.json:
         call.document(found)
     else:
         call.screen.table([(name, _text(value)) for name, value in found.items()], ("what", "value"))
+
+
+def _tell(call: Call, ledger: Ledger, since: str | None, until: str | None, full: bool) -> None:
+    from weft.surfaces.cli.periods import read_period
+    from weft.surfaces.cli.price_files import prices_in_force
+    from weft.surfaces.cli.story import story_lines
+
+    report = ledger.work(**read_period(since or LATELY, until), prices=prices_in_force(None))
+    if call.json:
+        call.document(report)
+    elif report.projects:
+        call.screen.page(story_lines(report, call.screen.columns, full))
+    else:
+        call.note(f"nothing was recorded since {since or LATELY}; --since goes further back")
 
 
 def _size(path: str) -> int:

@@ -13,6 +13,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.bars import bar
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.money import dollars
 from weft.surfaces.cli.plain_text import cut, pad, safe, width
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 
@@ -156,15 +157,6 @@ def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
 def _shown(row: Spending) -> tuple[str, ...]:
     counts = (row.total, row.input, row.cache_write, row.cached, row.output)
     return (*(f"{count:,}" for count in counts), dollars(row))
-
-
-def dollars(row: Spending) -> str:
-    """`$12.34`; with `+` where some tokens have no price, `?` where none has."""
-    if row.cost is None:
-        return "?"
-    cents = row.cost / 1_000_000
-    shown = f"${cents:,.2f}" if row.cost == 0 or cents >= 0.1 else f"${cents:,.4f}"
-    return shown + ("+" if row.unpriced else "")
 
 
 def _notes(found: UsageReport) -> Iterator[Line]:

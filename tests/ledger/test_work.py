@@ -1,0 +1,77 @@
+"""What was worked on: projects, their sessions, files and cost, over all time or a period."""
+
+import pytest
+
+import weft
+from tests.ledger.conftest import NOON
+from tests.ledger.imported import native_turn, take
+from tests.ledger.test_usage import PRICES
+from weft import Ledger
+from weft.kernel.ambient import FixedClock
+from weft.kernel.errors import InvalidInput
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(NOON)
+
+
+@pytest.fixture
+def ledger(clock: FixedClock) -> Ledger:
+    return weft.open(":memory:", clock=clock)
+
+
+def work(ledger: Ledger, session: str, folder: str | None, query: str = "do it", *files: str) -> None:
+    answer = {"role": "assistant", "content": "ok", "files": [{"kind": "written", "path": path} for path in files]}
+    usage = {"input_tokens": 1000, "output_tokens": 100}
+    ledger.record_turn(session=session, query=query, response=answer, workspace=folder, model="model-1", usage=usage)
+
+
+def test_projects_come_with_their_sessions_files_and_cost(ledger: Ledger, clock: FixedClock) -> None:
+    work(ledger, "a", "/src/app", "First thing.", "/src/app/x.py", "y.py")
+    clock.tick(HOUR)
+    work(ledger, "b", "/src/lib", "Second thing.")
+    clock.tick(HOUR)
+    work(ledger, "a", "/src/app", "Third thing.", "x.py")
+    app, lib = ledger.work(prices=PRICES).projects
+    assert (app.path, app.name, app.turns, app.origins) == ("/src/app", "app", 2, ("weft",))
+    assert [(file.path, file.changes) for file in app.files] == [("/src/app/x.py", 2), ("/src/app/y.py", 1)]
+    (session,) = app.sessions
+    assert (session.label, session.about, session.turns, session.models) == ("a", "First thing.", 2, ("model-1",))
+    assert (session.first_at, session.last_at, app.last_at) == (NOON, NOON + 2 * HOUR, NOON + 2 * HOUR)
+    assert (app.spending.total, app.spending.cost) == (2200, 9000)
+    assert (lib.path, [each.about for each in lib.sessions], lib.spending.cost) == ("/src/lib", ["Second thing."], 4500)
+    assert session.spending == ledger.usage("session", session="a", prices=PRICES).total
+
+
+def test_a_period_has_what_was_done_in_it(ledger: Ledger, clock: FixedClock) -> None:
+    work(ledger, "a", "/src/app", "Before.")
+    clock.tick(HOUR)
+    work(ledger, "a", "/src/app", "Within.", "x.py")
+    clock.tick(HOUR)
+    work(ledger, "a", "/src/app", "After.")
+    found = ledger.work(since=NOON + HOUR, until=NOON + 2 * HOUR, prices=PRICES)
+    (project,) = found.projects
+    assert (project.turns, project.sessions[0].about, project.spending.cost) == (1, "Within.", 4500)
+    assert found.total.total == 1100
+    assert (found.since_at, found.until_at) == (NOON + HOUR, NOON + 2 * HOUR)
+    assert ledger.work(since=NOON + 9 * HOUR).projects == ()
+
+
+def test_turns_without_a_folder_are_told_as_such(ledger: Ledger) -> None:
+    work(ledger, "a", None)
+    (project,) = ledger.work().projects
+    assert (project.path, project.name, project.turns) == ("(none)", "(none)", 1)
+
+
+def test_a_time_that_is_not_known_is_in_no_period(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("undated"))
+    assert sum(project.turns for project in ledger.work().projects) == 1
+    assert ledger.work(since=0).projects == ()
+
+
+def test_a_period_that_is_none_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput):
+        ledger.work(since="no such time")

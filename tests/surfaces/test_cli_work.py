@@ -1,0 +1,52 @@
+"""projects and stats --story."""
+
+from tests.surfaces.shell import Shell
+
+
+def work(weft: Shell, query: str, folder: str, *files: str, session: str = "main") -> None:
+    answer = {"role": "assistant", "content": "ok", "files": [{"kind": "written", "path": path} for path in files]}
+    usage = {"input_tokens": 1000, "output_tokens": 100}
+    weft.record(query, session=session, response=answer, workspace=folder, model="none-such", usage=usage)
+
+
+def test_projects_are_listed(weft: Shell) -> None:
+    assert "no turns yet" in weft("projects").err
+    work(weft, "Fix the date.", "/src/app", "a.py")
+    work(weft, "Write a page.", "/src/site", session="other")
+    rows = [line.split("\t") for line in weft("projects").out.splitlines()]
+    assert {(row[0], row[1], row[2], row[-1]) for row in rows} == {
+        ("app", "1", "1", "/src/app"),
+        ("site", "1", "1", "/src/site"),
+    }
+    (one,) = weft.json("projects", "-n", "1")
+    assert (one["sessions"], one["turns"], one["spending"]["total"]) == (1, 1, 1100)
+    assert "1 more" in weft("projects", "-n", "1").err
+    assert "no work in that time" in weft("projects", "--until", "2001-01-01").err
+
+
+def test_a_story_tells_sessions_files_and_cost(weft: Shell) -> None:
+    work(weft, "Fix the date.", "/src/app", "a.py")
+    work(weft, "Again.", "/src/app", "a.py", "b.py")
+    for n in range(3):
+        work(weft, "Look for mistakes.", "/src/app", session=f"look-{n}")
+    out = weft("stats", "--story").out
+    assert "4 sessions, 1 project, 5 turns" in out
+    assert "5.5k tokens, ?" in out
+    assert "Fix the date.  [2 turns, none-such, ?]" in out
+    assert "Look for mistakes.  [3 sessions, 3 turns, none-such]" in out
+    assert "2 files written:\n    a.py  (2x)\n    b.py\n" in out
+    assert weft.json("stats", "--story")["projects"][0]["path"] == "/src/app"
+
+
+def test_a_long_story_is_folded(weft: Shell) -> None:
+    for n in range(14):
+        work(weft, f"Task {n}.", "/src/app", f"{n}.py", session=f"s{n}")
+    out = weft("stats", "--story").out
+    assert "… 2 more sessions (--full)" in out
+    assert "… 6 more (--full)" in out
+    assert "(--full)" not in weft("stats", "--story", "--full").out
+
+
+def test_a_story_without_anything_says_so(weft: Shell) -> None:
+    assert "nothing was recorded since 7 days ago" in weft("stats", "--story").err
+    assert weft("stats", "--since", "yesterday").code == 2
