@@ -24,6 +24,7 @@ class SqliteSql:
     """The port's verbs on one connection. Whoever reads or writes finds every row that was added before."""
 
     __slots__ = ("_execute", "_execute_many", "add", "buffer", "connection")
+    lost = False  # SQLite undoes a failed statement alone
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
