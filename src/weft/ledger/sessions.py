@@ -304,7 +304,7 @@ def agent_names(sql: Sql, agents: Iterable[str]) -> dict[str, str]:
 def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionRow]:
     """Every session whose head ever stood at or below a turn: today's heads and past departures in its subtree."""
     subtree = (
-        "WITH RECURSIVE below(segment, depth) AS (SELECT ?, ? UNION ALL"
+        "WITH RECURSIVE below(segment, depth) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT) UNION ALL"
         " SELECT s.n, s.base FROM below b JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth)"
     )
     rows = txn.sql.all(
