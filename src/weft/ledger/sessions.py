@@ -205,7 +205,7 @@ def reflog(txn: ReadTxn, row: SessionRow, limit: int | None, skip: int = 0) -> l
     """Newest first; number 0 is the present head."""
     rows = txn.sql.all(
         f"{HISTORY.select} WHERE session = ? AND k <= ? ORDER BY k DESC LIMIT ?",
-        (row.n, row.moves - 1 - skip, -1 if limit is None else limit),
+        (row.n, row.moves - 1 - skip, row.moves if limit is None else limit),
     )
     return [_head_move(txn, row, HistoryRow(*values)) for values in rows]
 
