@@ -179,6 +179,9 @@ class PostgresStore(SqlStore):
         results.clear()
         sql = self._writer()
         tip = self._run_all(sql, batch, results)
+        if not results:  # everybody was refused, and has been told
+            sql.script("ROLLBACK")
+            return
         trace = self._trace(sql, tip)
         try:
             sql.script("COMMIT")
