@@ -27,7 +27,8 @@ def open(
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = timezone.utc,  # noqa: UP017
 ) -> Ledger:
-    """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open."""
+    """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
+    database it is a schema: `postgresql://user@host:port/database?ledger=NAME`."""
     clock = clock or SystemClock()
     checked_path(path, "path")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
@@ -38,8 +39,12 @@ def open(
 def _store(
     path: str, create: bool, read_only: bool, accept_rollback: bool, clock: Clock, random_bytes: RandomBytes
 ) -> Store:
+    if path.startswith(("postgresql://", "postgres://")):
+        return _postgres_store(path, create, read_only, clock, random_bytes)
     if "://" in path:
-        raise Unsupported(f"no backend for {path.split('://')[0]}://", "give the path of a SQLite file, or :memory:")
+        raise Unsupported(
+            f"no backend for {path.split('://')[0]}://", "give the path of a SQLite file, :memory:, or postgresql://…"
+        )
     if path == ":memory:":
         if read_only:
             raise InvalidInput("a ledger in memory begins empty and cannot be opened for reading only")
@@ -52,3 +57,14 @@ def _store(
         read_only=read_only,
         accept_rollback=accept_rollback,
     )
+
+
+def _postgres_store(path: str, create: bool, read_only: bool, clock: Clock, random_bytes: RandomBytes) -> Store:
+    """There is no file beside the database, so there is no roll-back to be noticed at open, nor to be accepted."""
+    try:
+        from weft.store.postgres import PostgresStore
+    except ImportError as error:
+        raise Unsupported(
+            f"a ledger in PostgreSQL needs psycopg ({error})", "install it: `pip install 'weft[postgres]'`"
+        ) from error
+    return PostgresStore(path, clock=clock, random_bytes=random_bytes, create=create, read_only=read_only)

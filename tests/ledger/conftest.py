@@ -1,4 +1,7 @@
-"""Every test that asks for `ledger` runs twice: on a file and in memory."""
+"""Every test that asks for `ledger` runs three times: on a file, in memory, and on PostgreSQL.
+
+A ledger in PostgreSQL takes a quarter of a second to make, so `make test` runs some modules there, `make prove` all.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +10,7 @@ import pytest
 
 import weft
 from tests.conftest import PROVING
+from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.ledger.ledger import Ledger
 
@@ -14,12 +18,25 @@ NOON = 1_794_700_800_000  # 2026-11-15T00:00:00Z
 OpenLedger = Callable[..., Ledger]
 
 
+ON_POSTGRES = {"trees", "verifying", "copies", "digests", "late_results", "listing", "reflog"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A property grows under WEFT_PROVE, so `-m prove` takes them all."""
     for item in items:
-        if PROVING and "ledger" in item.path.parts and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        if "ledger" not in item.path.parts:
+            continue
+        if PROVING and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("prove")
+        if _engine(item) == "postgres" and item.path.stem.removeprefix("test_") not in ON_POSTGRES:
+            item.add_marker("prove")
+
+
+def _engine(item: pytest.Item) -> object:
+    return (
+        item.callspec.params.get("ledger") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
 
 
 @pytest.fixture
@@ -47,8 +64,10 @@ def open_ledger(path: Path, clock: FixedClock) -> Iterator[OpenLedger]:
         ledger.close()
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "memory", "postgres"])
 def ledger(request: pytest.FixtureRequest, open_ledger: OpenLedger, path: Path) -> Ledger:
+    if request.param == "postgres":
+        return open_ledger(shared_server().address())
     return open_ledger(path if request.param == "disk" else ":memory:")
 
 

@@ -54,9 +54,12 @@ NOWHERE: tuple[str | None, int | None] = (None, None)
 
 
 class LedgerMachine(RuleBasedStateMachine):
+    def make_clock(self) -> FixedClock:
+        return FixedClock(1_794_700_800_000)
+
     @initialize()
     def open(self) -> None:
-        self.stack, self.clock = ExitStack(), FixedClock(1_794_700_800_000)
+        self.stack, self.clock = ExitStack(), self.make_clock()
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         self.path, self.plain, self.said = Path(folder) / "ledger.db", PlainLedger(), 0
         self.writers: dict[str, tuple[TurnWriter, PlainSession | None]] = {}
@@ -393,12 +396,14 @@ class LedgerMachine(RuleBasedStateMachine):
             check_context(self.ledgers[1], self.plain, self.touched)
 
 
-def run_steps(total: int, number: int) -> tuple[int, int]:
+def run_steps(
+    total: int, number: int, machine: type[LedgerMachine] = LedgerMachine, examples: int = 10
+) -> tuple[int, int]:
     """Machines from this seed on until so many steps are made; returns the steps and the last seed."""
     counted["steps"] = 0
     while counted["steps"] < total:
-        seeded = seed(number)(type("SeededMachine", (LedgerMachine,), {}))
-        run_state_machine_as_test(seeded, settings=SETTINGS)
+        seeded = seed(number)(type("SeededMachine", (machine,), {}))
+        run_state_machine_as_test(seeded, settings=settings(SETTINGS, max_examples=examples))
         number += 1
     return counted["steps"], number - 1
 

@@ -167,11 +167,10 @@ class ReadOnlyLedger(StoreError):
 
 
 class WeakDurability(StoreError):
-    def __init__(self, setting: str, wanted: str, found: str) -> None:
-        super().__init__(
-            f"the database would not keep its promise: {setting} is {found}, not {wanted}",
-            "put the ledger on a local disk that SQLite can lock and sync",
-        )
+    hint = "put the ledger on a local disk that SQLite can lock and sync"
+
+    def __init__(self, setting: str, wanted: str, found: str, hint: str = "") -> None:
+        super().__init__(f"the database would not keep its promise: {setting} is {found}, not {wanted}", hint)
         self.setting, self.wanted, self.found = setting, wanted, found
 
 
@@ -183,6 +182,12 @@ class StoreFailed(StoreError):
     """The engine refused a read or a write (disk full, I/O error). Nothing of this append was stored."""
 
     hint = "free space or mend the disk, then try again; nothing was acknowledged"
+
+
+class OutcomeUnknown(StoreFailed):
+    """The connection died at a commit and the server cannot be asked: the append is there whole or not at all."""
+
+    hint = "when the server is back, look whether it is there before you try again"
 
 
 class Damaged(StoreError):

@@ -205,7 +205,7 @@ def reflog(txn: ReadTxn, row: SessionRow, limit: int | None, skip: int = 0) -> l
     """Newest first; number 0 is the present head."""
     rows = txn.sql.all(
         f"{HISTORY.select} WHERE session = ? AND k <= ? ORDER BY k DESC LIMIT ?",
-        (row.n, row.moves - 1 - skip, -1 if limit is None else limit),
+        (row.n, row.moves - 1 - skip, row.moves if limit is None else limit),
     )
     return [_head_move(txn, row, HistoryRow(*values)) for values in rows]
 
@@ -304,7 +304,7 @@ def agent_names(sql: Sql, agents: Iterable[str]) -> dict[str, str]:
 def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionRow]:
     """Every session whose head ever stood at or below a turn: today's heads and past departures in its subtree."""
     subtree = (
-        "WITH RECURSIVE below(segment, depth) AS (SELECT ?, ? UNION ALL"
+        "WITH RECURSIVE below(segment, depth) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT) UNION ALL"
         " SELECT s.n, s.base FROM below b JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth)"
     )
     rows = txn.sql.all(

@@ -11,7 +11,9 @@ reached the database, by a statement of its own or by rows put down early, needs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 MAX_ROWS = 1024
@@ -147,3 +149,12 @@ def chunks(total: int) -> Iterator[tuple[int, int]]:
         size = min(MAX_CHUNK, 1 << (total - start).bit_length() - 1)
         yield start, size
         start += size
+
+
+@lru_cache(maxsize=1024)
+def words_of(sql: str) -> frozenset[str]:
+    """The words of a statement, among them the tables that it asks: rows that wait for others need not be there."""
+    return frozenset(_words(sql))
+
+
+_words = re.compile(r"\w+").findall

@@ -329,7 +329,7 @@ class Tail:
 @cache
 def _known_among(count: int) -> str:
     return (
-        f"WITH wanted(scope, key) AS (VALUES {','.join(['(?,?)'] * count)})"
+        f"WITH wanted(scope, key) AS (VALUES {','.join(['(CAST(? AS BIGINT),?)'] * count)})"
         " SELECT l.scope, c.digest, c.n, c.ref FROM wanted w"
         " JOIN lookup_bytes l ON l.scope = w.scope AND l.key = w.key JOIN content c ON c.n = l.n"
     )

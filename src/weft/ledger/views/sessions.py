@@ -150,7 +150,7 @@ def _goes_on(view: Projector, session: SessionRow, turn: TurnRow | None, events:
 def _depart(view: Projector, session: SessionRow, segment: int | None, depth: int | None) -> None:
     view.sql.run(
         "INSERT INTO departure(segment, session, depth) VALUES (?, ?, ?) ON CONFLICT (segment, session)"
-        " DO UPDATE SET depth = CASE WHEN excluded.depth > depth THEN excluded.depth ELSE depth END",
+        " DO UPDATE SET depth = excluded.depth WHERE excluded.depth > departure.depth",
         (segment, session.n, depth),
     )
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import apsw
 
 from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
-from weft.store.buffer import WriteBuffer
+from weft.store.buffer import WriteBuffer, words_of
 
 READ_WRITE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 READ_ONLY = apsw.SQLITE_OPEN_READONLY
@@ -24,6 +22,7 @@ class SqliteSql:
     """The port's verbs on one connection. Whoever reads or writes finds every row that was added before."""
 
     __slots__ = ("_execute", "_execute_many", "add", "buffer", "connection")
+    lost = False  # SQLite undoes a failed statement alone
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
@@ -63,15 +62,6 @@ class SqliteSql:
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self.buffer.make_way()
         self._execute_many(sql, rows)
-
-
-@lru_cache(maxsize=1024)
-def words_of(sql: str) -> frozenset[str]:
-    """The words of a statement, among them the tables that it asks: rows that wait for others need not be there."""
-    return frozenset(_words(sql))
-
-
-_words = re.compile(r"\w+").findall
 
 
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:

@@ -1,9 +1,4 @@
-"""Copies of a ledger, and the names it goes by.
-
-A replica id acknowledges one sequence of events. A copy that both goes on and leaves its origin going on would break
-that, so every copy carries a mark, and whoever first opens it for writing gives it a name of its own. Names that were
-given up are kept with the place in the log where that happened: up to there, what they acknowledged still holds.
-"""
+"""Copies of a ledger file: complete or not there, and marked as copies."""
 
 from __future__ import annotations
 
@@ -13,12 +8,8 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.errors import StoreError
-from weft.store.facts import FORMER
-from weft.store.owners import NOBODY
-from weft.store.port import Progress, Sql
-
-COPIED = "copied"
-_NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+from weft.store.names import COPIED, NOTE
+from weft.store.port import Progress
 
 
 def write_copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
@@ -46,7 +37,7 @@ def ensure_free(target: Path) -> None:
 
 
 def mark_as_copy(connection: apsw.Connection) -> None:
-    connection.execute(_NOTE, (COPIED, ""))
+    connection.execute(NOTE, (COPIED, ""))
 
 
 def put_in_place(aside: Path, target: Path) -> None:
@@ -56,16 +47,3 @@ def put_in_place(aside: Path, target: Path) -> None:
     finally:
         os.close(descriptor)
     aside.rename(target)
-
-
-def is_copy(sql: Sql) -> bool:
-    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPIED,)) is not None
-
-
-def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
-    """Go on as `new` from event `end` on. Whoever held a session in the origin does not write here."""
-    sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (new,))
-    sql.run(_NOTE, (FORMER + was, str(end)))
-    if is_copy(sql):
-        sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
-        sql.run("UPDATE lease SET owner = ? WHERE turn IS NOT NULL", (NOBODY,))

@@ -1,0 +1,72 @@
+"""What an address says: `postgresql://user@host:port/database?ledger=NAME` and everything else that libpq takes."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+
+DEFAULT_LEDGER = "weft"
+MAX_NAME_BYTES = 63
+
+
+class Address(Struct, frozen=True):
+    """`conninfo` is for libpq alone: it may hold a password. `shown` never does."""
+
+    conninfo: str
+    ledger: str
+    shown: str
+
+    @property
+    def quoted(self) -> str:
+        """The schema, as SQL writes it."""
+        return f'"{self.ledger}"'
+
+    @property
+    def lock(self) -> int:
+        """The advisory lock of the ledger's writers; advisory locks belong to a database, so the name is enough."""
+        return int.from_bytes(sha256(f"weft.ledger\n{self.ledger}".encode()).digest()[:8], "big", signed=True)
+
+    @property
+    def channel(self) -> str:
+        """Where commits are announced."""
+        return f"weft_{sha256(self.ledger.encode()).hexdigest()[:32]}"
+
+
+def parse_address(text: str) -> Address:
+    if not text.isprintable():
+        raise InvalidInput("the address holds characters that nobody can see", "write them as %XX")
+    try:
+        parts = urlsplit(text)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise InvalidInput(f"not an address: {error}", "postgresql://user@host:port/database?ledger=NAME") from error
+    names = [value for key, value in options if key == "ledger"]
+    if len(names) > 1:
+        raise InvalidInput("the address names several ledgers", "give ledger= once")
+    ledger = checked_name(names[0] if names else DEFAULT_LEDGER)
+    others = [(key, value) for key, value in options if key != "ledger"]
+    conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(others, quote_via=quote), ""))
+    return Address(conninfo, ledger, _shown(parts.netloc, parts.path, others, ledger))
+
+
+def checked_name(name: str) -> str:
+    """A schema that nobody needs to escape, and none of PostgreSQL's own."""
+    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum() and not name[0].isdigit()
+    if not plain or len(name) > MAX_NAME_BYTES or name.startswith("pg_") or name == "information_schema":
+        raise InvalidInput(
+            f"{name!r:.80} cannot name a ledger",
+            f"up to {MAX_NAME_BYTES} letters, digits, - and _, beginning with a letter, and not with pg_",
+        )
+    return name
+
+
+def _shown(netloc: str, path: str, others: list[tuple[str, str]], ledger: str) -> str:
+    """The address without what is secret."""
+    user, at, host = netloc.rpartition("@")
+    kept = [(key, value) for key, value in others if key in ("host", "port", "dbname", "user", "service")]
+    query = urlencode([*kept, ("ledger", ledger)], quote_via=quote, safe="/")
+    return urlunsplit(("postgresql", user.split(":")[0] + at + host, path, query, ""))

@@ -1,0 +1,221 @@
+"""Connections with the settings the promise rests on, and the port's verbs over psycopg.
+
+Statements are the same as SQLite's. Each is translated once: `?` becomes `$1`, `$2`, and a BLOB is a BYTEA. Whole
+numbers travel as text of no declared type, so that the server takes each for what its column is, and one prepared
+statement serves a row whichever of its values are null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.numeric import NumericBinaryLoader
+
+from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
+from weft.store.buffer import WriteBuffer, words_of
+from weft.store.postgres.address import Address
+
+OLDEST_SERVER = 160_000
+FIRST_FETCH, LARGEST_FETCH = 32, 512
+FETCHED_BYTES = 1024 * 1024
+PREPARED = 512
+DEFAULTS: dict[str, Any] = {
+    "application_name": "weft",
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""Unless the address says otherwise: a server that has vanished is noticed within half a minute."""
+WRITER, READER = "60s", "0"
+"""A writer that holds the ledger's lock and says nothing for so long is taken for gone: the server lets others on."""
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+
+
+class _Number(Dumper):
+    oid = 0
+
+    def dump(self, obj: Any) -> Buffer:
+        return b"%d" % obj
+
+
+class _Truth(Dumper):
+    """As SQLite has it: 1 or 0, which PostgreSQL takes for a number or for a truth value."""
+
+    oid = 0
+
+    def dump(self, obj: Any) -> Buffer:
+        return b"1" if obj else b"0"
+
+
+class _TruthAsNumber(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> int:
+        return bytes(data)[0]
+
+
+class _Sum(NumericBinaryLoader):
+    """PostgreSQL's sum of whole numbers is `numeric`."""
+
+    def load(self, data: Buffer) -> Any:
+        return int(super().load(data))
+
+
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(int, _Number)
+_ADAPTERS.register_dumper(bool, _Truth)
+_ADAPTERS.register_loader("bool", _TruthAsNumber)
+_ADAPTERS.register_loader("numeric", _Sum)
+
+
+@lru_cache(maxsize=4096)
+def translate(sql: str) -> bytes:
+    """A statement of the port in PostgreSQL's words."""
+    pieces = _QUOTED.split(sql)  # every second piece is quoted
+    count = 0
+    for i in range(0, len(pieces), 2):
+        plain = _BLOB.sub("BYTEA", pieces[i]).split("?")
+        numbered = [plain[0]]
+        for piece in plain[1:]:
+            count += 1
+            numbered.append(f"${count}{piece}")
+        pieces[i] = "".join(numbered)
+    return "".join(pieces).encode()
+
+
+_QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
+_BLOB = re.compile(r"\bBLOB\b")
+
+
+class PostgresSql:
+    """The port's verbs on one connection. Whoever reads or writes finds every row that was added before."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._cursor = connection.cursor()
+        self._cursors = 0
+        self.buffer = WriteBuffer(self._execute)
+        self.add = self.buffer.add
+
+    @property
+    def lost(self) -> bool:
+        return self.connection.info.transaction_status == pq.TransactionStatus.INERROR
+
+    @property
+    def broken(self) -> bool:
+        return self.connection.closed
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> None:
+        self._cursor.execute(translate(sql), values, binary=True)
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+            self.buffer.put_down()
+        return self._cursor.execute(translate(sql), values, binary=True).fetchone()
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
+            self.buffer.put_down()
+        return self._cursor.execute(translate(sql), values, binary=True).fetchall()
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """A few rows are here at a time, however many there are, and fewer where they are large."""
+        if self.buffer.waiting:
+            self.buffer.put_down()
+        self._cursors += 1
+        name, cursor = f"each_{self._cursors}", self.connection.cursor()
+        cursor.execute(f"DECLARE {name} NO SCROLL CURSOR FOR ".encode() + translate(sql), values, prepare=False)
+        size, rows = FIRST_FETCH, list[Row]()
+        try:
+            while True:
+                rows = cursor.execute(f"FETCH {size} FROM {name}".encode(), binary=True, prepare=False).fetchall()
+                yield from rows
+                if len(rows) < size:
+                    return
+                size = min(size * 2, LARGEST_FETCH) if _weight(rows) < FETCHED_BYTES else max(size // 2, 1)
+        finally:
+            if self.connection.info.transaction_status == pq.TransactionStatus.INTRANS:
+                self.script(f"CLOSE {name}")
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self.buffer.make_way()
+        self._execute(sql, values)
+
+    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.buffer.make_way()
+        self._cursor.executemany(translate(sql), rows)
+
+    def script(self, text: str) -> list[Row]:
+        """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
+        cursor = self._cursor.execute(text.encode(), prepare=False)
+        while cursor.nextset():
+            pass
+        return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self.connection.close()
+
+
+def _weight(rows: Sequence[Row]) -> int:
+    return sum(len(value) for row in rows for value in row if isinstance(value, bytes | str))
+
+
+def connect(address: Address, idle: str = READER, read_only: bool = False) -> PostgresSql:
+    """A connection that keeps the promise, or WeakDurability."""
+    try:
+        given = conninfo_to_dict(address.conninfo)
+    except psycopg.Error as error:
+        raise InvalidInput(f"{address.shown}: {error}", "postgresql://user@host:port/database?ledger=NAME") from error
+    connection = Connection.connect(
+        **{**DEFAULTS, **given},
+        autocommit=True,
+        context=_ADAPTERS,
+        cursor_factory=psycopg.RawCursor,
+        prepare_threshold=1,
+    )
+    try:
+        connection.prepared_max = PREPARED
+        connection.add_notice_handler(_ignore)
+        return _ensure_promise(PostgresSql(connection), address, idle, read_only)
+    except BaseException:  # whatever it was, the connection is nobody's
+        connection.close()
+        raise
+
+
+def _ignore(notice: object) -> None:
+    """What the server remarks in passing, such as that a schema is there already, is nobody's concern."""
+
+
+def _ensure_promise(sql: PostgresSql, address: Address, idle: str, read_only: bool) -> PostgresSql:
+    server = sql.connection.info.server_version
+    if server < OLDEST_SERVER:
+        raise Unsupported(f"{address.shown}: the server is PostgreSQL {server // 10_000}", "16 or newer is needed")
+    ((encoding, fsync, pages, commit),) = sql.script(
+        f"SET search_path TO {address.quoted}; SET client_encoding TO 'UTF8'; SET jit TO off;"
+        " SET statement_timeout TO 0; SET lock_timeout TO 0; SET bytea_output TO 'hex'; SET extra_float_digits TO 1;"
+        f" SET idle_in_transaction_session_timeout TO '{idle}';"
+        f" SET default_transaction_read_only TO {'on' if read_only else 'off'};"
+        " SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') <> 'remote_apply';"
+        " SELECT current_setting('server_encoding'), current_setting('fsync'), current_setting('full_page_writes'),"
+        " current_setting('synchronous_commit')"
+    )
+    if encoding != "UTF8":
+        raise Unsupported(f"{address.shown}: the database is encoded as {encoding}", "make one with ENCODING 'UTF8'")
+    for setting, found in (("fsync", fsync), ("full_page_writes", pages), ("synchronous_commit", commit)):
+        if found not in ("on", "remote_apply"):
+            raise WeakDurability(setting, "on", found, "turn it on in the server's configuration, then try again")
+    return sql

@@ -1,0 +1,82 @@
+"""The schema steps of SQLite in PostgreSQL's words: forward only, all that are missing in one transaction.
+
+Tables, their columns and the order of these are the same on both engines, so the steps are written once; only the names
+of types differ. Text is compared byte by byte, as SQLite does, whatever the database's own collation is. The readable
+surface is written for each engine and made again with every step. Whoever finds a step missing takes the writers' lock
+and looks again: two programs that start at once take each step once.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from weft.kernel.errors import LedgerTooNew, NotALedger
+from weft.store.postgres.address import Address
+from weft.store.postgres.connection import PostgresSql
+from weft.store.sqlite.migrations import Schema
+from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
+
+MARK = "weft_schema"
+"""The table that says that a schema is a ledger, and of which number."""
+OWN = f"""
+CREATE TABLE {MARK} (number BIGINT NOT NULL);
+INSERT INTO {MARK} VALUES (0);
+CREATE SEQUENCE writes;
+CREATE TABLE outcome (writer TEXT COLLATE "C" PRIMARY KEY, mark BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now());
+"""
+"""What PostgreSQL alone needs: who wrote last, and how a commit without events is told from one that failed."""
+_TYPES = {"INTEGER": "BIGINT", "BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"', "WITHOUT ROWID": ""}
+_WORDS = re.compile(r"--[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b")
+
+
+def shipped_schema() -> Schema:
+    steps = sqlite_schema().migrations
+    return Schema(steps, files("weft.store.postgres").joinpath("surface.sql").read_text())
+
+
+def in_postgres(step: str) -> str:
+    return _WORDS.sub(lambda word: _TYPES.get(word[0], ""), step)
+
+
+def schema_number(sql: PostgresSql, address: Address) -> int | None:
+    """The ledger's schema number; 0 where the schema is empty, None where there is none; else it is no ledger."""
+    rows = sql.all("SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = ?", (address.ledger,))
+    if not rows:
+        return None
+    things = sql.all(
+        "SELECT relname FROM pg_catalog.pg_class WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace"
+        " WHERE nspname = ?)",
+        (address.ledger,),
+    )
+    if not things:
+        return 0
+    if (MARK,) not in things:
+        raise NotALedger(address.shown, f"the schema {address.ledger} is another program's")
+    found = sql.one(f"SELECT number FROM {MARK}")
+    return int(found[0]) if found else 0
+
+
+def refuse_newer(found: int, schema: Schema) -> None:
+    if found > schema.number:
+        raise LedgerTooNew(found, schema.number)
+
+
+def migrate(sql: PostgresSql, address: Address, schema: Schema) -> None:
+    """Inside a transaction that holds the writers' lock: bring the ledger to `schema`."""
+    found = schema_number(sql, address)
+    if found is None:
+        sql.script(f"CREATE SCHEMA {address.quoted}")
+    if not found:
+        sql.script(OWN)
+        found = 0
+    refuse_newer(found, schema)
+    if found == schema.number:
+        return
+    for (view,) in sql.all("SELECT viewname FROM pg_catalog.pg_views WHERE schemaname = ?", (address.ledger,)):
+        sql.script(f'DROP VIEW "{view}" CASCADE')
+    for step in schema.migrations:
+        if step.number > found:
+            sql.script(in_postgres(step.sql))
+    sql.script(schema.surface)
+    sql.script(f"UPDATE {MARK} SET number = {schema.number}")

@@ -1,0 +1,90 @@
+"""News of commits: told to whoever listens, from a connection of its own, and waited for.
+
+NOTIFY inside a commit would make all commits of the database wait for each other, so it comes after, and one call
+speaks for all commits since the last. A call that is lost costs no more than a second: listeners also look for
+themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from weft.kernel.errors import StoreError
+from weft.store.postgres.connection import PostgresSql
+
+APART_SECONDS = 0.01
+LISTEN_SECONDS = 1.0
+POOLED = 2
+
+
+class Crier:
+    """Announces commits. Its thread begins with the first one and ends with the store."""
+
+    def __init__(self, connect: Callable[[], PostgresSql], channel: str) -> None:
+        self._connect, self._channel = connect, channel
+        self._due, self._over = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def announce(self) -> None:
+        self._due.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._cry, name="weft-crier", daemon=True)
+            self._thread.start()
+
+    def _cry(self) -> None:
+        sql: PostgresSql | None = None
+        while True:
+            self._due.wait()
+            if self._over.is_set():
+                break
+            self._due.clear()
+            try:
+                sql = sql or self._connect()
+                sql.script(f"NOTIFY {self._channel}")
+            except (psycopg.Error, StoreError):  # listeners look by themselves as well
+                if sql is not None:
+                    sql.close()
+                sql = None
+            self._over.wait(APART_SECONDS)
+        if sql is not None:
+            sql.close()
+
+    def close(self) -> None:
+        self._over.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class Listeners:
+    """Connections that listen, lent to whoever waits."""
+
+    def __init__(self, connect: Callable[[], PostgresSql], channel: str) -> None:
+        self._connect, self._channel = connect, channel
+        self._pool: list[PostgresSql] = []
+
+    def borrow(self) -> PostgresSql:
+        """One that hears everything from now on."""
+        with suppress(IndexError):
+            return self._pool.pop()
+        sql = self._connect()
+        sql.script(f"LISTEN {self._channel}")
+        return sql
+
+    def wait(self, sql: PostgresSql, seconds: float) -> bool:
+        """True when something was announced within `seconds`."""
+        return any(True for _ in sql.connection.notifies(timeout=seconds, stop_after=1))
+
+    def give_back(self, sql: PostgresSql) -> None:
+        if sql.broken or len(self._pool) >= POOLED:
+            sql.close()
+        else:
+            self._pool.append(sql)
+
+    def close(self) -> None:
+        while self._pool:
+            self._pool.pop().close()

@@ -1,0 +1,376 @@
+"""The PostgreSQL backend: a ledger is a schema; writers take turns under one advisory lock, readers see snapshots.
+
+A write begins, takes the ledger's lock, reads where the log ends, runs the waiting callers' work, and commits; the lock
+goes with the transaction. So arrival numbers become visible in their order, and a feed never skips one. A connection
+that dies before the commit leaves nothing and the work goes again; one that dies during it is looked up by what it
+would have written. Nothing is ever retried whose outcome is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+from msgspec import Struct
+
+from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.errors import LedgerMissing, OutcomeUnknown, StoreFailed
+from weft.store.facts import FactReader, Tip, local_value
+from weft.store.group_commit import Batch
+from weft.store.names import NOTE, is_copy, take_new_name
+from weft.store.port import Progress, ReadTxn, Sql
+from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import WRITER, PostgresSql, connect
+from weft.store.postgres.copies import PLACE, write_copy
+from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
+from weft.store.postgres.health import find_damage
+from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
+from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
+from weft.store.sql_store import BufferedSql, Results, SqlStore, Work, succeed
+from weft.store.sqlite.copies import ensure_free
+from weft.store.sqlite.migrations import Schema
+from weft.store.sqlite.migrations import shipped_schema as scratch_schema
+from weft.store.sqlite.scratch import scratch
+
+T = TypeVar("T")
+ATTEMPTS = 6
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+ASKING_SECONDS = 60.0
+"""So long the outcome of a commit is asked for while the server is away."""
+LOCK_SECONDS = 5
+POOLED_READERS = 4
+_BACKEND = "pid || '/' || extract(epoch FROM backend_start)"
+_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Trace(Struct, frozen=True):
+    """What tells afterwards whether a transaction was committed, and which session of the server tried to."""
+
+    backend: str
+    n: int = 0
+    chain: bytes = b""
+    mark: int = 0
+
+
+class PostgresStore(SqlStore):
+    """A ledger in a PostgreSQL schema. Opening makes or migrates it and asserts its durability."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        clock: Clock | None = None,
+        random_bytes: RandomBytes = system_random,
+        create: bool = True,
+        read_only: bool = False,
+        schema: Schema | None = None,
+    ) -> None:
+        self.address = parse_address(address)
+        super().__init__(self.address.shown, clock or SystemClock(), random_bytes)
+        self.read_only = read_only
+        self._schema = schema or shipped_schema()
+        self._pool: list[PostgresSql] = []
+        self._write_sql: PostgresSql | None = None
+        self._backend, self._last_write, self._began_at = "", -1, 0
+        self._begin = (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_advisory_xact_lock({self.address.lock})"
+        )
+        self._crier = Crier(self._connect_reader, self.address.channel)
+        self._listeners = Listeners(self._connect_reader, self.address.channel)
+        with translated(self.path):
+            try:
+                self._open_read_only() if read_only else self._open(create)
+            except BaseException:  # whatever it was, nothing stays open
+                self._release()
+                raise
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def _open_read_only(self) -> None:
+        sql = self._connect_reader()
+        self._pool.append(sql)
+        found = schema_number(sql, self.address)
+        if not found:
+            raise LedgerMissing(self.path)
+        refuse_newer(found, self._schema)
+        self.replica = local_value(sql, "replica")
+
+    def _open(self, create: bool) -> None:
+        sql = self._writer()
+        found = schema_number(sql, self.address)
+        if not found and not create:
+            raise LedgerMissing(self.path)
+        refuse_newer(found or 0, self._schema)
+        sql.script(self._begin)
+        migrate(sql, self.address, self._schema)
+        self._introduce(sql)
+        self.replica = local_value(sql, "replica")
+        self._settle_name(sql)
+        sql.script("DELETE FROM outcome WHERE at < now() - interval '1 day'")
+        sql.script("COMMIT")
+
+    def _settle_name(self, sql: PostgresSql) -> None:
+        """A ledger that was copied together with its name goes on under another one."""
+        place = _place(sql, self.address.ledger)
+        known = sql.one("SELECT value FROM local WHERE key = ?", (PLACE,))
+        if is_copy(sql) or (known is not None and known != (place,)):
+            was, self.replica = self.replica, self._mint()
+            sql.run(NOTE, ("copied", ""))
+            take_new_name(sql, was, self.replica, FactReader(sql).tip().n)
+        if known != (place,):
+            sql.run(NOTE, (PLACE, place))
+
+    def close(self) -> None:
+        """Let what is under way end, then release everything; a reader still at work closes its own connection."""
+        if self._rest(fill=True):
+            self._release()
+
+    def _release(self) -> None:
+        self._crier.close()
+        self._listeners.close()
+        while self._pool:
+            self._pool.pop().close()
+        if self._write_sql is not None:
+            self._write_sql.close()
+
+    def _connect_reader(self) -> PostgresSql:
+        return connect(self.address, read_only=True)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def _writer(self) -> PostgresSql:
+        if self._write_sql is None:
+            sql = connect(self.address, WRITER)
+            self._write_sql = sql
+            ((self._backend,),) = sql.script(f"SELECT {_BACKEND} FROM pg_stat_activity WHERE pid = pg_backend_pid()")
+        return self._write_sql
+
+    def _discard_writer(self) -> None:
+        self._forget()
+        self._last_write = -1
+        if self._write_sql is not None:
+            self._write_sql.close()
+            self._write_sql = None
+
+    def _transact(self, batch: Batch[Work], results: Results) -> None:
+        self._persist(lambda: self._attempt(batch, results), self._discard_writer)
+
+    def _persist(self, attempt: Callable[[], T], clear: Callable[[], None]) -> T:
+        """Again, a bounded number of times, where the moment was wrong and nothing came of it."""
+        for tried in range(ATTEMPTS - 1):
+            try:
+                return attempt()
+            except psycopg.Error as error:
+                if not is_passing(error):
+                    raise
+                clear()
+                self._pause(tried)
+        return attempt()
+
+    def _pause(self, tried: int) -> None:
+        """Longer each time, and never the same for two who failed together."""
+        jitter = 0.5 + int.from_bytes(self._random_bytes(2), "big") / 0x1_0000
+        self._clock.sleep(min(FIRST_PAUSE * 2**tried, LONGEST_PAUSE) * jitter)
+
+    def _attempt(self, batch: Batch[Work], results: Results) -> None:
+        results.clear()
+        sql = self._writer()
+        tip = self._run_all(sql, batch, results)
+        if not results:  # everybody was refused, and has been told
+            sql.script("ROLLBACK")
+            return
+        trace = self._trace(sql, tip)
+        try:
+            sql.script("COMMIT")
+        except BaseException as error:  # also an interrupt can come before, during or after it
+            if isinstance(error, psycopg.Error) and not sql.broken:
+                raise  # the server has answered: it is undone
+            if self._came_through(trace):
+                succeed(results)
+                self._discard_writer()
+                if isinstance(error, psycopg.Error):
+                    return
+            raise
+        succeed(results)
+        if trace.n:
+            self._crier.announce()
+
+    def _trace(self, sql: PostgresSql, tip: Tip) -> Trace:
+        """Events are found by their chain; a commit without any leaves a mark."""
+        if tip.n > self._began_at:
+            return Trace(self._backend, tip.n, tip.chain)
+        sql.run(
+            "INSERT INTO outcome(writer, mark) VALUES (?, ?)"
+            " ON CONFLICT (writer) DO UPDATE SET mark = excluded.mark, at = now()",
+            (self._backend, self._last_write),
+        )
+        return Trace(self._backend, mark=self._last_write)
+
+    def _came_through(self, trace: Trace) -> bool:
+        """Ask the server, as soon as it answers, whether that transaction was committed."""
+        self._discard_writer()
+        until, tried = self._clock.monotonic() + ASKING_SECONDS, 0
+        while True:
+            try:
+                return self._ask(trace, patient=tried == 0)
+            except psycopg.Error as error:
+                if not is_passing(error) or self._clock.monotonic() >= until:
+                    raise OutcomeUnknown(f"{self.path}: the connection died at a commit ({said(error)})") from error
+                self._pause(tried)
+                tried += 1
+
+    def _ask(self, trace: Trace, patient: bool) -> bool:
+        """Whoever holds the writers' lock knows that no earlier transaction is still under way. One whose client is
+        gone is given a moment to end by itself, then the server is told to end it."""
+        sql = connect(self.address, WRITER)
+        try:
+            if not patient:
+                sql.all(
+                    f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_BACKEND} = ?", (trace.backend,)
+                )
+            sql.script(f"SET lock_timeout TO '{LOCK_SECONDS}s'; {self._begin}")
+            if trace.n:
+                return sql.one("SELECT 1 FROM log WHERE n = ? AND chain = ?", (trace.n, trace.chain)) is not None
+            return (
+                sql.one("SELECT 1 FROM outcome WHERE writer = ? AND mark = ?", (trace.backend, trace.mark)) is not None
+            )
+        finally:
+            sql.close()
+
+    def _start(self, sql: BufferedSql) -> Tip:
+        """One round trip: begin, take the lock, and read who wrote last, by which schema, and where the log ends."""
+        assert isinstance(sql, PostgresSql)
+        self._tail.asked.clear()
+        ((write, number, n, chain, contents),) = sql.script(
+            f"{self._begin}; SELECT nextval('writes'), m.number, l.n, l.chain, l.contents FROM {MARK} m LEFT JOIN"
+            " (SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1) l ON true"
+        )
+        refuse_newer(number, self._schema)
+        before, self._last_write = self._last_write, write
+        self._began_at = n or 0
+        if self._tip is not None and write == before + 1:
+            return self._tip
+        self._tip = None
+        reader = FactReader(sql)
+        self._tail.refresh(reader)
+        return Tip(n, chain, contents) if n is not None else reader.tip()
+
+    def _begin_again(self, sql: BufferedSql) -> None:
+        assert isinstance(sql, PostgresSql)
+        sql.script("ROLLBACK")
+
+    def _store_error(self, error: Exception) -> Exception:
+        return store_error(error, self.path) if isinstance(error, psycopg.Error) else error
+
+    def _violates(self, error: BaseException | None) -> str | None:
+        return violated_rule(error)
+
+    def _is_passing(self, error: Exception) -> bool:
+        return is_passing(error)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTxn]:
+        with self._snapshot() as sql:
+            yield ReadTxn(sql, FactReader(sql))
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[PostgresSql]:
+        self._refuse_closed()
+        with translated(self.path):
+            sql = self._persist(self._begin_reading, self._drop_readers)
+            try:
+                yield sql
+            finally:
+                self._end_reading(sql)
+
+    def _begin_reading(self) -> PostgresSql:
+        try:
+            sql = self._pool.pop()
+        except IndexError:
+            sql = self._connect_reader()
+        try:
+            sql.script(_SNAPSHOT)
+        except BaseException:  # a connection that cannot begin is of no use to anybody
+            sql.close()
+            raise
+        return sql
+
+    def _drop_readers(self) -> None:
+        """One connection has died: most likely all have."""
+        while self._pool:
+            self._pool.pop().close()
+
+    def _end_reading(self, sql: PostgresSql) -> None:
+        """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
+        try:
+            sql.script("ROLLBACK")
+        except psycopg.Error:  # what was read has been read
+            sql.close()
+        if sql.broken or self._closed or len(self._pool) >= POOLED_READERS:
+            sql.close()
+        else:
+            self._pool.append(sql)
+
+    def changes(self, after: int, timeout: float) -> bool:
+        """Time is counted by what was waited for, so that it passes on any clock."""
+        if self._has_beyond(after):
+            return True
+        if timeout <= 0:
+            return False
+        left = timeout
+        with translated(self.path):
+            listener = self._persist(self._listeners.borrow, self._listeners.close)
+            try:
+                while not self._has_beyond(after):
+                    if left <= 0:
+                        return False
+                    some = min(left, LISTEN_SECONDS)
+                    left -= 0 if self._heard(listener, some) else some
+                return True
+            finally:
+                self._listeners.give_back(listener)
+
+    def _heard(self, listener: PostgresSql, seconds: float) -> bool:
+        """A listener that dies is nobody's failure: whoever waits looks by itself."""
+        try:
+            return self._listeners.wait(listener, seconds)
+        except psycopg.Error:
+            listener.close()
+            self._clock.sleep(seconds)
+            return False
+
+    def _has_beyond(self, after: int) -> bool:
+        with self.read() as txn:
+            return txn.facts.tip().n > after
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scratch(self) -> Iterator[Sql]:
+        with scratch(scratch_schema()) as sql:
+            yield sql
+
+    def check_integrity(self) -> list[str]:
+        with self._snapshot() as sql:
+            return find_damage(sql, self.address)
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        ensure_free(target)
+        with self._snapshot() as sql:
+            write_copy(sql, target, progress)
+
+
+def _place(sql: PostgresSql, ledger: str) -> str:
+    found = sql.one(
+        "SELECT c.system_identifier || '/' || d.oid || '/' || n.oid FROM pg_control_system() c, pg_database d,"
+        " pg_namespace n WHERE d.datname = current_database() AND n.nspname = ?",
+        (ledger,),
+    )
+    if found is None:
+        raise StoreFailed(f"the schema {ledger} is gone")
+    return str(found[0])

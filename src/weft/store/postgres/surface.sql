@@ -1,0 +1,174 @@
+-- Seed 4's tables, as views that a plain `psql` can read. Made again with every schema version. The same names, columns
+-- and values as SQLite's, letter by letter: JSON that is put together here is put together as SQLite does it.
+CREATE VIEW content_text AS
+    SELECT n, COALESCE(shown, convert_from(COALESCE(bytes,
+        (SELECT string_agg(p.bytes, ''::bytea ORDER BY p.idx) FROM content_part p WHERE p.content = content.n)),
+        'UTF8')) COLLATE "C" AS text
+    FROM content;
+
+CREATE FUNCTION text_of(number BIGINT) RETURNS TEXT STABLE
+    BEGIN ATOMIC SELECT c.text FROM content_text c WHERE c.n = number; END;
+
+-- A name stands for itself, or as '#' and the number of the content that holds it.
+CREATE FUNCTION name_of(name TEXT) RETURNS TEXT STABLE
+    BEGIN ATOMIC SELECT CASE WHEN name LIKE '#%' THEN (SELECT c.text FROM content_text c
+        WHERE c.n = CAST(substr(name, 2) AS BIGINT)) ELSE name END; END;
+
+CREATE OR REPLACE FUNCTION quoted(value TEXT) RETURNS TEXT IMMUTABLE
+    BEGIN ATOMIC SELECT COALESCE(to_json(value)::text, 'null'); END;
+
+CREATE VIEW events AS
+    SELECT l.n - l.count + j.place AS n, l.at AS arrived_at, j.value::json ->> 'kind' AS kind,
+        j.value::json ->> 'stream' AS stream, j.value::json ->> 'ts' AS ts, j.value AS event_json
+    FROM log l, string_to_table(convert_from(l.events, 'UTF8'), chr(10)) WITH ORDINALITY AS j(value, place);
+
+CREATE VIEW turns AS
+    SELECT t.id, t.parent AS parent_turn_id, t.type AS turn_type, t.status, t.started_at, t.completed_at,
+        name_of(t.model) AS model, name_of(t.provider) AS provider, t.role, name_of(t.toolset) AS toolset_name,
+        CASE WHEN t.tools IS NULL THEN NULL WHEN t.tools LIKE '#%' THEN name_of(t.tools)
+            ELSE '[' || COALESCE((SELECT string_agg(quoted(name_of(j.value)), ',' ORDER BY j.place)
+                FROM json_array_elements_text(t.tools::json) WITH ORDINALITY AS j(value, place)), '') || ']'
+            END AS tools_available,
+        text_of(t.permissions_granted) AS permissions_granted, text_of(t.permissions_used) AS permissions_used,
+        t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
+        t.total_tokens,
+        '[' || COALESCE((SELECT string_agg(quoted(m.id), ',' ORDER BY m.seq) FROM message m
+            WHERE m.turn = t.n AND m.role IN ('user', 'system')), '') || ']' AS query_message_ids,
+        t.response AS response_message_id,
+        (EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)
+            OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment AND s.parent_depth = t.depth))::int
+            AS has_children,
+        t.calls AS tool_call_count, text_of(t.source_event) AS source_event_id, text_of(t.workspace) AS workspace_path,
+        text_of(t.thinking_config) AS thinking_config_json, text_of(t.effective_config) AS effective_config_json,
+        text_of(t.error) AS error, t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id,
+        encode(t.last_event, 'hex') AS digest, t.origin, text_of(t.native) AS native_id,
+        text_of(t.git_branch) AS git_branch, text_of(t.version) AS version, text_of(t.metadata) AS metadata_json,
+        t.current AS is_current, (t.synthesised IS DISTINCT FROM 1)::int AS time_known
+    FROM turn t;
+
+CREATE VIEW threads AS
+    SELECT t.id AS turn_id,
+        CASE WHEN t.depth <= 1000 THEN (
+            WITH RECURSIVE up(id, parent, depth) AS (
+                SELECT t.id, t.parent, t.depth
+                UNION ALL SELECT p.id, p.parent, p.depth FROM up JOIN turn p ON p.id = up.parent)
+            SELECT '[' || string_agg(quoted(id), ',' ORDER BY depth) || ']' FROM up) END AS ancestry,
+        t.tokens_before + COALESCE(t.total_tokens, 0) AS total_tokens,
+        t.depth,
+        COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
+        (SELECT encode(digest, 'hex') FROM content WHERE n = t.system) AS system_prompt_hash,
+        (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND s.status <> 'deleted' AND (
+            (t.status = 'completed' AND NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n))
+            OR (SELECT h.turn FROM history h WHERE h.session = s.n AND h.depth = t.depth AND h.why = 'turn'
+                ORDER BY h.k DESC LIMIT 1) = t.id)) AS thread_key
+    FROM turn t;
+
+CREATE VIEW sessions AS
+    SELECT s.label, s.head AS thread_id,
+        COALESCE((SELECT name FROM program WHERE id = s.persona), s.persona) AS persona_id,
+        (s.parent_turn IS NOT NULL OR s.parent_session IS NOT NULL)::int AS is_subagent,
+        (SELECT label FROM session p WHERE p.id = s.parent_session) AS parent_session_label,
+        s.parent_turn AS parent_turn_id, text_of(s.spawn_call) AS spawn_tool_call_id,
+        text_of(s.task) AS task_description,
+        CASE WHEN s.parent_turn IS NULL AND s.parent_session IS NULL THEN NULL WHEN s.head IS NULL THEN 'pending'
+            ELSE (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
+                FROM turn WHERE id = s.head) END AS task_status,
+        text_of(s.routing) AS routing_key, COALESCE(s.origin, 'weft') AS origin,
+        text_of(s.origin_session) AS origin_session_id, s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
+        s.compaction AS chosen_compaction, s.head_events, text_of(s.title) AS title,
+        text_of(s.workspace) AS workspace_path, text_of(s.git_branch) AS git_branch, text_of(s.version) AS version,
+        name_of(s.agent) AS agent, text_of(s.metadata) AS metadata_json
+    FROM session s;
+
+CREATE VIEW messages AS
+    SELECT m.id, t.id AS turn_id, m.role,
+        CASE WHEN m.text IS NOT NULL THEN text_of(m.text)
+            ELSE (SELECT string_agg(c.text, chr(10) ORDER BY j.place)
+                FROM json_array_elements(m.parts::json) WITH ORDINALITY AS j(value, place)
+                JOIN content_text c ON c.n = (j.value ->> 'text')::bigint
+                WHERE j.value ->> 'type' = 'text') END AS content,
+        m.source, m.seq AS sequence, m.at AS created_at,
+        CASE WHEN m.thinking IS NOT NULL THEN (SELECT string_agg(c.text, chr(10) ORDER BY j.place)
+            FROM json_array_elements(m.parts::json) WITH ORDINALITY AS j(value, place)
+            JOIN content_text c ON c.n = (j.value ->> 'text')::bigint
+            WHERE j.value ->> 'type' = 'reasoning') END AS thinking,
+        CASE WHEN m.context = 0 THEN '{' || COALESCE((
+                SELECT string_agg(quoted(name) || ':' || value, ',' ORDER BY name) FROM (
+                    SELECT name, CASE max(listed) WHEN 1 THEN '[' || string_agg(value, ',' ORDER BY idx) || ']'
+                        ELSE max(value) END AS value
+                    FROM (SELECT i.name, i.listed, i.idx,
+                            CASE WHEN c.text IS JSON THEN c.text ELSE quoted(c.text) END AS value
+                        FROM message_context i JOIN content_text c ON c.n = i.content WHERE i.message = m.id) things
+                    GROUP BY name) named), '') || '}'
+            ELSE text_of(m.context) END AS context_json,
+        text_of(m.metadata) AS metadata_json, m.parent AS parent_message_id, name_of(m.model) AS model,
+        text_of(m.thinking_config) AS thinking_config_json,
+        CASE WHEN m.text IS NOT NULL THEN '[{"type":"text","text":' || quoted(text_of(m.text)) || '}]'
+            ELSE '[' || COALESCE((SELECT string_agg(CASE j.value ->> 'type'
+                WHEN 'image_url' THEN concat('{"type":"image_url","url":', quoted(text_of((j.value ->> 'url')::bigint)),
+                    ',"detail":', quoted(name_of(j.value ->> 'detail')), '}')
+                WHEN 'tool_use' THEN concat('{"type":"tool_use","id":', quoted(text_of((j.value ->> 'id')::bigint)),
+                    ',"name":', quoted(name_of(j.value ->> 'name')),
+                    ',"input":', quoted(text_of((j.value ->> 'input')::bigint)), '}')
+                WHEN 'tool_result' THEN concat('{"type":"tool_result","tool_call_id":',
+                    quoted(text_of((j.value ->> 'tool_call_id')::bigint)),
+                    ',"output":', quoted(text_of((j.value ->> 'output')::bigint)),
+                    ',"is_error":', CASE j.value ->> 'is_error' WHEN 'true' THEN '1' WHEN 'false' THEN '0'
+                        ELSE 'null' END, '}')
+                ELSE concat('{"type":', quoted(j.value ->> 'type'),
+                    ',"text":', quoted(text_of((j.value ->> 'text')::bigint)), '}') END, ',' ORDER BY j.place)
+                FROM json_array_elements(m.parts::json) WITH ORDINALITY AS j(value, place)), '') || ']' END AS parts_json,
+        text_of(m.native) AS native_id, name_of(m.provider) AS provider, m.input_tokens, m.output_tokens,
+        m.cached_input_tokens, m.cache_write_tokens, m.reasoning_tokens, name_of(m.finish) AS finish_reason
+    FROM message m JOIN turn t ON t.n = m.turn;
+
+CREATE VIEW tool_calls AS
+    SELECT t.id || ':' || (SELECT text || CASE WHEN c.repeated > 0 OR strpos(text, '~') > 0 THEN '~' || (c.repeated + 1)
+            ELSE '' END FROM content_text WHERE n = c.call_id) AS id,
+        t.id AS turn_id, c.message AS message_id, name_of(c.tool) AS tool_name, c.number AS tool_number,
+        text_of(c.params) AS params_json, text_of(c.result) AS result_json, text_of(c.error) AS error,
+        c.status, (SELECT label FROM session WHERE n = c.spawned) AS spawned_session_label,
+        c.started_at, c.completed_at, c.seq AS sequence, text_of(c.call_id) AS call_id, c.outcome,
+        name_of(c.server) AS server, name_of(c.error_code) AS error_code, c.correlation AS correlation_id,
+        text_of(c.detail) AS metadata_json
+    FROM tool_call c JOIN turn t ON t.n = c.turn;
+
+CREATE VIEW compactions AS
+    SELECT k.turn AS turn_id, text_of(k.summary) AS summary,
+        k.through AS summarized_through_turn_id, k.first_kept AS first_kept_turn_id, k.turns_summarized,
+        k.type AS compaction_type, name_of(k.model) AS model, name_of(k.provider) AS provider,
+        k.tokens_before, k.tokens_after, k.summary_tokens, k.summarization_input_tokens,
+        k.summarization_output_tokens, k.duration_ms, k."trigger", text_of(k.metadata) AS metadata_json
+    FROM compaction k;
+
+CREATE VIEW session_history AS
+    SELECT h.n AS id, s.label AS session_label, h.turn AS thread_id, h.changed_at, h.why,
+        text_of(h.reason) AS reason, s.id AS session_id, h.k
+    FROM history h JOIN session s ON s.n = h.session;
+
+CREATE VIEW session_aliases AS
+    SELECT a.alias, s.label AS session_label, a.created_at, a.reason FROM alias a JOIN session s ON s.n = a.session;
+
+CREATE VIEW message_files AS
+    SELECT f.id, f.message AS message_id, f.kind, text_of(f.path) AS file_path, f.line_start, f.line_end
+    FROM message_file f;
+
+CREATE VIEW message_lints AS
+    SELECT l.id, l.message AS message_id, text_of(l.path) AS file_path, text_of(l.text) AS message,
+        name_of(l.source) AS lint_source, l.start_line, l.start_col, l.end_line, l.end_col, l.severity
+    FROM message_lint l;
+
+CREATE VIEW message_codeblocks AS
+    SELECT b.id, b.message AS message_id, b.idx, name_of(b.language) AS language,
+        (SELECT CASE WHEN b.start IS NULL THEN text ELSE substr(text, (b.start + 1)::int, b.length::int) END
+            FROM content_text WHERE n = b.content) AS content,
+        text_of(b.path) AS file_path, b.line_start, b.line_end
+    FROM codeblock b;
+
+CREATE VIEW turn_links AS
+    SELECT child AS child_turn_id, parent AS parent_turn_id, why FROM link;
+
+CREATE VIEW turn_versions AS
+    SELECT t.id AS turn_id, (SELECT c.id FROM turn c WHERE c.native = t.native AND c.current = 1) AS current_turn_id,
+        text_of(t.native) AS native_id, t.mapping
+    FROM turn t WHERE t.native IS NOT NULL;

@@ -1,0 +1,317 @@
+"""What every store over an SQL engine shares: the way of a write, large contents, and the lookup views.
+
+A write joins the callers that wait, runs their work one by one in one transaction (each undone alone if it raises),
+and answers once that is durable. How a transaction begins, ends and fails is the engine's: a store says so in the
+methods below that raise NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from weft.kernel.ambient import Clock, RandomBytes
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, Prepared, Salts, prepare
+from weft.kernel.errors import (
+    ContentTooLarge,
+    Damaged,
+    IdCollision,
+    ReadOnlyLedger,
+    StoreError,
+    StoreFailed,
+    Unsupported,
+)
+from weft.kernel.ulid import UlidSource
+from weft.store.buffer import RowsRefused, WriteBuffer
+from weft.store.facts import FactWriter, Key, LookupView, Stored, Tail, Tip
+from weft.store.group_commit import Batch, GroupCommit, Job
+from weft.store.port import Sql, WriteTxn
+
+T = TypeVar("T")
+Results = list[tuple[Job["Work"], Any]]
+SPOOL_BYTES = 4 * 1024 * 1024
+CLOSE_LAG = 256
+
+
+class Work(Struct, frozen=True):
+    """What one caller wants done, and which contents it will likely put."""
+
+    run: Callable[[WriteTxn], Any]
+    contents: Sequence[Key]
+
+
+class BufferedSql(Sql, Protocol):
+    """A connection's verbs, with the rows that wait to be written."""
+
+    buffer: WriteBuffer
+
+    @property
+    def lost(self) -> bool:
+        """The transaction can only be undone as a whole: a statement failed outside any savepoint."""
+
+
+class TransactionLost(Exception):
+    """One caller's failure took the whole transaction with it. That caller has been told; the others go again."""
+
+
+def succeed(results: Results) -> None:
+    for job, result in results:
+        job.succeed(result)
+
+
+def _put_spooled(spool: IO[bytes], scope: int, txn: WriteTxn) -> Stored:
+    spool.seek(0)
+    return txn.facts.put_stream(iter(lambda: spool.read(ROW_BYTES), b""), scope)
+
+
+class SqlStore:
+    """The engine-neutral half of a store."""
+
+    path: str
+    replica: str
+    read_only = False
+
+    def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
+        self.path, self._clock, self._random_bytes = path, clock, random_bytes
+        self._tail, self._salts = Tail(), Salts(random_bytes)
+        self._tip: Tip | None = None
+        self._serial = 0
+        self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
+        self._pid = os.getpid()
+        self._closed = False
+        self._lookups_fill, self._filling = True, threading.Lock()
+
+    # --- the engine's part --------------------------------------------------------------------------------------
+
+    def read(self) -> Any:
+        raise NotImplementedError
+
+    def _transact(self, batch: Batch[Work], results: Results) -> None:
+        """One durable transaction around `_run_all`, and then `succeed` for its results, whatever happens after."""
+        raise NotImplementedError
+
+    def _start(self, sql: BufferedSql) -> Tip:
+        """The transaction has begun: where the log ends. Keeps `_tip` if it is still true, else forgets it."""
+        raise NotImplementedError
+
+    def _begin_again(self, sql: BufferedSql) -> None:
+        """Undo the whole transaction and begin another."""
+        raise NotImplementedError
+
+    def _discard_writer(self) -> None:
+        """After a failed transaction nothing in memory is trusted: the next write reads the database afresh."""
+        raise NotImplementedError
+
+    def _store_error(self, error: Exception) -> Exception:
+        """The engine's errors in Weft's words; anything else as it is."""
+        raise NotImplementedError
+
+    def _violates(self, error: BaseException | None) -> str | None:
+        """What an engine says of a row that breaks a rule of its table; `id` in words where a minted id is taken."""
+        raise NotImplementedError
+
+    def _is_passing(self, error: Exception) -> bool:
+        """It says nothing about the work, only that the moment was wrong: the whole transaction goes again."""
+        return False
+
+    def _spool_folder(self) -> str | None:
+        """Where large contents wait: not where others can look."""
+        return None
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def prepare(self, data: bytes) -> Prepared:
+        return prepare(data, self._salts.draw())
+
+    def write(self, work: Callable[[WriteTxn], T], weight: int = 0, contents: Sequence[Key] = ()) -> T:
+        self._refuse_closed()
+        if self.read_only:
+            raise ReadOnlyLedger(self.path)
+        result: T = self._jobs.submit(Work(work, contents), weight)
+        if self._tail.is_long and self._lookups_fill:
+            self._fill_lookups()
+        return result
+
+    def _commit(self, batch: Batch[Work]) -> None:
+        """One transaction for all of them. Once it is durable every job has succeeded, whatever happens after."""
+        try:
+            self._transact(batch, [])
+        except BaseException as error:  # whatever it was, every waiting caller must hear of it
+            self._discard_writer()
+            self._fail_unsettled(batch, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _fail_unsettled(self, jobs: Sequence[Job[Work]], error: BaseException) -> None:
+        if isinstance(error, Exception):
+            failure = self._store_error(error)
+        else:
+            failure = StoreFailed(f"{self.path}: the commit was interrupted")
+        for job in jobs:
+            if not job.settled:
+                job.fail(failure)
+
+    def _run_all(self, sql: BufferedSql, batch: Batch[Work], results: Results) -> Tip:
+        """Their rows go down together. Should one not fit, all is undone and each goes down alone, to see whose."""
+        batch.join()
+        try:
+            tip, jobs = self._start(sql), [job for job in batch if not job.settled]
+            while jobs:
+                tip = self._run_each(sql, jobs, tip, results)
+                jobs = batch.join()
+            sql.buffer.put_down()
+        except RowsRefused as refused:
+            if self._violates(refused.__cause__) is None:
+                raise refused.__cause__ or refused from None
+        except TransactionLost:
+            pass
+        else:
+            return tip
+        return self._run_alone(sql, batch, results)
+
+    def _run_alone(self, sql: BufferedSql, batch: Batch[Work], results: Results) -> Tip:
+        """From the beginning, with a savepoint around each; whoever loses the transaction is not in the next go."""
+        while True:
+            results.clear()
+            self._start_over(sql)
+            jobs = [job for job in batch if not job.settled]
+            with suppress(TransactionLost):
+                return self._run_each(sql, jobs, self._start(sql), results, alone=True)
+
+    def _run_each(
+        self, sql: BufferedSql, jobs: Sequence[Job[Work]], tip: Tip, results: Results, alone: bool = False
+    ) -> Tip:
+        self._tail.ask(sql, [key for job in jobs for key in job.work.contents])
+        for job in jobs:
+            facts = FactWriter(sql, self._tail, tip, self._salts, self._clock.now_ms())
+            self._serial += 1
+            sql.buffer.begin()
+            try:
+                result = job.work.run(WriteTxn(sql, facts, self._tip is not None, self._serial))
+                facts.flush()
+                if alone:
+                    sql.buffer.put_down()
+            except RowsRefused:
+                raise
+            except Exception as error:  # any failure of one caller's work is that caller's alone
+                self._undo(sql, job, error)
+            else:
+                sql.buffer.keep()
+                self._tip = tip = facts.settle()
+                results.append((job, result))
+        return tip
+
+    def _undo(self, sql: BufferedSql, job: Job[Work], error: Exception) -> None:
+        """One caller's work did not count; the transaction goes on without it, if it can."""
+        if self._is_passing(error):
+            raise error
+        job.fail(self._work_error(error))
+        sql.buffer.undo()
+        self._tip = None
+        if sql.lost:
+            raise TransactionLost
+
+    def _work_error(self, error: Exception) -> Exception:
+        rule = self._violates(error)
+        if rule is None:
+            return self._store_error(error)
+        if rule in MINTED:
+            return IdCollision(str(error))
+        return Damaged(f"{self.path}: the views do not fit the facts ({error})", "run `weft rebuild`")
+
+    def _start_over(self, sql: BufferedSql) -> None:
+        self._forget()
+        sql.buffer.forget()
+        self._begin_again(sql)
+
+    def _forget(self) -> None:
+        """Nothing that is held in memory of the log's end is true any longer."""
+        self._tail.forget()
+        self._tip = None
+
+    # --- large contents -----------------------------------------------------------------------------------------
+
+    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+        """The caller's chunks are gathered before the writers' lock is taken: they may take their time."""
+        with SpooledTemporaryFile(SPOOL_BYTES, dir=self._spool_folder()) as spool:
+            size = 0
+            for chunk in chunks:
+                size += len(chunk)
+                if size > MAX_CONTENT_BYTES:
+                    raise ContentTooLarge(MAX_CONTENT_BYTES)
+                self._spool(spool, chunk)
+            return self.write(partial(_put_spooled, spool, scope), size)
+
+    def _spool(self, spool: IO[bytes], chunk: bytes) -> None:
+        try:
+            spool.write(chunk)
+            spool.flush()
+        except OSError as error:
+            with suppress(OSError):
+                spool.close()  # or closing it would try, and fail, to write the rest once more
+            raise StoreFailed(f"{self.path}: no room for a large content ({error})") from error
+
+    # --- lookup views -------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Fill the lookup views in transactions of their own, so that writers get their turn in between."""
+        while not self.read_only and self.write(self._advance_lookups):
+            pass
+
+    def _advance_lookups(self, txn: WriteTxn) -> bool:
+        more = LookupView(txn.sql).advance()
+        self._tail.forget()
+        self._tail.refresh(txn.facts)
+        return more
+
+    def _fill_lookups(self) -> None:
+        """Between appends, by one caller while others go on. What was acknowledged is durable, so a failure here is
+        nobody's: lookups then scan, and `verify` names what is wrong."""
+        if not self._filling.acquire(blocking=False):
+            return
+        try:
+            self.catch_up()
+        except StoreError:
+            self._lookups_fill = False
+        finally:
+            self._filling.release()
+
+    # --- beginning and end --------------------------------------------------------------------------------------
+
+    def _mint(self) -> str:
+        return UlidSource(self._clock.now_ms, self._random_bytes).mint()
+
+    def _introduce(self, sql: Sql) -> None:
+        """A new ledger gets its replica id and its import secret."""
+        for key, value in (("replica", self._mint()), ("import_secret", self._random_bytes(32).hex())):
+            sql.run("INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", (key, value))
+
+    def _rest(self, fill: bool = False) -> bool:
+        """Let what is under way end, and take no more. False where there is nothing left to close."""
+        if self._closed or os.getpid() != self._pid:
+            return False
+        if fill and not self.read_only and len(self._tail.by_digest) > CLOSE_LAG and self._lookups_fill:
+            self._fill_lookups()
+        self._closed = True
+        self._jobs.rest()
+        return True
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed", "open it again")
+        if os.getpid() != self._pid:
+            raise Unsupported("this ledger was opened in another process", "open it again after the fork")
+
+
+MINTED = ("turn.id", "session.id", "program.id")
+"""Columns whose values Weft makes up: another row with the same one is a collision of random numbers."""

@@ -1,0 +1,168 @@
+"""SQLite and PostgreSQL hold the same ledger: the same rows, the same answers, the same facts.
+
+Whatever the state machine does is done to a ledger on each engine, with the same clock and the same randomness; every
+answer is compared, and in the end every row. WEFT_PROVE=1 makes 100,000 steps.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from tests.conftest import PROVING
+from tests.ledger.conftest import NOON
+from tests.ledger.histories import exported, grow, problems, select
+from tests.ledger.imported import rich_import
+from tests.ledger.test_sql_surface import Story
+from tests.ledger.test_state_machine import FIRST_SEED, TTL_MS, LedgerMachine, counted, run_steps
+from tests.ledger.twins import TwinClock, assert_same_everywhere, carried, open_twins
+from tests.postgres import shared_server
+from weft.ledger.ledger import Ledger
+from weft.store.postgres.address import parse_address
+
+SHARDS = 40 if PROVING else 1
+STEPS = (100_000 if PROVING else 80) // SHARDS
+EXAMPLES = 10 if PROVING else 3
+ODD = [
+    "nul \0 and \ud800",
+    "quote \" ' \\ / \b\f\n\r\t \x1f \x7f",
+    "Zoë, 東京, 🧵",
+    "",
+    "€" * 500_000,
+    '{"a": [1, null]}',
+]
+
+
+@pytest.fixture
+def address() -> str:
+    return shared_server().address()
+
+
+@pytest.fixture
+def twins(path: Path, address: str) -> Ledger:
+    return open_twins(path, address, TwinClock(NOON), "twins")
+
+
+def columns(address: str) -> dict[str, list[str]]:
+    named = parse_address(address)
+    with psycopg.connect(named.conninfo) as connection:
+        found = connection.execute(
+            "SELECT c.table_name, c.column_name FROM information_schema.columns c JOIN information_schema.views v"
+            " USING (table_schema, table_name) WHERE c.table_schema = %s ORDER BY c.table_name, c.ordinal_position",
+            (named.ledger,),
+        ).fetchall()
+    views: dict[str, list[str]] = {}
+    for view, column in found:
+        views.setdefault(view, []).append(column)
+    return views
+
+
+def test_the_readable_tables_have_the_same_names_and_columns(twins: Ledger, path: Path, address: str) -> None:
+    views = [row["name"] for row in select(path, "SELECT name FROM sqlite_schema WHERE type = 'view'")]
+    told = {
+        view: [row["name"] for row in select(path, f"SELECT name FROM pragma_table_info('{view}')")] for view in views
+    }
+    assert columns(address) == told
+    twins.close()
+
+
+def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None:
+    clock = TwinClock(NOON)
+    with open_twins(path, address, clock, "story") as twins:
+        Story(twins, clock)
+        rich_import(twins)
+        for text in ODD:
+            parts = [
+                {"type": "text", "text": text},
+                {"type": "tool_use", "id": text, "name": "t", "input": {"x": text}},
+            ]
+            twins.record_turn(session="odd", query=text, response={"content": parts}, model="my model")
+        twins.catch_up()
+        assert problems(twins) == []
+    assert_same_everywhere(path, address)
+
+
+@settings(max_examples=200 if PROVING else 8)
+@given(texts=st.lists(st.text(st.characters(exclude_categories=[])), min_size=8, max_size=8))
+def test_any_text_is_the_same_in_every_row(texts: list[str]) -> None:
+    address = shared_server().address()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        with open_twins(path, address, TwinClock(NOON), "texts") as twins:
+            for one, other in zip(texts[::2], texts[1::2], strict=True):
+                call = {"name": one or "t", "id": other, "arguments": {one: other}, "result": [one]}
+                twins.record_turn(session="main", query=one, response=f"```{other}\n{one}\n```", tool_calls=[call])
+            twins.catch_up()
+        assert_same_everywhere(path, address)
+
+
+def test_facts_travel_from_one_engine_to_the_other(twins: Ledger, address: str) -> None:
+    grow(twins, "main", "a", "b", "c")
+    facts = exported(twins)
+    twins.close()
+    with weft.open(shared_server().address()) as there, weft.open(":memory:") as here:
+        assert carried(facts, there) == carried(facts, here)
+        assert problems(there) == []
+
+
+def test_a_backup_of_a_postgresql_ledger_has_every_row_and_goes_on(twins: Ledger, tmp_path: Path, path: Path) -> None:
+    Story(twins, twins._clock)  # type: ignore[arg-type]
+    before = exported(twins)
+    twins.other.backup(tmp_path / "copy.db")  # type: ignore[attr-defined]
+    twins.close()
+    with weft.open(tmp_path / "copy.db", read_only=True) as copy:
+        assert exported(copy) == before
+        assert problems(copy) == []
+    for table in ("log", "content", "turn", "message", "tool_call", "session", "history", "codeblock"):
+        assert select(tmp_path / "copy.db", f"SELECT * FROM {table}") == select(path, f"SELECT * FROM {table}")
+    with weft.open(tmp_path / "copy.db") as copy:
+        grow(copy, "main", "goes on")
+        assert problems(copy) == []
+        assert copy.replica != twins.replica
+
+
+def test_psql_reads_the_tables(twins: Ledger, address: str) -> None:
+    (turn,) = grow(twins, "main", "hello")
+    twins.close()
+    name = parse_address(address).ledger
+    said = shared_server().psql("-At", "-c", f"SELECT s.label, s.thread_id, t.status FROM {name}.sessions s"
+                                f" JOIN {name}.turns t ON t.id = s.thread_id")  # fmt: skip
+    assert said.strip() == f"main|{turn}|completed"
+
+
+class EnginesMachine(LedgerMachine):
+    """The same machine, on a ledger of each engine."""
+
+    def make_clock(self) -> TwinClock:
+        self.address, self.opened, self.twin_clock = shared_server().address(), 0, TwinClock(NOON)
+        return self.twin_clock
+
+    def _open(self) -> Ledger:
+        self.opened += 1
+        ledger = open_twins(self.path, self.address, self.twin_clock, self.opened, lease_ttl=TTL_MS / 1000)
+        self.stack.callback(ledger.close)
+        return ledger
+
+    def teardown(self) -> None:
+        if hasattr(self, "stack"):
+            for ledger in self.ledgers:
+                ledger.catch_up()
+            assert_same_everywhere(self.path, self.address)
+        super().teardown()
+
+
+@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(
+    shard: int, record_property: Callable[[str, object], None]
+) -> None:
+    first = FIRST_SEED + 1000 * shard
+    steps, last = run_steps(STEPS, first, EnginesMachine, EXAMPLES)
+    record_property("measured", f"{steps:,} steps with seeds {first} to {last}")
+    assert steps >= STEPS
+    assert counted["steps"] == steps

