@@ -355,6 +355,15 @@ class PostgresStore(SqlStore):
         with scratch(scratch_schema()) as sql:
             yield sql
 
+    def disk_bytes(self) -> int:
+        with self._snapshot() as sql:
+            found = sql.one(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r'"
+                " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?)",
+                (self.address.ledger,),
+            )
+        return int(found[0]) if found else 0
+
     def check_integrity(self) -> list[str]:
         with self._snapshot() as sql:
             return find_damage(sql, self.address)
