@@ -51,6 +51,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(server: Server, 
     dice, address, heard = chance("postmaster"), server.address(), list[Any]()
     weft.open(address).close()
     writers = [Process(write_whatever_happens, address, f"writer {k}") for k in range(WRITERS)]
+    assert [writer.hear() for writer in writers] == ["open"] * WRITERS
     for _ in range(CYCLES):
         heard += kill_and_start(server, writers, dice.randint(5, 40), dice.uniform(0, 0.01))
     for writer in writers:

@@ -49,6 +49,7 @@ def write_whatever_happens(say: Say, path: str, label: str) -> None:
     """Turn after turn, in a session of its own and in a shared one, also while the server is away: tells of each what
     its caller heard."""
     ledger = weft.open(path)
+    say("open")
     for k in count():
         session, text = ("shared", label)[k % 2], f"{label} {k}"
         try:
