@@ -58,6 +58,12 @@ def test_a_backup_is_a_file_that_opens_by_itself(shell: Shell, address: str, fol
     shell._monkeypatch.delenv("WEFT_LEDGER")
     assert shell.json("show", turn, "--ledger", str(folder / "copy.db"))["digest"] == digest
     assert shell("verify", "--ledger", str(folder / "copy.db")).code == 0
+    restored = shared_server().address()
+    assert shell("export-facts", "facts.jsonl", "--ledger", str(folder / "copy.db")).code == 0
+    assert shell("init", restored).code == 0
+    assert shell("import-facts", "facts.jsonl", "--ledger", restored).code == 0
+    assert shell.json("show", turn, "--ledger", restored)["digest"] == digest
+    assert shell("verify", "--ledger", restored).code == 0
 
 
 def test_a_server_that_is_not_there_says_what_to_do(shell: Shell) -> None:
