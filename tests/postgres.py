@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from pathlib import Path
 import psycopg
 
 NOBODY = "nobody"
+START_TRIES = 400
 SETTINGS = {
     "fsync": "on",
     "listen_addresses": "",
@@ -63,33 +65,48 @@ class Server:
         return f"postgresql://weft@/postgres?host={self.folder}&ledger={ledger or new_name()}"
 
     def psql(self, *arguments: str) -> str:
-        command = [str(self._home / "bin" / "psql"), "-X", "-h", str(self.folder), "-U", "weft", "postgres", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return self.run("psql", "-X", "-h", str(self.folder), "-U", "weft", "postgres", *arguments)
 
-    def start(self) -> None:
-        options = [f"--{name}={value}" for name, value in self._settings.items()]
-        log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen(
-            [self._home / "bin" / "postgres", "-D", self.data, "-k", self.folder, *options],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            user=self._user,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509
-            start_new_session=True,
-        )
-        log.close()
-        self._wait()
+    def run(self, program: str, *arguments: str, given: str = "") -> str:
+        """One of PostgreSQL's programs; returns what it writes."""
+        command = [str(self._home / "bin" / program), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, input=given).stdout
 
-    def _wait(self) -> None:
+    def start(self, **settings: str) -> None:
+        """What a killed postmaster left behind may take a moment to end, and keeps another from starting until then."""
+        for _ in range(START_TRIES):
+            self._launch({**self._settings, **settings})
+            if self._answers():
+                return
+            time.sleep(0.05)
+        raise RuntimeError((self.folder / "log").read_text())
+
+    def _launch(self, settings: dict[str, str]) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(self._home / "bin" / "postgres", "-D", self.data, "-k", self.folder),
+                    *(f"--{name}={value}" for name, value in settings.items()),
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                user=self._user,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509
+                start_new_session=True,
+            )
+
+    def _answers(self) -> bool:
+        """True once it takes connections, False when it has given up."""
         assert self._process is not None
         while self._process.poll() is None:
             try:
                 psycopg.connect(self.address().partition("&ledger")[0], connect_timeout=5).close()
             except psycopg.OperationalError:
+                time.sleep(0.01)
                 continue
-            return
-        raise RuntimeError((self.folder / "log").read_text())
+            return True
+        return False
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: connections are ended; SIGQUIT: at once, as a crash; SIGKILL: the postmaster alone is killed."""

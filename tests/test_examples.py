@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.postgres import shared_server
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MARKED = re.compile(r"^<!-- run -->\n+```python\n(.*?)^```$", re.M | re.S)
@@ -29,6 +31,9 @@ WITH_EXAMPLES = [page for page in PAGES if page.exists() and examples(page)]
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
+    if "postgresql://" in page.read_text():
+        monkeypatch.setenv("PGHOST", str(shared_server().folder))
+        monkeypatch.setenv("PGUSER", "weft")
     for line, code in examples(page):
         exec(compile("\n" * line + code, str(page), "exec"), names)
 

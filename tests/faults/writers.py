@@ -10,6 +10,7 @@ from multiprocessing.synchronize import Barrier
 import weft
 from tests.faults.processes import Say
 from tests.faults.scenarios import USAGE, Ack, a_call, ack
+from weft.kernel.errors import OutcomeUnknown, StoreFailed
 from weft.ledger.ledger import Ledger
 
 FORK = "fork of "
@@ -44,13 +45,33 @@ def _append(ledger: Ledger, dice: random.Random, label: str, text: str) -> Ack:
         return ack(turn.finish())
 
 
-def write_so_often(say: Say, path: str, label: str, name: str, times: int, start: Barrier) -> None:
-    """So many turns in one session, as fast as they go; tells the acknowledgements and the longest wait."""
+def write_whatever_happens(say: Say, path: str, label: str) -> None:
+    """Turn after turn, in a session of its own and in a shared one, also while the server is away: tells of each what
+    its caller heard."""
+    ledger = weft.open(path)
+    say("open")
+    for k in count():
+        session, text = ("shared", label)[k % 2], f"{label} {k}"
+        try:
+            say((session, text, ack(ledger.record_turn(session=session, query=text, response="yes"))))
+        except OutcomeUnknown:
+            say((session, text, None))
+        except StoreFailed:
+            say((session, text, "refused"))
+
+
+def write_many(say: Say, path: str, labels: list[str], name: str, times: int, start: Barrier) -> None:
+    """So many turns, by turns in these sessions; tells the acknowledgements and the longest wait."""
     with weft.open(path) as ledger:
         start.wait()
         acks, longest = [], 0.0
         for k in range(times):
-            began = time.monotonic()
+            began, label = time.monotonic(), labels[k % len(labels)]
             acks.append(ack(ledger.record_turn(session=label, query=f"{name} {k}", response="yes")))
             longest = max(longest, time.monotonic() - began)
     say((acks, longest))
+
+
+def write_so_often(say: Say, path: str, label: str, name: str, times: int, start: Barrier) -> None:
+    """The same, in one session."""
+    write_many(say, path, [label], name, times, start)

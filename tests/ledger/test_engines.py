@@ -7,6 +7,7 @@ answer is compared, and in the end every row. WEFT_PROVE=1 makes 100,000 steps.
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -48,6 +49,20 @@ def twins(path: Path, address: str) -> Ledger:
     return open_twins(path, address, TwinClock(NOON), "twins")
 
 
+def parts_of(text: str) -> list[dict[str, Any]]:
+    """One of each kind, with every field that a part can have."""
+    return [
+        {"type": "text", "text": text},
+        {"type": "reasoning", "text": text},
+        {"type": "image_url", "url": text, "detail": "my detail"},
+        {"type": "image_url", "url": text},
+        {"type": "tool_use", "id": text, "name": "my tool", "input": {"x": text}},
+        {"type": "tool_result", "tool_call_id": text, "output": text, "is_error": True},
+        {"type": "tool_result", "tool_call_id": text, "output": [text], "is_error": False},
+        {"type": "tool_result", "tool_call_id": text, "output": None},
+    ]
+
+
 def columns(address: str) -> dict[str, list[str]]:
     named = parse_address(address)
     with psycopg.connect(named.conninfo) as connection:
@@ -77,11 +92,12 @@ def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None
         Story(twins, clock)
         rich_import(twins)
         for text in ODD:
-            parts = [
-                {"type": "text", "text": text},
-                {"type": "tool_use", "id": text, "name": "t", "input": {"x": text}},
-            ]
-            twins.record_turn(session="odd", query=text, response={"content": parts}, model="my model")
+            twins.record_turn(
+                session="odd", system=text, query={"content": parts_of(text), "context": text, "metadata": [text]},
+                response={"content": parts_of(text)}, model="my model", tools_available=["t", "my tool"],
+                tool_calls=[{"name": "my tool", "id": "c~1", "result": text}, {"name": "t", "id": "c~1"}],
+            )  # fmt: skip
+        twins.record_turn(session="odd", query="€" * 500_000)
         twins.catch_up()
         assert problems(twins) == []
     assert_same_everywhere(path, address)

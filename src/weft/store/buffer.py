@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -58,10 +59,15 @@ class Insert:
 
 
 class WriteBuffer:
-    """What one connection has yet to write. `execute` runs a statement on it; `waiting` names the tables with rows."""
+    """What one connection has yet to write. `execute` runs a statement on it, `together` is around several that nobody
+    needs the answers of; `waiting` names the tables with rows."""
 
-    def __init__(self, execute: Callable[[str, Sequence[Any]], object]) -> None:
-        self._execute = execute
+    def __init__(
+        self,
+        execute: Callable[[str, Sequence[Any]], object],
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._execute, self._together = execute, together
         self._done: Rows = {}
         self._own: Rows = {}
         self.waiting: dict[str, Insert] = {}
@@ -131,6 +137,11 @@ class WriteBuffer:
                 self._execute(statement, ())
 
     def _write(self, waiting: Rows) -> None:
+        with self._together():
+            self._write_all(waiting)
+        waiting.clear()
+
+    def _write_all(self, waiting: Rows) -> None:
         execute = self._execute
         for insert, rows in waiting.items():
             if len(rows) == 1:
@@ -139,7 +150,6 @@ class WriteBuffer:
             rows = insert.newest(rows)
             for start, size in chunks(len(rows)):
                 execute(insert.statement(size), [value for row in rows[start : start + size] for value in row])
-        waiting.clear()
 
 
 def chunks(total: int) -> Iterator[tuple[int, int]]:

@@ -99,6 +99,9 @@ class Store(Protocol):
     def scratch(self) -> AbstractContextManager[Sql]:
         """An empty database with the same tables, for computing views aside."""
 
+    def disk_bytes(self) -> int:
+        """How much room the ledger takes where it lies."""
+
     def check_integrity(self) -> list[str]:
         """What the engine itself finds wrong."""
 

@@ -77,6 +77,10 @@ class Keeping(Face):
         except OSError as error:
             raise path_error(path, error) from error
 
+    def disk_bytes(self) -> int:
+        """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
+        return self._store.disk_bytes()
+
     def stats(self) -> dict[str, Any]:
         with self._store.read() as txn:
             return stats.collect(txn, self.replica)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 
 DEFAULT_LEDGER = "weft"
+SHOWN = ("host", "port", "dbname", "user", "service")
+"""Options that lead to a database and are no secret."""
 MAX_NAME_BYTES = 63
 
 
@@ -49,8 +51,13 @@ def parse_address(text: str) -> Address:
         raise InvalidInput("the address names several ledgers", "give ledger= once")
     ledger = checked_name(names[0] if names else DEFAULT_LEDGER)
     others = [(key, value) for key, value in options if key != "ledger"]
-    conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(others, quote_via=quote), ""))
-    return Address(conninfo, ledger, _shown(parts.netloc, parts.path, others, ledger))
+    user, at, host = parts.netloc.rpartition("@")
+    kept = [(key, value) for key, value in others if key in SHOWN]
+    return Address(
+        conninfo=_joined(parts.netloc, parts.path, others),
+        ledger=ledger,
+        shown=_joined(user.split(":")[0] + at + host, parts.path, [*kept, ("ledger", ledger)]),
+    )
 
 
 def checked_name(name: str) -> str:
@@ -64,9 +71,6 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _shown(netloc: str, path: str, others: list[tuple[str, str]], ledger: str) -> str:
-    """The address without what is secret."""
-    user, at, host = netloc.rpartition("@")
-    kept = [(key, value) for key, value in others if key in ("host", "port", "dbname", "user", "service")]
-    query = urlencode([*kept, ("ledger", ledger)], quote_via=quote, safe="/")
-    return urlunsplit(("postgresql", user.split(":")[0] + at + host, path, query, ""))
+def _joined(netloc: str, path: str, options: list[tuple[str, str]]) -> str:
+    query = urlencode(options, quote_via=quote, safe="/")
+    return f"postgresql://{netloc}{path}{'?' if query else ''}{query}"

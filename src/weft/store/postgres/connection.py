@@ -106,7 +106,7 @@ class PostgresSql:
         self.connection = connection
         self._cursor = connection.cursor()
         self._cursors = 0
-        self.buffer = WriteBuffer(self._execute)
+        self.buffer = WriteBuffer(self._execute, connection.pipeline)
         self.add = self.buffer.add
 
     @property

@@ -38,9 +38,9 @@ _HINTS = {
 }
 
 
-def is_passing(error: BaseException) -> bool:
+def is_passing(error: BaseException | None) -> bool:
     """It says nothing about the work, only that the moment or the connection was wrong."""
-    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.errors.Error):
+    if not isinstance(error, psycopg.Error):
         return False
     code = error.sqlstate
     if code is None:

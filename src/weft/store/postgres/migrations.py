@@ -74,7 +74,7 @@ def migrate(sql: PostgresSql, address: Address, schema: Schema) -> None:
     if found == schema.number:
         return
     for (view,) in sql.all("SELECT viewname FROM pg_catalog.pg_views WHERE schemaname = ?", (address.ledger,)):
-        sql.script(f'DROP VIEW "{view}" CASCADE')
+        sql.script(f'DROP VIEW IF EXISTS "{view}" CASCADE')  # others go with it
     for step in schema.migrations:
         if step.number > found:
             sql.script(in_postgres(step.sql))

@@ -317,23 +317,45 @@ class PostgresStore(SqlStore):
             self._pool.append(sql)
 
     def changes(self, after: int, timeout: float) -> bool:
-        """Time is counted by what was waited for, so that it passes on any clock."""
-        if self._has_beyond(after):
-            return True
-        if timeout <= 0:
-            return False
-        left = timeout
-        with translated(self.path):
-            listener = self._persist(self._listeners.borrow, self._listeners.close)
-            try:
-                while not self._has_beyond(after):
-                    if left <= 0:
-                        return False
-                    some = min(left, LISTEN_SECONDS)
+        """Time is counted by what was waited for, so that it passes on any clock. While the server is away, whoever
+        waits goes on waiting."""
+        left, listener = timeout, None
+        try:
+            while not self._has_beyond(after, left):
+                if left <= 0:
+                    return False
+                some = min(left, LISTEN_SECONDS)
+                if listener is None or listener.broken:
+                    listener = self._listener()
+                    left -= 0 if listener else self._sleep(some)
+                else:
                     left -= 0 if self._heard(listener, some) else some
-                return True
-            finally:
+            return True
+        finally:
+            if listener is not None:
                 self._listeners.give_back(listener)
+
+    def _has_beyond(self, after: int, left: float) -> bool:
+        try:
+            with self.read() as txn:
+                return txn.facts.tip().n > after
+        except StoreFailed as error:
+            if left <= 0 or not is_passing(error.__cause__):
+                raise
+            return False
+
+    def _listener(self) -> PostgresSql | None:
+        """One that hears everything from now on; None where there is nobody to listen to."""
+        try:
+            return self._listeners.borrow()
+        except psycopg.Error as error:
+            if not is_passing(error):
+                raise store_error(error, self.path) from error
+            return None
+
+    def _sleep(self, seconds: float) -> float:
+        self._clock.sleep(seconds)
+        return seconds
 
     def _heard(self, listener: PostgresSql, seconds: float) -> bool:
         """A listener that dies is nobody's failure: whoever waits looks by itself."""
@@ -341,12 +363,7 @@ class PostgresStore(SqlStore):
             return self._listeners.wait(listener, seconds)
         except psycopg.Error:
             listener.close()
-            self._clock.sleep(seconds)
-            return False
-
-    def _has_beyond(self, after: int) -> bool:
-        with self.read() as txn:
-            return txn.facts.tip().n > after
+            return True
 
     # --- keeping ------------------------------------------------------------------------------------------------
 
@@ -354,6 +371,15 @@ class PostgresStore(SqlStore):
     def scratch(self) -> Iterator[Sql]:
         with scratch(scratch_schema()) as sql:
             yield sql
+
+    def disk_bytes(self) -> int:
+        with self._snapshot() as sql:
+            found = sql.one(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class WHERE relkind = 'r'"
+                " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?)",
+                (self.address.ledger,),
+            )
+        return int(found[0]) if found else 0
 
     def check_integrity(self) -> list[str]:
         with self._snapshot() as sql:

@@ -111,6 +111,10 @@ class _SqliteBase(SqlStore):
                 return False
             self._clock.sleep(POLL_SECONDS)
 
+    def disk_bytes(self) -> int:
+        files = (Path(self.path), Path(f"{self.path}-wal"))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
     def check_integrity(self) -> list[str]:
         with translated(self.path), self.read() as txn:
             found = txn.sql.all("PRAGMA integrity_check")

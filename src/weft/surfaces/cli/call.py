@@ -43,6 +43,10 @@ class Call:
     def writing(self) -> Ledger:
         return self._open(find_ledger(self.ledger), create=False)
 
+    def looking(self, path: str) -> Ledger:
+        """A ledger that is there already, only to be looked at."""
+        return self._open(path, create=False, read_only=True)
+
     def making(self, path: str) -> Ledger:
         return self._open(path, create=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import LedgerMissing, Unsupported
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import FOLDER, named_ledger, place_for, user_ledger
@@ -20,19 +20,38 @@ def command(call: Call, path: str | None, user: bool) -> None:
     """Make a ledger in a folder, or as a file.
 
     In the folder PATH (this one if none is given) the ledger is .weft/ledger.db; a PATH that ends in .db is the file
-    itself. A ledger that is already there is left as it is.
+    itself, and postgresql://user@host/database?ledger=NAME a schema of a database. A ledger that is already there is
+    left as it is.
     """
     if path and user:
         raise click.UsageError("PATH and --user exclude each other")
-    place = _place(named_ledger(call.ledger), path, user)
+    named = path if path and "://" in path else named_ledger(call.ledger)
+    if not user and named is not None and "://" in named and path in (None, named):
+        return _make_there(call, named)
+    place = _place(named, path, user)
     is_new = not place.exists()
     if is_new:
         place.parent.mkdir(parents=True, exist_ok=True)
         _hide_from_git(place.parent)
-    with call.making(str(place)) as ledger:
-        answer = {"path": str(place), "created": is_new, "replica": ledger.replica}
+    _answer(call, str(place), is_new)
+
+
+def _make_there(call: Call, address: str) -> None:
+    """In a database: it is new if it cannot be opened without being made."""
+    try:
+        call.looking(address).close()
+    except LedgerMissing:
+        _answer(call, address, True)
+    else:
+        _answer(call, address, False)
+
+
+def _answer(call: Call, place: str, is_new: bool) -> None:
+    with call.making(place) as ledger:
+        shown = ledger.path if "://" in place else place
+        answer = {"path": shown, "created": is_new, "replica": ledger.replica}
     said = "made a ledger at " if is_new else "there is a ledger already at "
-    call.answer(answer, [said, Span(str(place), "heading")])
+    call.answer(answer, [said, Span(shown, "heading")])
     if is_new:
         call.note('record a turn with `weft record --query "…" --response "…"`, then look at it with `weft log`')
 
@@ -42,7 +61,7 @@ def _place(named: str | None, path: str | None, user: bool) -> Path:
         return user_ledger()
     if path is not None or named is None:
         return place_for(path or ".").absolute()
-    if "://" in named or named == ":memory:":
+    if named == ":memory:":
         raise Unsupported(f"{named} is no place for a file", "give the path of a folder, or of a file ending in .db")
     return Path(named).absolute()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -32,7 +31,7 @@ def command(call: Call, story: bool, since: str | None, until: str | None, full:
         if story:
             _tell(call, ledger, since, until, full)
             return
-        found = {"path": ledger.path, "file_bytes": _size(ledger.path), **ledger.stats()}
+        found = {"path": ledger.path, "file_bytes": ledger.disk_bytes(), **ledger.stats()}
     if call.json:
         call.document(found)
     else:
@@ -51,11 +50,6 @@ def _tell(call: Call, ledger: Ledger, since: str | None, until: str | None, full
         call.screen.page(story_lines(report, call.screen.columns, full))
     else:
         call.note(f"nothing was recorded since {since or LATELY}; --since goes further back")
-
-
-def _size(path: str) -> int:
-    files = (Path(path), Path(f"{path}-wal"))
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _text(value: object) -> str:
