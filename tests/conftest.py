@@ -5,6 +5,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.faults.results import Counted, table
+from tests.faults.sizes import SEED
+
 PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 
 settings.register_profile(
@@ -28,12 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the fault tests counted, as rows for the table of results in docs/faults.md."""
+    """What the fault tests counted, as the table that docs/proofs.md keeps."""
     if not PROVING:
         return
-    terminalreporter.section("measured by the fault tests")
-    for report in sorted(terminalreporter.getreports("passed"), key=lambda report: report.nodeid):
-        for name, value in report.user_properties:
-            if name == "measured":
-                test = report.nodeid.rpartition("::")[2]
-                terminalreporter.write_line(f"| `{test}` | {value} | {report.duration:.0f} s |")
+    terminalreporter.section(f"counted by the fault tests, seed {SEED}")
+    counted = [
+        Counted(report.nodeid.rpartition("::")[2], str(value), report.duration)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "measured"
+    ]
+    for line in table(counted):
+        terminalreporter.write_line(line)

@@ -8,9 +8,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 import weft
 from tests.faults.scenarios import Ack
+from tests.ledger.invariants import BROKEN
 from weft.ledger.ledger import Ledger
+from weft.ledger.listing import Wanted
 
 Kinds = tuple[str, ...]
 Answers = Mapping[str, Any]
@@ -43,16 +47,27 @@ def kinds_after(ledger: Ledger, n: int) -> Kinds:
 
 
 def answers(ledger: Ledger) -> Answers:
-    """Everything that a reader can be told: the facts, the turns and sessions, the messages of every thread."""
-    turns = ledger.log()
+    """Everything that a reader can be told."""
+    turns, sessions = ledger.log(), ledger.sessions(every=True)
     return {
         "facts": facts_of(ledger),
+        "feed": list(ledger.changes()),
         "turns": turns,
-        "sessions": ledger.sessions(every=True),
         "messages": {turn.id: list(ledger.thread(turn.id).messages) for turn in ledger.heads()},
         "calls": {turn.id: ledger.tool_calls(turn.id) for turn in turns},
         "events": {turn.id: ledger.events(turn.id) for turn in turns},
-        "feed": list(ledger.changes()),
+        "contexts": {turn.id: ledger.context(turn.id) for turn in turns},
+        "code": [ledger.codeblocks(message.id) for turn in turns for message in ledger.messages(turn.id)],
+        "children": {turn.id: ledger.children(turn.id) for turn in turns},
+        "containing": {turn.id: ledger.sessions_containing(turn.id) for turn in turns},
+        "sessions": sessions,
+        "reflogs": {session.id: ledger.reflog(session.id) for session in sessions},
+        "listing": ledger.listing().sessions(Wanted(every=True, subagents=True)),
+        "usage": [ledger.usage(by) for by in ("session", "model", "month")],
+        "abandoned": ledger.abandoned_usage(),
+        "work": ledger.work(),
+        "files": ledger.files("file.py"),
+        "stats": ledger.stats(),
     }
 
 
@@ -63,6 +78,16 @@ def assert_kept(ledger: Ledger, promised: Iterable[Ack]) -> None:
         assert list(ledger.verify(facts=False, views=False, receipt=ack.receipt)) == []
 
 
+def assert_unbroken(path: Path) -> None:
+    """The invariants of the agents ledger schema, asked in SQL as anybody might."""
+    shell = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
+    try:
+        for invariant, query in BROKEN.items():
+            assert shell.execute(query).fetchall() == [], invariant
+    finally:
+        shell.close()
+
+
 def assert_sound(path: Path, promised: Iterable[Ack] = ()) -> None:
     """Nothing acknowledged is lost, nothing is wrong, and the next append works."""
     with weft.open(path) as ledger:
@@ -70,3 +95,4 @@ def assert_sound(path: Path, promised: Iterable[Ack] = ()) -> None:
         assert_kept(ledger, promised)
         made = ledger.record_turn(session="main", query="still there?", response="yes")
         assert_kept(ledger, [Ack(made.id, made.digest, made.receipt)])
+        assert_unbroken(path)

@@ -114,9 +114,9 @@ def die_at_a_statement(say: Say, path: str, name: str, k: int) -> None:
         say(made)
 
 
-def die_at_a_write(say: Say, path: str, name: str, k: int, torn: bool) -> None:
-    """As `act`, killed before the k-th write, sync, truncation or deletion, or in the middle of it."""
-    tripwire = Tripwire(k, torn=torn)
+def die_in_a_write(say: Say, path: str, name: str, k: int) -> None:
+    """As `act`, killed in the middle of the k-th write, or before it if it is a sync, truncation or deletion."""
+    tripwire = Tripwire(k, torn=True)
     vfs = watch_disk(tripwire)
     ledger = weft.open(path)
     tripwire.armed = True
@@ -148,9 +148,9 @@ def die_in_a_shared_commit(say: Say, path: str, k: int) -> None:
     tripwire.armed = False
 
 
-def die_while_closing(say: Say, path: str, k: int, torn: bool) -> None:
-    """Append, then close, which copies the write-ahead log into the database; killed at its k-th write."""
-    tripwire = Tripwire(k, torn=torn)
+def die_while_closing(say: Say, path: str, k: int) -> None:
+    """Append, then close, which copies the write-ahead log into the database; killed in its k-th write."""
+    tripwire = Tripwire(k, torn=True)
     vfs = watch_disk(tripwire)
     ledger = weft.open(path)
     for made in whole_turn(ledger, k):

@@ -1,13 +1,19 @@
 """Sixteen processes append at once: nothing is lost, doubled or forked by accident, and nobody waits long."""
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import weft
-from tests.faults.checks import assert_kept
-from tests.faults.processes import Process, barrier
-from tests.faults.scenarios import Ack
+from tests.faults.checks import assert_kept, assert_sound, facts_of
+from tests.faults.processes import KILLED, Process, Say, barrier
+from tests.faults.scenarios import Ack, ack, make_ledger, whole_turn
 from tests.faults.sizes import PROVING, Record, sized
+from tests.faults.tripwires import WatchedVfs
 from tests.faults.writers import write_so_often
+from weft.kernel.errors import HeadMoved
 from weft.ledger.ledger import Ledger
 
 WRITERS = 16
@@ -57,3 +63,65 @@ def test_sixteen_writers_of_sixteen_sessions_make_sixteen_lines(tmp_path: Path, 
         assert list(ledger.verify()) == []
     record_property("measured", f"{WRITERS} x {TURNS} turns, longest wait {longest:.3f} s")
     assert longest <= LONGEST_WAIT or not PROVING
+
+
+def test_the_same_turn_sent_ten_times_for_one_place_is_recorded_once(tmp_path: Path) -> None:
+    """Whoever names the head that a turn shall follow may send it again and again."""
+    with make_ledger(tmp_path / "ledger.db") as ledger:
+        before = ledger.session("main").head
+
+        def send(text: str) -> str | None:
+            try:
+                return ledger.record_turn(session="main", query=text, expected=before).id
+            except HeadMoved as moved:
+                return None if moved.actual == ledger.session("main").head else "somewhere else"
+
+        with ThreadPoolExecutor(10) as pool:
+            sent = list(pool.map(send, ["the same"] * 10))
+        made = [turn for turn in sent if turn is not None]
+        assert made == [ledger.session("main").head]
+        assert [send("the same"), send("something else")] == [None, None]
+        assert ledger.stats()["turns"] == 3
+        assert list(ledger.verify()) == []
+
+
+def test_the_same_facts_sent_ten_times_at_once_are_there_once(tmp_path: Path) -> None:
+    with make_ledger(tmp_path / "origin.db") as origin:
+        sent, head = b"\n".join(facts_of(origin)), origin.session("main").head
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        with ThreadPoolExecutor(10) as pool:
+            list(pool.map(lambda _: ledger.import_facts(BytesIO(sent)), range(10)))
+        assert sorted(facts_of(ledger)) == sorted(sent.splitlines())
+        assert [turn.id for turn in ledger.heads()] == [head]
+        assert list(ledger.verify()) == []
+
+
+def stop_inside_a_commit(say: Say, path: str) -> None:
+    """Stops for good where its commit should reach the disk: it holds the writers' lock."""
+    vfs = WatchedVfs(
+        "stopping", lambda operation, file, half: _stop(say) if operation == "sync" else None, default=True
+    )
+    with weft.open(path) as ledger:
+        list(whole_turn(ledger, 1))
+    vfs.unregister()
+
+
+def _stop(say: Say) -> None:
+    say("inside")
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_writer_killed_while_it_holds_the_lock_keeps_others_waiting_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with make_ledger(path) as ledger:
+        stuck = Process(stop_inside_a_commit, str(path))
+        assert stuck.hear() == "inside"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ledger.record_turn, session="main", query="waiting")
+            assert [ledger.thread("main").depth for _ in range(20)] == [2] * 20
+            assert not waiting.done()
+            stuck.kill()
+            made = waiting.result()
+        assert stuck.end() == KILLED
+        assert ledger.thread("main").depth == 3
+    assert_sound(path, [ack(made)])

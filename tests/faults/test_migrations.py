@@ -1,5 +1,6 @@
 """Schema steps go forward only, behind a backup, whatever interrupts them; what a program does not know it leaves."""
 
+import resource
 from hashlib import sha256
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 import weft
 from tests.faults import scenarios
 from tests.faults.checks import assert_sound, copy_ledger
-from tests.faults.processes import KILLED, Process, barrier, run
+from tests.faults.processes import KILLED, Process, Say, barrier, run, run_well
 from tests.faults.schemas import die_while_migrating, leave_newer_unclosed, newer_schema, open_newer
 from tests.faults.sizes import Record, sized
-from weft.kernel.errors import LedgerTooNew, NotALedger
+from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
 from weft.store.facts import FactReader
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.migrations import shipped_schema
@@ -20,6 +21,7 @@ from weft.store.testing import append, ask, feed
 
 STRIDE = sized(test=4, prove=1)
 SHIPPED = shipped_schema().number
+ROOMS = (0, 4_096, 50_000, 240_000)  # bytes that a file may have: too few for the backup, or for the log
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,22 @@ def test_an_upgrade_killed_at_any_point_is_finished_by_the_next_open(
         assert facts_in(backup_of(path)) == facts
     assert code == 0
     record_property("measured", f"{kills} kills")
+
+
+def upgrade_without_room(say: Say, path: str) -> None:
+    for room in ROOMS:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        try:
+            SqliteStore(path, schema=newer_schema()).close()
+        except StoreFailed:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            say(facts_in(Path(path)))
+
+
+def test_an_upgrade_that_finds_no_room_leaves_the_older_schema_and_is_made_once_there_is_some(path: Path) -> None:
+    facts = facts_in(path)
+    assert run_well(upgrade_without_room, str(path)) == [facts] * len(ROOMS)
+    assert_upgraded(path, facts)
 
 
 def test_two_programs_that_upgrade_at_once_both_open_and_upgrade_once(path: Path) -> None:

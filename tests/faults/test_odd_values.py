@@ -1,6 +1,8 @@
 """Whatever is recorded comes back as it was, also from an export in another ledger; what cannot be kept is refused."""
 
 import math
+import resource
+import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +23,8 @@ from weft.ledger.ledger import Ledger
 MEGABYTES = sized(test=8, prove=100)
 DEPTH = sized(test=2_000, prove=100_000)
 CHILDREN = sized(test=300, prove=10_000)
+KEYS = sized(test=20_000, prove=1_000_000)
+TURNS = sized(test=1_000, prove=1_000_000)
 
 TEXTS = {
     "empty": "",
@@ -173,8 +177,18 @@ def endless() -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, nested(100_000), {1: 2}, {"a": b"bytes"}, {"a": {1, 2}}, endless(), {"a": object()}, 10**5000],
-    ids=["nan", "infinity", "depth bomb", "key", "bytes", "set", "endless", "object", "5,000 digits"],
+    [
+        math.nan,
+        math.inf,
+        nested(100_000),
+        {1: 2},
+        {"a": b"bytes"},
+        {"a": {1, 2}},
+        endless(),
+        {"a": object()},
+        10**400_000,
+    ],
+    ids=["nan", "infinity", "depth bomb", "key", "bytes", "set", "endless", "object", "400,000 digits"],
 )
 def test_a_value_that_json_has_no_form_for_is_refused_with_its_place(value: Any) -> None:
     with weft.open(":memory:") as ledger:
@@ -202,6 +216,15 @@ def test_json_at_the_edge_of_what_can_be_kept_comes_back() -> None:
             (call,) = ledger.tool_calls(turn.id)
             assert repr(call.result) == repr(value)
         assert_same_elsewhere(ledger)
+
+
+def test_json_with_very_many_keys_comes_back() -> None:
+    value = {f"key {k}": k for k in range(KEYS)}
+    with weft.open(":memory:") as ledger:
+        turn = ledger.record_turn(session="main", tool_calls=[{"name": "t", "arguments": value, "result": value}])
+        (call,) = ledger.tool_calls(turn.id)
+        assert call.arguments == call.result == value
+        assert list(ledger.verify()) == []
 
 
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000])
@@ -286,6 +309,33 @@ def test_a_deep_thread_reads_verifies_and_travels(tmp_path: Path, record_propert
             assert copy.thread("main").digest == thread.digest
             assert list(copy.verify()) == []
     record_property("measured", f"{DEPTH} turns deep")
+
+
+def pace(ledger: Ledger, tenth: int) -> float:
+    """A tenth of a very long session; returns the milliseconds of CPU that a turn took."""
+    times = TURNS // 10
+    started = time.process_time()
+    for k in range(tenth * times, (tenth + 1) * times):
+        ledger.record_turn(session="main", query=f"{k}")
+    return (time.process_time() - started) / times * 1000
+
+
+def test_a_very_long_session_goes_on_as_it_began(tmp_path: Path, record_property: Record) -> None:
+    """Nothing of a session is held in memory, and neither its head nor its middle is far away."""
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        paces = [pace(ledger, tenth) for tenth in range(10)]
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        last = ledger.session("main").head
+        assert ledger.thread("main").depth == ledger.stats()["turns"] == TURNS
+        assert ledger.messages(f"main~{TURNS - 1}")[0].text == "0"
+        ledger.fork(f"main~{TURNS // 2}", label="middle")
+        made = ledger.record_turn(session="middle", query="from the middle")
+        assert ledger.messages(str(made.parent_id))[0].text == f"{TURNS - 1 - TURNS // 2}"
+        assert [turn.id for turn in ledger.log(2)] == [made.id, last]
+        assert len(ledger.reflog("main", limit=10)) == 10
+        assert list(ledger.verify()) == []
+    told = f"{TURNS} turns, {paces[0]:.2f} ms CPU a turn in the first tenth, {paces[-1]:.2f} in the last, {held} MB"
+    record_property("measured", told)
 
 
 def test_many_children_of_one_turn_are_all_there(tmp_path: Path, record_property: Record) -> None:

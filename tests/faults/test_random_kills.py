@@ -1,4 +1,4 @@
-"""Four writers, killed together at random moments, again and again: what was acknowledged stays."""
+"""Writers killed at random moments, alone or four together, again and again: what was acknowledged stays."""
 
 import random
 import time
@@ -9,23 +9,27 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.faults.checks import assert_kept
+from tests.faults.checks import assert_kept, assert_unbroken
+from tests.faults.power import put_image
 from tests.faults.processes import KILLED, Process
 from tests.faults.scenarios import Ack
-from tests.faults.sizes import SEED, Record, chance, sized
+from tests.faults.sizes import Record, chance, sized
 from tests.faults.writers import FORK, write_for_ever
 from weft.ledger.ledger import Ledger
 
 RUNS = sized(test=1, prove=4)
 CYCLES = sized(test=5, prove=50)
+LONE_RUNS = sized(test=1, prove=20)
+LONE_CYCLES = sized(test=12, prove=250)
+LONE_LEDGER = 10  # so many cycles on one ledger, which is then verified as a whole
 WRITERS = 4
 VIEWS_EVERY = 5
 
 
-def write_and_be_killed(path: Path, dice: random.Random) -> list[Ack]:
+def write_and_be_killed(path: Path, dice: random.Random, together: int, most: int) -> list[Ack]:
     """Start the writers, kill them all after some acknowledgements, and return everything they were told."""
-    writers = [Process(write_for_ever, str(path), f"writer {k}", str(dice.random())) for k in range(WRITERS)]
-    enough, acks = dice.randint(1, 80), list[Ack]()
+    writers = [Process(write_for_ever, str(path), f"writer {k}", str(dice.random())) for k in range(together)]
+    enough, acks = dice.randint(1, most), list[Ack]()
     while len(acks) < enough:
         ready = wait([writer.heard for writer in writers])
         acks += [writer.hear() for writer in writers if writer.heard in ready]
@@ -49,12 +53,12 @@ def assert_no_accidental_fork(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("run", range(RUNS))
 def test_nothing_acknowledged_is_lost_when_all_writers_are_killed(
-    tmp_path: Path, run: int, record_property: Record
+    quick_path: Path, run: int, record_property: Record
 ) -> None:
-    path, dice = tmp_path / "ledger.db", chance("kills", run)
+    path, dice = quick_path / "ledger.db", chance("kills", run)
     acks: list[Ack] = []
     for cycle in range(CYCLES):
-        fresh = write_and_be_killed(path, dice)
+        fresh = write_and_be_killed(path, dice, WRITERS, 80)
         acks += fresh
         with weft.open(path) as ledger:
             assert_kept(ledger, fresh)
@@ -64,4 +68,27 @@ def test_nothing_acknowledged_is_lost_when_all_writers_are_killed(
         assert_no_accidental_fork(ledger)
         assert list(ledger.verify()) == []
     assert len({ack.turn for ack in acks}) == len(acks)
-    record_property("measured", f"{CYCLES} cycles, {len(acks)} acknowledged turns, seed {SEED}")
+    record_property("measured", f"{CYCLES} cycles, {len(acks)} acknowledged turns")
+
+
+@pytest.mark.parametrize("run", range(LONE_RUNS))
+def test_nothing_acknowledged_is_lost_when_a_lone_writer_is_killed(
+    quick_path: Path, run: int, record_property: Record
+) -> None:
+    path, dice = quick_path / "ledger.db", chance("lone kills", run)
+    acks: list[Ack] = []
+    told = 0
+    for cycle in range(LONE_CYCLES):
+        if cycle % LONE_LEDGER == 0:
+            put_image({}, path)
+            acks = []
+        fresh = write_and_be_killed(path, dice, 1, 20)
+        acks, told = acks + fresh, told + len(fresh)
+        last = cycle % LONE_LEDGER == LONE_LEDGER - 1 or cycle == LONE_CYCLES - 1
+        with weft.open(path) as ledger:
+            assert_kept(ledger, acks if last else fresh)
+            if last:
+                assert list(ledger.verify()) == []
+                assert_no_accidental_fork(ledger)
+                assert_unbroken(path)
+    record_property("measured", f"{LONE_CYCLES} cycles, {told} acknowledged turns")

@@ -51,6 +51,16 @@ def older_copy(path: Path) -> None:
     shutil.copyfile(kept, path)
 
 
+def copy_that_went_on(path: Path) -> None:
+    """A backup that was continued elsewhere under a name of its own takes the place of its origin, which knew more."""
+    copy = path.with_name("copy.db")
+    with weft.open(path) as ledger:
+        ledger.backup(copy)
+    record(path, 3)
+    record(copy, 1)
+    shutil.copyfile(copy, path)
+
+
 def leave_log(path: Path) -> Path:
     """A new ledger whose facts lie in the write-ahead log, in place of the old one."""
     Path(f"{path}-head").unlink()
@@ -115,6 +125,7 @@ def rewritten(line: bytes, renamed: dict[bytes, bytes]) -> bytes:
 
 FAULTS = (
     older_copy,
+    copy_that_went_on,
     lost_log,
     cut_log,
     lost_database,
@@ -123,6 +134,7 @@ FAULTS = (
     dropped_tail,
     rewritten_history,
 )
+HOLD_IT_STILL = (older_copy, copy_that_went_on)  # the turn that was recorded before the fault
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -151,7 +163,7 @@ def test_an_accepted_loss_goes_on_under_a_new_name_and_everything_verifies(
     fault(path)
     with weft.open(path, accept_rollback=True) as ledger:
         assert ledger.replica != receipt.replica
-        assert problems(ledger, receipt) == ([] if fault is older_copy else ["receipt"])  # it holds that turn still
+        assert problems(ledger, receipt) == ([] if fault in HOLD_IT_STILL else ["receipt"])
         if fault in (dropped_tail, rewritten_history):
             ledger.rebuild()  # what was edited by hand has views of its own
     assert_sound(path)
@@ -217,7 +229,7 @@ def test_a_backup_opens_without_the_head_file_of_its_origin(path: Path) -> None:
         ledger.backup(path.with_name("backup.db"))
         before = answers(ledger)
     with weft.open(path.with_name("backup.db")) as backup:
-        assert answers(backup) == before
+        assert {**answers(backup), "stats": None} == {**before, "stats": None}  # it has a name of its own
         assert list(backup.verify()) == []
 
 

@@ -1,6 +1,7 @@
 """Opening and keeping a ledger file: what is refused, with which word, and what stays untouched."""
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-from weft.kernel.errors import LedgerMissing, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
+from weft.kernel.errors import (
+    Damaged,
+    LedgerMissing,
+    NotALedger,
+    ReadOnlyLedger,
+    StoreError,
+    StoreFailed,
+    WeakDurability,
+)
 from weft.store.sqlite import MemoryStore, SqliteStore
 from weft.store.sqlite.connection import make_durable
 from weft.store.testing import append, assert_sound, feed, lines_of
@@ -162,6 +171,35 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_word(tmp_path: Path) 
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(StoreFailed, match="Permission"):
         SqliteStore(tmp_path / "locked" / "ledger.db")
+
+
+def test_a_log_whose_end_makes_no_sense_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(path)
+    append(store, "kept")
+    store.put_stream([b"a content"], 0)
+    store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE content SET ref = 'no bytes'")
+    connection.close()
+    store = SqliteStore(path)
+    with pytest.raises(Damaged):
+        append(store, "next")
+    store.close()
+
+
+def test_what_is_left_in_the_log_cannot_be_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "origin.db")
+    append(store, "kept")
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{store.path}{suffix}", f"{tmp_path}/ledger.db{suffix}")
+    store.close()
+    monkeypatch.setattr("weft.store.sqlite.store.os.access", lambda path, mode: False)
+    with pytest.raises(StoreFailed) as refused:
+        SqliteStore(tmp_path / "ledger.db", read_only=True)
+    assert "copy both files" in refused.value.hint
 
 
 def test_what_a_backup_left_aside_when_it_was_cut_short_is_replaced(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 A replica id acknowledges one sequence of events. A copy that both goes on and leaves its origin going on would break
 that, so every copy carries a mark, and whoever first opens it for writing gives it a name of its own. Names that were
-given up are kept with the place in the log where that happened: up to there, what they acknowledged still holds.
+given up are kept with the place in the log where that happened: up to there, what they acknowledged still holds. Where
+more than that was given up for lost, it is kept how much: nobody is held to it again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from weft.store.facts import FORMER
 from weft.store.owners import NOBODY
 from weft.store.port import Sql
 
 COPIED = "copied"
+ACCEPTED = "accepted:"
+"""Local state: a row per name whose promises were given up here, with the last event that was known of them."""
 NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
@@ -26,3 +31,24 @@ def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
     if is_copy(sql):
         sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
         sql.run("UPDATE lease SET owner = ? WHERE turn IS NOT NULL", (NOBODY,))
+
+
+def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:
+    """What these names acknowledged, each up to such an event, is given up."""
+    for replica, n in promised.items():
+        sql.run(NOTE, (ACCEPTED + replica, str(n)))
+
+
+def accepted_loss(sql: Sql, replica: str) -> int:
+    """Up to which event the promises of a name were given up."""
+    return _number(sql, ACCEPTED + replica)
+
+
+def last_event_as(sql: Sql, replica: str) -> int:
+    """The last event of this log that was acknowledged under a former name."""
+    return _number(sql, FORMER + replica)
+
+
+def _number(sql: Sql, key: str) -> int:
+    row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
+    return int(row[0]) if row else 0

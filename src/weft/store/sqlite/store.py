@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from typing import Any
 import apsw
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import LedgerMissing, LogCut, StoreError, StoreFailed
+from weft.kernel.errors import Damaged, LedgerMissing, LogCut, StoreError, StoreFailed
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
-from weft.store.names import is_copy, take_new_name
+from weft.store.names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
 from weft.store.port import Progress, ReadTxn
 from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.connection import (
@@ -89,8 +89,11 @@ class _SqliteBase(SqlStore):
             self._tip = None
             refuse_newer(sql.connection, self._schema)
             reader = FactReader(sql)
-            self._tail.refresh(reader)
-            return reader.tip()
+            try:
+                self._tail.refresh(reader)
+                return reader.tip()
+            except (TypeError, ValueError, LookupError) as error:  # a row that nobody could have written
+                raise Damaged(f"{self.path}: the end of the log cannot be read ({error})") from error
         return self._tip
 
     def _store_error(self, error: Exception) -> Exception:
@@ -185,14 +188,14 @@ class SqliteStore(_SqliteBase):
             migrate(connection, self.path, self._schema)
             self._introduce(self._write_sql)
             self.replica = local_value(self._write_sql, "replica")
-            self._head_file = HeadFile(heads)
+            self._head_file, known = HeadFile(heads), HeadFile.load(heads)
             try:
-                self._check_heads(HeadFile.load(heads))
+                self._check_heads(known)
             except LogCut as cut:
                 if not accept_rollback:
                     raise
                 accepted = f"{self.replica} acknowledged {cut.n}, accepted at {cut.found} on {self.now_ms()}"
-                self._take_new_name(self._write_sql, self._head_file, accepted)
+                self._take_new_name(self._write_sql, self._head_file, accepted, known)
             if is_copy(self._write_sql):
                 self._take_new_name(self._write_sql, self._head_file)
             keep_log_on_close(connection, False)
@@ -201,14 +204,18 @@ class SqliteStore(_SqliteBase):
         with self.read() as txn:
             end = txn.facts.tip().n
             for head in heads:
-                if head.replica != self.replica:
+                if head.n <= accepted_loss(txn.sql, head.replica):
+                    continue  # the file is never synced: a power loss may bring it back as it was before
+                if head.replica != self.replica and head.n > last_event_as(txn.sql, head.replica):
                     raise LogCut(head.n, end, f"is not that of replica {head.replica}")
                 if head.n > end:
                     raise LogCut(head.n, end, "is shorter than that")
                 if txn.facts.chain_at(head.n) != head.chain:
                     raise LogCut(head.n, end, "says something else there")
 
-    def _take_new_name(self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None) -> None:
+    def _take_new_name(
+        self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None, lost: Sequence[Head] = ()
+    ) -> None:
         """Go on from what is there, under a new replica id: the old one has promised more than this file holds, or
         may do so elsewhere."""
         was, self.replica = self.replica, self._mint()
@@ -216,6 +223,7 @@ class SqliteStore(_SqliteBase):
         take_new_name(sql, was, self.replica, FactReader(sql).tip().n)
         if accepted is not None:
             sql.run("INSERT INTO local(key, value) VALUES (?, ?)", (f"rollback:{self.replica}", accepted))
+        accept_loss(sql, {head.replica: head.n for head in sorted(lost, key=lambda head: head.n)})
         sql.run("COMMIT")
         head_file.clear()
 
@@ -281,8 +289,13 @@ class SqliteStore(_SqliteBase):
         """Where nothing can be written, nobody does: the file is read without the files that writers share."""
         file = Path(self.path).absolute()
         log = Path(f"{file}-wal")
-        if not self.read_only or os.access(file.parent, os.W_OK) or (log.exists() and log.stat().st_size):
+        if not self.read_only or os.access(file.parent, os.W_OK) or Path(f"{file}-shm").exists():
             return self.path, READ_ONLY
+        if log.exists() and log.stat().st_size:
+            raise StoreFailed(
+                f"part of {self.path} still lies in {log.name}, which cannot be read where nothing can be written",
+                "copy both files into a folder that can be written, and open that copy",
+            )
         return f"{file.as_uri()}?immutable=1", READ_ONLY | apsw.SQLITE_OPEN_URI
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
