@@ -37,8 +37,8 @@ from weft.kernel.ledger_events import (
     TurnSuperseded,
 )
 from weft.ledger.import_checks import check_run_event
+from weft.ledger.recomputing import VIEWS_STALE
 from weft.ledger.runs import stream_of
-from weft.ledger.verifying import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
