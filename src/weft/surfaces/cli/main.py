@@ -35,6 +35,7 @@ COMMANDS = {
         "files": "Show every turn that read or wrote a file.",
         "blame": "Show which turn last wrote each line of a file.",
         "usage": "Show tokens and cost, by day, model, project and more.",
+        "audit": "Show what agents used against what they were allowed.",
         "stats": "Show how big the ledger is, and of what.",
     },
     "move": {
