@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.opening import examine as examine
     from weft.opening import open as open
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "open": "weft.opening",
+    **dict.fromkeys(("open", "examine"), "weft.opening"),
     "Ledger": "weft.ledger.ledger",
     "WeftError": "weft.kernel.errors",
     **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timezone, tzinfo
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import InvalidInput, Unsupported
 from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_path
+from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
+from weft.store.diagnosis import Diagnosis
 from weft.store.owners import process_owner
 from weft.store.port import Store
 from weft.store.sqlite import MemoryStore, SqliteStore
@@ -34,6 +37,25 @@ def open(
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
     ulids = UlidSource(clock.now_ms, random_bytes)
     return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=lease_ttl, zone=zone)
+
+
+def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None) -> Iterator[Diagnosis]:
+    """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
+    of it. Quick, unless `full` verifies everything."""
+    from weft.store.sqlite.examining import examine_file
+
+    file = checked_path(path, "path")
+    if "://" in str(path) or str(path) == ":memory:":
+        with open(path, create=False, read_only=True, clock=clock) as ledger:
+            yield from examine_ledger(ledger._store, full)
+        return
+    found, store = examine_file(file, clock or SystemClock(), full)
+    yield from found
+    if store is not None:
+        try:
+            yield from examine_ledger(store, full)
+        finally:
+            store.close()
 
 
 def _store(

@@ -193,7 +193,7 @@ class OutcomeUnknown(StoreFailed):
 class Damaged(StoreError):
     """What is stored is not what was written. `weft verify` lists every place."""
 
-    hint = "run `weft verify`, then restore a backup"
+    hint = "run `weft doctor`; `weft recover --from` restores a backup, `weft recover --salvage` saves what verifies"
 
 
 class FactDamaged(Damaged):

@@ -79,6 +79,7 @@ def _verify_log(store: Store, progress: Progress) -> Iterator[Problem]:
             rows = txn.facts.log(walk.after, LOG_ROWS)
         found = [problem for row in rows for problem in walk.take(row)]
         progress("events", walk.after, max(end, walk.after))
+        store.breathe()
         yield from found
         more = bool(rows)
 
@@ -139,6 +140,7 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
             found, last = _verify_some_contents(txn, after)
         more, after = last > after, last
         progress("contents", after, max(end or 0, after))
+        store.breathe()
         yield from found
 
 

@@ -48,6 +48,7 @@ COMMANDS = {
         "delete": "Remove a session's label; its turns stay.",
     },
     "keep": {
+        "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact and every view.",
         "rebuild": "Make every view anew from the facts.",
         "export-facts": "Write every fact as a JSON line.",
