@@ -160,6 +160,23 @@ class LedgerTooNew(StoreError):
         self.found, self.known = found, known
 
 
+class CopyUnfinished(StoreError):
+    """A copy was cut short: this ledger holds the beginning of another one, and nothing of its own."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is a copy that was not finished", "run the same `weft copy` again; it goes on there")
+        self.path = path
+
+
+class InUse(StoreError):
+    """Another program has the ledger open."""
+
+    def __init__(self, path: str, by: str = "") -> None:
+        who = f" ({by})" if by else ""
+        super().__init__(f"{path} is open in another program{who}", "end it, then try again")
+        self.path, self.by = path, by
+
+
 class ReadOnlyLedger(StoreError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is open for reading only", "open it for writing, or check the file's permissions")

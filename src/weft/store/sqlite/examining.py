@@ -47,6 +47,10 @@ class ExaminedStore(SqliteBase):
         self._sql = SqliteSql(_connect(path))
         self.replica = ""
 
+    @property
+    def connection(self) -> apsw.Connection:
+        return self._sql.connection
+
     def introduce(self) -> int:
         """Its schema number; raises where this is no ledger that this program knows."""
         with translated(self.path):

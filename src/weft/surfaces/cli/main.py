@@ -54,7 +54,8 @@ COMMANDS = {
         "export-facts": "Write every fact as a JSON line.",
         "import-facts": "Bring facts in from JSON lines.",
         "backup": "Copy the ledger while it is in use.",
-        "recover": "Explain a ledger that was cut short, and accept it.",
+        "copy": "Copy a ledger to a new address, on any backend.",
+        "recover": "Bring back what was lost: a backup, or what still verifies.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",
