@@ -13,6 +13,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
+from tests.postgres import shared_server
 from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotApplicable
 from weft.ledger import copying
 from weft.ledger.copying import LOCAL_TABLES
@@ -25,6 +26,10 @@ FACTS = ("log", "content", "content_part")
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "copy.db"
+
+
+class Cut(Exception):
+    """The machine went off."""
 
 
 def rows(path: str | Path, table: str) -> list[dict[str, object]]:
@@ -71,6 +76,31 @@ def test_a_ledger_is_copied_by_its_address_or_open(open_ledger: OpenLedger, targ
         assert exported(copy) == exported(source)
 
 
+def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut short on the way there, and run again."""
+    monkeypatch.setattr(copying, "BATCH_ROWS", 7)
+    address = shared_server().address()
+    receipt = full.record_turn(session="main", query="kept").receipt
+    full.catch_up()
+
+    def cut(done: int, of: int) -> None:
+        if done > of // 2:
+            raise Cut
+
+    with pytest.raises(Cut):
+        weft.copy(full, address, progress=cut)
+    with pytest.raises(CopyUnfinished):
+        weft.open(address)
+    weft.copy(full, address)
+    with weft.open(address) as there:
+        assert problems(there) == []
+        assert exported(there) == exported(full)
+        assert list(there.verify(facts=False, views=False, receipt=receipt)) == []
+        weft.copy(there, target)
+        assert [found.check for found in weft.examine(address) if found.grade == "error"] == []
+    assert same(full.path, target)
+
+
 def test_receipts_of_the_origin_hold_for_its_copy(full: Ledger, target: Path) -> None:
     receipt = full.record_turn(session="main", query="kept").receipt
     weft.copy(full, target)
@@ -97,10 +127,6 @@ def test_a_turn_under_way_is_nobodys_in_the_copy(disk: Ledger, target: Path) -> 
         assert copy.turn(writer.id).status == "failed"
         assert copy.record_turn(session="main", query="on", wait=0).parent_id is None
     assert writer.finish().session == "main"
-
-
-class Cut(Exception):
-    """The machine went off."""
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
