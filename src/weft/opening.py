@@ -149,7 +149,10 @@ def _store(
         )
     if path == ":memory:":
         if read_only:
-            raise InvalidInput("a ledger in memory begins empty and cannot be opened for reading only")
+            raise InvalidInput(
+                "a ledger in memory begins empty and cannot be opened for reading only",
+                "open it for writing, or name a file",
+            )
         return MemoryStore(clock=clock, random_bytes=random_bytes)
     return SqliteStore(
         path,

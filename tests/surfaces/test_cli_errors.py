@@ -19,11 +19,11 @@ from weft.surfaces.cli.main import SUMMARIES, run
 
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
-    for name in SUMMARIES.keys() - {"init", "import", "completion", "help"}:
+    for name in SUMMARIES.keys() - {"init", "import", "completion", "help", "doctor"}:
         needs = {"show": ["x"], "tree": ["x"], "diff": ["a", "b"], "reflog": ["x"], "fork": ["a", "b"], "delete": ["x"]}
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
-        needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"]}
+        needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"], "copy": ["a.db", "b.db"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name
