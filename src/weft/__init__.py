@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.opening import copy as copy
+    from weft.opening import examine as examine
     from weft.opening import open as open
+    from weft.opening import restore as restore
+    from weft.opening import salvage as salvage
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "open": "weft.opening",
+    **dict.fromkeys(("open", "copy", "examine", "restore", "salvage"), "weft.opening"),
     "Ledger": "weft.ledger.ledger",
     "WeftError": "weft.kernel.errors",
     **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone, tzinfo
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import InvalidInput, Unsupported
+from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.ulid import UlidSource
-from weft.ledger.arguments import checked_path
+from weft.ledger import copying
+from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.copying import Copied, is_unfinished
+from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
+from weft.store.diagnosis import Diagnosis
 from weft.store.owners import process_owner
-from weft.store.port import Store
+from weft.store.port import Progress, Store
 from weft.store.sqlite import MemoryStore, SqliteStore
+
+StagedProgress = Callable[[str, int, int], None]
+if TYPE_CHECKING:
+    from weft.ledger.salvaging import Salvaged
+    from weft.store.sqlite.restoring import Restored
 
 
 def open(
@@ -32,8 +44,98 @@ def open(
     clock = clock or SystemClock()
     checked_path(path, "path")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
+    if is_unfinished(store):
+        store.close()
+        raise CopyUnfinished(str(path))
     ulids = UlidSource(clock.now_ms, random_bytes)
     return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=lease_ttl, zone=zone)
+
+
+def copy(
+    source: str | Path | Ledger, target: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+) -> Copied:
+    """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
+    digests, a replica id of its own. One that was cut short is run again and goes on where it was."""
+    clock = clock or SystemClock()
+    if not isinstance(source, Ledger):
+        with open(source, create=False, read_only=True, clock=clock) as opened:
+            return copy(opened, target, progress=progress, clock=clock)
+    checked_path(target, "target")
+    store = _store(str(target), True, False, False, clock, system_random)
+    try:
+        return copying.copy(source._store, store, progress)
+    finally:
+        store.close()
+
+
+def restore(
+    backup: str | Path, path: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+) -> Restored:
+    """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
+    from weft.store.sqlite.restoring import restore as put_back
+
+    for given in (backup, path):
+        if "://" in str(given) or str(given) == ":memory:":
+            raise Unsupported(f"{given} is no file", "copy the backup to a new address: `weft copy BACKUP ADDRESS`")
+    file = checked_path(path, "path")
+    try:
+        return put_back(checked_path(backup, "backup"), file, clock or SystemClock(), progress)
+    except OSError as error:
+        raise path_error(file, error) from error
+
+
+def salvage(
+    damaged: str | Path,
+    new: str | Path,
+    *,
+    others: Sequence[str | Path] = (),
+    progress: StagedProgress | None = None,
+    clock: Clock | None = None,
+) -> Salvaged:
+    """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
+    facts fill the holes. None of them is touched."""
+    from weft.ledger.salvaging import salvage as save
+    from weft.store.sqlite.gathering import Gathered
+
+    files = [checked_path(each, "file") for each in (damaged, *others)]
+    target = checked_path(new, "new")
+    for file in files:
+        if not file.is_file():
+            raise LedgerMissing(str(file))
+    if target.exists():
+        raise StoreError(f"{target} exists already", "choose a new file; what is saved overwrites nothing")
+    gathered, clock = Gathered(), clock or SystemClock()
+    try:
+        for file in files:
+            gathered.search(file, None if progress is None else partial(progress, file.name))
+        gathered.prove()
+        store = _store(str(target), True, False, False, clock, system_random)
+        try:
+            aside = target.with_name(target.name + ".unplaced.jsonl")
+            return save(gathered, store, aside, None if progress is None else partial(progress, "events"))
+        finally:
+            store.close()
+    finally:
+        gathered.close()
+
+
+def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None) -> Iterator[Diagnosis]:
+    """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
+    of it. Quick, unless `full` verifies everything."""
+    from weft.store.sqlite.examining import examine_file
+
+    file = checked_path(path, "path")
+    if "://" in str(path) or str(path) == ":memory:":
+        with open(path, create=False, read_only=True, clock=clock) as ledger:
+            yield from examine_ledger(ledger._store, full)
+        return
+    found, store = examine_file(file, clock or SystemClock(), full)
+    yield from found
+    if store is not None:
+        try:
+            yield from examine_ledger(store, full)
+        finally:
+            store.close()
 
 
 def _store(
@@ -47,7 +149,10 @@ def _store(
         )
     if path == ":memory:":
         if read_only:
-            raise InvalidInput("a ledger in memory begins empty and cannot be opened for reading only")
+            raise InvalidInput(
+                "a ledger in memory begins empty and cannot be opened for reading only",
+                "open it for writing, or name a file",
+            )
         return MemoryStore(clock=clock, random_bytes=random_bytes)
     return SqliteStore(
         path,

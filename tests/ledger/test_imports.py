@@ -24,7 +24,7 @@ from weft.ledger.imports.raw import MAGIC, unpack
 from weft.ledger.model import FileNote, LintNote
 from weft.ledger.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
 from weft.store.buffer import RowsRefused
-from weft.store.sqlite.store import _SqliteBase
+from weft.store.sqlite.store import SqliteBase
 
 
 def digests(ledger: Ledger) -> dict[str, str]:
@@ -374,7 +374,7 @@ def test_a_session_that_is_only_named_is_linked_where_it_stood_then(ledger: Ledg
 
 def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the next commit do not fit, as when another thread's clash: all its work is done again."""
-    run, refusals = _SqliteBase._run_each, [RowsRefused()]
+    run, refusals = SqliteBase._run_each, [RowsRefused()]
 
     def refusing(self: Any, *args: Any, **options: Any) -> Any:
         tip = run(self, *args, **options)
@@ -382,7 +382,7 @@ def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
             raise refusals.pop() from apsw.ConstraintError("a neighbour's row")
         return tip
 
-    monkeypatch.setattr(_SqliteBase, "_run_each", refusing)
+    monkeypatch.setattr(SqliteBase, "_run_each", refusing)
 
 
 def test_a_batch_that_is_written_twice_lands_once(

@@ -1,5 +1,6 @@
 """verify names what is wrong, rebuild mends it; facts are judged by their hashes, views by the facts."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from tests.ledger.histories import change, exported, grow, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
+from weft.ledger import recomputing, verifying
 from weft.ledger.ledger import Ledger
-from weft.ledger.verifying import VIEW_TABLES
+from weft.ledger.recomputing import VIEW_TABLES
 
 LOOKUPS = ("lookup_event", "lookup_content", "lookup_bytes")
 COLUMN = {  # one column of each view that a reader would miss
@@ -213,3 +215,68 @@ def test_a_text_deleted_by_hand_is_missing_for_ever_and_no_other_shows_in_its_pl
     with pytest.raises(ContentMissing):
         again.messages(turn)
     assert [problem for problem in problems(again) if problem.startswith("content")]
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small ledger is read in many goes."""
+    for name, size in (("ROWS", 5), ("LOG_ROWS", 2), ("BLOCK_EVENTS", 7)):
+        monkeypatch.setattr(recomputing, name, size)
+    for name in ("ROWS", "LOG_ROWS"):
+        monkeypatch.setattr(verifying, name, 3)
+
+
+class Busy:
+    """Somebody who writes whenever verify or rebuild says how far it is."""
+
+    def __init__(self, ledger: Ledger, most: int = 40) -> None:
+        self._ledger, self.most, self.turns = ledger, most, 0
+
+    def __call__(self, stage: str, done: int, of: int) -> None:
+        if self.turns < self.most:
+            self.turns += 1
+            grow(self._ledger, f"busy {self.turns % 5}", f"at {stage} {done}", persona=f"p{self.turns % 7}")
+            self._ledger.catch_up()
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_what_is_written_while_verify_goes_on_is_no_problem(ledger: Ledger) -> None:
+    rich(ledger)
+    busy = Busy(ledger)
+    assert list(ledger.verify(progress=busy)) == []
+    assert busy.turns == busy.most
+    assert problems(ledger) == []
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_damage_is_named_and_mended_while_others_write(damaged: Ledger, path: Path, open_ledger: OpenLedger) -> None:
+    for table in ("turn", "message", "history", "codeblock"):
+        change(path, f"UPDATE {table} SET {COLUMN[table]} = 'damaged'")
+    other = open_ledger()
+    assert len(list(damaged.verify(progress=Busy(other, 20)))) > 20
+    assert damaged.rebuild(progress=Busy(other, 20)) > 20
+    assert problems(damaged) == []
+    assert damaged.rebuild() == 0
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_rows_that_hold_each_others_names_are_mended(damaged: Ledger, path: Path) -> None:
+    ids = [row["id"] for row in select(path, "SELECT id FROM turn ORDER BY n")]
+    change(path, "UPDATE turn SET id = 'aside' WHERE id = ?", ids[0])
+    change(path, "UPDATE turn SET id = ? WHERE id = ?", ids[0], ids[-1])
+    change(path, "UPDATE turn SET id = ? WHERE id = 'aside'", ids[-1])
+    assert damaged.rebuild() == 2
+    assert [row["id"] for row in select(path, "SELECT id FROM turn ORDER BY n")] == ids
+    assert problems(damaged) == []
+
+
+def test_whoever_takes_findings_slowly_holds_nobody_up(ledger: Ledger) -> None:
+    rich(ledger)
+    ledger._store.write(lambda txn: txn.sql.run("UPDATE content SET size = size + 1"))
+    findings = ledger.verify()
+    assert next(findings).what == "content"
+    writer = threading.Thread(target=grow, args=(ledger, "main", "meanwhile"))
+    writer.start()
+    writer.join(30)
+    assert not writer.is_alive()
+    assert next(findings).what == "content"

@@ -169,3 +169,56 @@ def test_there_is_nothing_to_recover_in_a_whole_ledger(weft: Shell, database: Pa
         answer = weft(*arguments)
         assert (answer.code, answer.out) == (0, "nothing to recover: the ledger is whole\n")
     assert weft.json("stats")["replica"] == before
+
+
+def test_a_backup_takes_the_place_of_a_lost_ledger(weft: Shell, database: Path) -> None:
+    weft("backup", "copy.db")
+    turns = weft.json("log")
+    for file in database.parent.glob("ledger.db*"):
+        file.unlink()
+    answer = weft("recover", "--from", "copy.db")
+    assert answer.code == 0
+    assert "events lies at" in answer.err
+    assert weft.json("log") == turns
+    assert weft("record", "--query", "onwards").code == 0
+
+
+def test_a_backup_that_lacks_something_is_put_in_place_and_the_loss_accepted(weft: Shell, database: Path) -> None:
+    weft("backup", "copy.db")
+    weft.record("lost")
+    answer = weft("recover", "--from", "copy.db")
+    assert answer.code == 6
+    assert "what lay there is" in answer.err
+    assert weft("recover", "--accept").code == 0
+    assert weft("verify").code == 0
+    weft.record("lost again")
+    assert weft.json("recover", "--from", "copy.db", "--accept")["accepted"]
+    with library.open(database):
+        assert weft("recover", "--from", "copy.db").code == 7
+
+
+def test_a_ledger_is_copied_to_a_new_file(weft: Shell, database: Path) -> None:
+    answer = weft.json("copy", str(database), "other.db")
+    assert answer["target"] == "other.db"
+    assert answer["replica"] != weft.json("stats")["replica"]
+    assert weft.json("log", "--ledger", "other.db") == weft.json("log")
+    assert weft("copy", str(database), "other.db").code == 4
+    assert weft("copy", "none.db", "new.db").code == 7
+    assert weft("copy", ".", "new.db").out.startswith("copied ")
+
+
+def test_what_verifies_is_saved_from_a_damaged_file(weft: Shell, database: Path) -> None:
+    whole = weft("recover", "--salvage", str(database), "saved.db")
+    assert whole.code == 0
+    assert "nothing is lost" in whole.out
+    assert weft("verify", "--ledger", "saved.db").code == 0
+    weft("backup", "older.db")
+    database.write_bytes(database.read_bytes().replace(b"run_started", b"run_stXrted"))
+    answer = weft("recover", "--salvage", str(database), "less.db")
+    assert answer.code == 1
+    assert "lost events" in answer.out
+    found = weft("recover", "--salvage", str(database), "again.db", "--with", "older.db", "--json")
+    assert (found.code, found.json["whole"]) == (0, True)
+    assert weft("recover", "--salvage", str(database), "less.db").code == 7
+    assert weft("recover", "--with", "older.db").code == 2
+    assert weft("recover", "--salvage", "a", "b", "--accept").code == 2

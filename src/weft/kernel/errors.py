@@ -6,6 +6,7 @@ WeftError
 │   ├── NotFound
 │   └── Conflict        somebody else was first, or something is in the way
 └── StoreError          the machine or the file is in the way: mend the environment
+    ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
     └── Damaged         what is stored is not what was written: restore or recover
 """
 
@@ -28,9 +29,13 @@ class WeftError(Exception):
 class InvalidInput(WeftError):
     """A value that cannot be recorded as it is."""
 
+    hint = "mend the value and try again; nothing was recorded"
+
 
 class NoCanonicalForm(InvalidInput):
     """RFC 8785 knows no form for this value; `path` says where it sits."""
+
+    hint = "keep to JSON: finite numbers, text without lone surrogates, names that are text, no value inside itself"
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -38,6 +43,8 @@ class NoCanonicalForm(InvalidInput):
 
 
 class InvalidJson(InvalidInput):
+    hint = "write it as one JSON value in UTF-8"
+
     def __init__(self, reason: str, offset: int | None = None) -> None:
         where = "" if offset is None else f" at byte {offset}"
         super().__init__(f"not valid JSON{where}: {reason}")
@@ -55,6 +62,8 @@ class ContentTooLarge(InvalidInput):
 class InvalidFact(InvalidInput):
     """A line of facts that is not what it says it is. Nothing of its batch was stored."""
 
+    hint = "export the facts again from where they come; what came before this batch stays"
+
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
         self.where, self.reason = where, reason
@@ -63,8 +72,12 @@ class InvalidFact(InvalidInput):
 class LedgerError(WeftError):
     """The request does not fit the ledger's present state."""
 
+    hint = "read the ledger again and decide anew"
+
 
 class NotFound(LedgerError):
+    hint = "`weft sessions` and `weft log` list what there is"
+
     def __init__(self, what: str, name: str, hint: str = "") -> None:
         super().__init__(f"no {what} {name!r} in this ledger", hint)
         self.what, self.name = what, name
@@ -129,13 +142,19 @@ class TurnClosed(Conflict):
 class IdCollision(Conflict):
     """A fresh id was already taken (equal randomness in the same millisecond); the ledger mints another and retries."""
 
+    hint = "try again; should it stay so, give the ledger better randomness"
+
 
 class NotApplicable(LedgerError):
     """The parts exist but do not fit together, such as a compaction of another thread."""
 
+    hint = "look at both with `weft show`, and name others"
+
 
 class StoreError(WeftError):
     """The machine, the file or its permissions are in the way."""
+
+    hint = "`weft doctor` explains what is wrong and what to do"
 
 
 class NotALedger(StoreError):
@@ -160,6 +179,23 @@ class LedgerTooNew(StoreError):
         self.found, self.known = found, known
 
 
+class CopyUnfinished(StoreError):
+    """A copy was cut short: this ledger holds the beginning of another one, and nothing of its own."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is a copy that was not finished", "run the same `weft copy` again; it goes on there")
+        self.path = path
+
+
+class InUse(StoreError):
+    """Another program has the ledger open."""
+
+    def __init__(self, path: str, by: str = "") -> None:
+        who = f" ({by})" if by else ""
+        super().__init__(f"{path} is open in another program{who}", "end it, then try again")
+        self.path, self.by = path, by
+
+
 class ReadOnlyLedger(StoreError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is open for reading only", "open it for writing, or check the file's permissions")
@@ -177,6 +213,8 @@ class WeakDurability(StoreError):
 class Unsupported(StoreError):
     """This cannot be done on this platform, file system or backend, and is not pretended."""
 
+    hint = "do it where it is supported: a local file on Linux or macOS, or PostgreSQL"
+
 
 class StoreFailed(StoreError):
     """The engine refused a read or a write (disk full, I/O error). Nothing of this append was stored."""
@@ -193,7 +231,7 @@ class OutcomeUnknown(StoreFailed):
 class Damaged(StoreError):
     """What is stored is not what was written. `weft verify` lists every place."""
 
-    hint = "run `weft verify`, then restore a backup"
+    hint = "run `weft doctor`; `weft recover --from` restores a backup, `weft recover --salvage` saves what verifies"
 
 
 class FactDamaged(Damaged):

@@ -28,7 +28,7 @@ def ms_from_iso(text: str) -> int:
     try:
         moment = datetime(year, month, day, hour, minute, second)
     except ValueError as error:
-        raise InvalidInput(f"{text!r} is not a time: {error}") from None
+        raise InvalidInput(f"{text!r} is not a time: {error}", "write it like 2026-11-15T01:58:12.123Z") from None
     return (moment - _EPOCH) // _MILLISECOND + milliseconds
 
 

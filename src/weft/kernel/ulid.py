@@ -85,7 +85,9 @@ def is_ulid(text: str) -> bool:
 def from_digest(digest: bytes) -> str:
     """The first 128 bits of a digest in ULID letters; its milliseconds mean nothing."""
     if len(digest) < 16:
-        raise InvalidInput(f"a digest of {len(digest)} bytes is too short for a ULID; it takes 16")
+        raise InvalidInput(
+            f"a digest of {len(digest)} bytes is too short for a ULID; it takes 16", "give a whole SHA-256"
+        )
     return encode(int.from_bytes(digest[:16], "big"))
 
 

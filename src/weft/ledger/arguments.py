@@ -13,11 +13,13 @@ from weft.kernel.errors import InvalidInput, StoreError
 def checked_text(value: Any, what: str) -> str:
     """Text that a database can be asked for."""
     if not isinstance(value, str):
-        raise InvalidInput(f"{what} is {value!r:.80}, not text")
+        raise InvalidInput(f"{what} is {value!r:.80}, not text", "give it as text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} {value!r:.80} has a lone surrogate, which nothing is called by") from None
+        raise InvalidInput(
+            f"{what} {value!r:.80} has a lone surrogate, which nothing is called by", "give well-formed text"
+        ) from None
     return value
 
 
@@ -47,7 +49,7 @@ def checked_path(value: Any, what: str) -> Path:
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} {text!r:.80} cannot be the name of a file") from None
+        raise InvalidInput(f"{what} {text!r:.80} cannot be the name of a file", "give another path") from None
     return Path(text)
 
 

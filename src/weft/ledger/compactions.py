@@ -114,7 +114,9 @@ def _range(draft: Draft, compaction: NewCompaction, parent: TurnRow) -> tuple[Tu
         through = parent
     for row in (through, *([kept] if kept else [])):
         if not lies_on(draft.sql, row, parent):
-            raise NotApplicable(f"turn {row.id} is not on the thread of {parent.id}")
+            raise NotApplicable(
+                f"turn {row.id} is not on the thread of {parent.id}", "name a turn of that thread: `weft log` shows it"
+            )
     if kept is not None and kept.depth > through.depth + 1:
         raise NotApplicable(
             f"turns between {through.id} and {kept.id} would vanish", "keep every turn that is not summarised"
@@ -163,10 +165,13 @@ def choose_compaction(desk: Desk, session: str, compaction: str | None) -> None:
         if compaction is not None:
             turn = load_parent(draft, checked_id(compaction, "compaction"))
             if turn.type != TurnType.COMPACTION or turn.parent is None:
-                raise NotApplicable(f"turn {compaction} is not a compaction")
+                raise NotApplicable(f"turn {compaction} is not a compaction", "`weft log` marks compactions")
             head = None if row.head is None else load_parent(draft, row.head)
             if head is None or not _belongs(draft, turn, head, row.head_events):
-                raise NotApplicable(f"compaction {compaction} does not belong to the thread of {row.label!r}")
+                raise NotApplicable(
+                    f"compaction {compaction} does not belong to the thread of {row.label!r}",
+                    "choose one of its own thread, or None for the whole history",
+                )
         stream_of(draft, row).add(CompactionChosen, compaction=compaction)
         draft.seal()
 

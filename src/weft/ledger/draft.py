@@ -145,7 +145,7 @@ class Draft:
             return self._known(text.ref)
         if isinstance(text, bytes):
             return self.put_bytes(text_bytes(decode_utf8(text, what)))
-        raise InvalidInput(f"{what} is {type(text).__name__}, not text")
+        raise InvalidInput(f"{what} is {type(text).__name__}, not text", "give text, or what put_content gave")
 
     def put_json(self, value: Any, what: str) -> str:
         """The reference of a JSON value; reading it back gives the same value."""
@@ -158,7 +158,7 @@ class Draft:
     def named(self, name: str, what: str) -> Named:
         """A name that looks like one stands in the event; anything else is kept as a content."""
         if not isinstance(name, str) or not name:
-            raise InvalidInput(f"{what} is {name!r}, not a name")
+            raise InvalidInput(f"{what} is {name!r}, not a name", "give text that is not empty")
         return name if is_name(name) else self.words(name)
 
     def words(self, text: str) -> Words:

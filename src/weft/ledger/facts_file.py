@@ -37,8 +37,8 @@ from weft.kernel.ledger_events import (
     TurnSuperseded,
 )
 from weft.ledger.import_checks import check_run_event
+from weft.ledger.recomputing import VIEWS_STALE
 from weft.ledger.runs import stream_of
-from weft.ledger.verifying import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
@@ -150,7 +150,7 @@ def import_lines(store: Store, lines: Iterable[bytes], progress: LinesRead | Non
     total = FactsIn(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):
         store.catch_up()
-        brought = store.write(partial(_take, batch))
+        brought = store.write(partial(take_batch, batch))
         total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
         if progress is not None:
             progress(last_line)
@@ -164,7 +164,8 @@ def views_are_stale(store: Store) -> bool:
         return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
 
 
-def _take(batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
+def take_batch(batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
+    """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place."""
     return _Batch(txn).take(batch)
 
 

@@ -60,7 +60,10 @@ def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> tuple[CallRow, str]
     if not (named or ours):
         raise NotFound("tool call", f"{turn.id}:{call_id}")
     if not waiting:
-        raise NotApplicable(f"tool call {call_id!r} of turn {turn.id} has its result already")
+        raise NotApplicable(
+            f"tool call {call_id!r} of turn {turn.id} has its result already",
+            "a call has one result; record what came after it in a new turn",
+        )
     return waiting[0]
 
 

@@ -120,7 +120,7 @@ def _check(price: Price, where: str) -> None:
         if value is not None and not 0 <= value <= MAX_INTEGER:
             raise InvalidInput(f"{where}: {kind} is {value}", "it is micro-dollars for a million tokens, from 0")
     if price.since is not None and price.until is not None and price.since >= price.until:
-        raise InvalidInput(f"{where}: it ends on {price.until}, before it begins")
+        raise InvalidInput(f"{where}: it ends on {price.until}, before it begins", "mend the price file")
 
 
 def _ms(day: date) -> int:

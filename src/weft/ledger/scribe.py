@@ -270,7 +270,9 @@ class Scribe:
     def _annotations(self, message: NewMessage) -> dict[str, Any]:
         """Files, lints and code blocks of a message, where it has any."""
         if max(len(message.files), len(message.lints), len(message.codeblocks)) >= MESSAGE_ROOM:
-            raise InvalidInput(f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks")
+            raise InvalidInput(
+                f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks", "leave some out"
+            )
         text, named = self.draft.put_text, self.draft.named
         files = tuple(
             FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))

@@ -349,7 +349,9 @@ def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> i
         midnight = datetime.combine(day + timedelta(days=what == "until"), time(), zone)
         return (midnight - _EPOCH) // timedelta(milliseconds=1)
     except OverflowError:
-        raise InvalidInput(f"{what} {given!r:.80} is beyond the calendar") from None
+        raise InvalidInput(
+            f"{what} {given!r:.80} is beyond the calendar", "name a day between year 1 and 9999"
+        ) from None
 
 
 def _day(words: str, now: int, zone: tzinfo) -> date | None:

@@ -448,6 +448,19 @@ class FactWriter(FactReader):
         self.sql.add(LOG, [(tip.n, len(lines), self.now_ms, tip.chain, tip.contents, b"\n".join(lines))])
         return first
 
+    def take_contents(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Rows of another ledger as they are, in the order of `CONTENT`'s columns; each keeps its number."""
+        self.sql.add(CONTENT, rows)
+        self._next = max(self._next, rows[-1][0] + 1) if rows else self._next
+
+    def take_row(self, row: LogRow, contents: int) -> None:
+        """A row of another ledger as it is: the same numbers, the same chain."""
+        chain = extend(self._tip.chain, (sha256(line).digest() for line in row.lines()))
+        if row.first != self._tip.n + 1 or chain != row.chain:
+            raise FactDamaged("log row", str(row.n), "the chain of arrival does not lead here")
+        self._tip = Tip(row.n, row.chain, contents)
+        self.sql.add(LOG, [(row.n, row.count, row.at, row.chain, contents, row.events)])
+
     def flush(self) -> None:
         """Contents into their rows."""
         if self._rows:

@@ -87,6 +87,9 @@ class Store(Protocol):
     def read(self) -> AbstractContextManager[ReadTxn]:
         """A snapshot; never blocks a writer and is never blocked by one."""
 
+    def breathe(self) -> None:
+        """Between two ranges of long reading, with no snapshot open: let what waits for readers to be gone go on."""
+
     def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
         """Store a content of up to 256 MiB in a transaction of its own, holding 1 MiB of it at a time."""
 

@@ -263,6 +263,9 @@ class SqlStore:
 
     # --- lookup views -------------------------------------------------------------------------------------------
 
+    def breathe(self) -> None:
+        """Where nothing waits for readers to be gone, nothing is done."""
+
     def catch_up(self) -> None:
         """Fill the lookup views in transactions of their own, so that writers get their turn in between."""
         while not self.read_only and self.write(self._advance_lookups):

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
-from weft.ledger import codeblocks, facts_file, stats, verifying
+from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.faces.face import Face
 from weft.ledger.verifying import Problem
@@ -33,7 +33,7 @@ class Keeping(Face):
 
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        changed = verifying.rebuild(self._store, progress or verifying._silent)
+        changed = recomputing.rebuild(self._store, progress or verifying._silent)
         codeblocks.catch_up(self._store)
         return changed
 

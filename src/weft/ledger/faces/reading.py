@@ -145,6 +145,11 @@ class Reading(Face):
             yield from found
             after = found[-1].n
 
+    def newest(self) -> int:
+        """The arrival number of the newest event; 0 where there is none."""
+        with self._store.read() as txn:
+            return txn.facts.tip().n
+
     def read_content(self, ref: str) -> Iterator[bytes]:
         """A content's bytes in pieces of at most 1 MiB, checked against its reference. Each piece is read in a moment
         of its own: whoever stops half-way holds nobody up."""

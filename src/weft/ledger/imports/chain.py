@@ -130,7 +130,7 @@ class Chain:
 
     def _message(self, message: NativeMessage) -> None:
         if self._messages >= MESSAGE_ROOM - 1:
-            raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages")
+            raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages", "split it into several turns")
         self._messages += 1
         fact = MessageFact(
             id=encode(self._number + self._messages & LAST_ULID),

@@ -108,7 +108,10 @@ class HeadFile:
 def refuse_unsafe_place(path: Path) -> None:
     """SQLite's locks and shared memory are not safe everywhere; such places are refused before anything is written."""
     if not sys.platform.startswith(("linux", "darwin")):
-        raise Unsupported(f"weft runs on Linux and macOS, not on {sys.platform}")
+        raise Unsupported(
+            f"weft runs on Linux and macOS, not on {sys.platform}",
+            "use one of them, or a ledger in PostgreSQL from there",
+        )
     kind = file_system_of(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise Unsupported(

@@ -40,9 +40,10 @@ from weft.store.sqlite.scratch import scratch
 
 POLL_SECONDS = 0.02
 POOLED_READERS = 8
+LONG_LOG_BYTES, BREATH_SECONDS = 32 * 1024 * 1024, 0.01
 
 
-class _SqliteBase(SqlStore):
+class SqliteBase(SqlStore):
     """What the file and the memory store share: SQLite's transactions."""
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes, schema: Schema | None) -> None:
@@ -129,7 +130,7 @@ class _SqliteBase(SqlStore):
             yield sql
 
 
-class SqliteStore(_SqliteBase):
+class SqliteStore(SqliteBase):
     """A ledger file. Opening migrates it, asserts its durability and holds it against the head file."""
 
     def __init__(
@@ -272,6 +273,14 @@ class SqliteStore(_SqliteBase):
                     sql.run("COMMIT")
                 self._give_back(sql)
 
+    def breathe(self) -> None:
+        """A write-ahead log begins anew only at a moment without readers; a reader that never pauses would let it grow
+        with every commit of the others."""
+        log = Path(f"{self.path}-wal")
+        with suppress(OSError):  # no log, nothing to wait for
+            if log.stat().st_size > LONG_LOG_BYTES:
+                self._clock.sleep(BREATH_SECONDS)
+
     def _give_back(self, sql: SqliteSql) -> None:
         """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
         if self._closed or len(self._pool) >= POOLED_READERS:
@@ -319,7 +328,7 @@ class SqliteStore(_SqliteBase):
                 beside.close()
 
 
-class MemoryStore(_SqliteBase):
+class MemoryStore(SqliteBase):
     """A ledger that lives as long as this object: one connection, one user at a time."""
 
     def __init__(

@@ -35,6 +35,7 @@ COMMANDS = {
         "files": "Show every turn that read or wrote a file.",
         "blame": "Show which turn last wrote each line of a file.",
         "usage": "Show tokens and cost, by day, model, project and more.",
+        "audit": "Show what agents used against what they were allowed.",
         "stats": "Show how big the ledger is, and of what.",
     },
     "move": {
@@ -47,12 +48,14 @@ COMMANDS = {
         "delete": "Remove a session's label; its turns stay.",
     },
     "keep": {
+        "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact and every view.",
         "rebuild": "Make every view anew from the facts.",
         "export-facts": "Write every fact as a JSON line.",
         "import-facts": "Bring facts in from JSON lines.",
         "backup": "Copy the ledger while it is in use.",
-        "recover": "Explain a ledger that was cut short, and accept it.",
+        "copy": "Copy a ledger to a new address, on any backend.",
+        "recover": "Bring back what was lost: a backup, or what still verifies.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",

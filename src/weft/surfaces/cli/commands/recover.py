@@ -1,25 +1,79 @@
-"""`weft recover`: a database that holds less than was acknowledged."""
+"""`weft recover`: a ledger that lost something."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from weft.kernel.errors import LogCut
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.exits import OK, exit_code
-from weft.surfaces.cli.locating import find_ledger
+from weft.surfaces.cli.exits import DIFFERENT, OK, exit_code
+from weft.surfaces.cli.locating import find_ledger, named_ledger, place_for
+from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.ledger.salvaging import Salvaged
 
 
 @weft_command("recover")
 @click.option("--accept", is_flag=True, help="Go on from what is there; what is missing is given up.")
-def command(call: Call, accept: bool) -> int:
-    """Explain a ledger that was cut short, and accept it.
+@click.option("--from", "backup", metavar="BACKUP", type=click.Path(), help="Put a backup in the ledger's place.")
+@click.option(
+    "--salvage",
+    nargs=2,
+    metavar="DAMAGED NEW",
+    type=click.Path(),
+    help="Make a new ledger of all that still verifies in a damaged file.",
+)
+@click.option(
+    "--with", "others", multiple=True, metavar="FILE", type=click.Path(), help="An older copy that fills its holes."
+)
+def command(
+    call: Call, accept: bool, backup: str | None, salvage: tuple[str, str] | None, others: tuple[str, ...]
+) -> int:
+    """Bring back what was lost: a backup, or what still verifies.
 
     A ledger remembers beside its database how much it has acknowledged. When the database holds less, or something
-    else, nothing is opened until the newer copy is put back or the loss is accepted here.
+    else, nothing is opened until the newer copy is put back, a backup is put in its place with --from, or the loss is
+    accepted. A file that cannot be read any more is searched with --salvage, page by page. No file is ever deleted.
     """
+    if salvage is not None:
+        if accept or backup:
+            raise click.UsageError("--salvage stands alone, or with --with")
+        return _salvage(call, *salvage, others)
+    if others:
+        raise click.UsageError("--with belongs to --salvage")
+    if backup is not None:
+        _put_back(call, backup)
+    return _accept(call, accept)
+
+
+def _put_back(call: Call, backup: str) -> None:
+    from weft.opening import restore
+
+    path = named_ledger(call.ledger) or str(_present(call))
+    with progress(call, "restore") as bar:
+        restored = restore(backup, path, progress=bar.counted)
+    call.note(f"{backup} with {counted(restored.events, 'event')} lies at {path} now")
+    if restored.replaced is not None:
+        call.note(f"what lay there is {restored.replaced}")
+
+
+def _present(call: Call) -> str:
+    from weft.kernel.errors import LedgerMissing
+
+    try:
+        return find_ledger(call.ledger)
+    except LedgerMissing:  # its file is gone, which is why a backup is to take its place
+        return str(place_for("."))
+
+
+def _accept(call: Call, accept: bool) -> int:
     found = _cut(call)
     if found is None:
         call.answer({"damaged": False, "accepted": False}, [Span("nothing to recover: the ledger is whole", "good")])
@@ -42,3 +96,34 @@ def _cut(call: Call) -> LogCut | None:
     except LogCut as error:
         return error
     return None
+
+
+def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int:
+    from weft.opening import salvage
+
+    with progress(call, "search") as bar:
+        saved = salvage(damaged, new, others=others, progress=bar.staged)
+    if call.json:
+        call.document({"new": new, "whole": saved.is_whole, **to_json(saved)})
+    else:
+        _tell(call, saved, new)
+    return OK if saved.is_whole else DIFFERENT
+
+
+def _tell(call: Call, saved: Salvaged, new: str) -> None:
+    facts = f"{counted(saved.events, 'event')} and {counted(saved.contents, 'content')}"
+    call.screen.show(f"saved {facts} to ", Span(new, "heading"))
+    for first, last in saved.lost_events:
+        call.screen.show(Span("lost", "bad"), f" events {first} to {last}")
+    if saved.lost_events and saved.unproved_events:
+        call.note(f"{counted(saved.unproved_events, 'line')} were found that nothing vouches for, and left out")
+    if saved.missing_contents:
+        call.screen.show(Span("lost", "bad"), f" {counted(saved.missing_contents, 'content')} that events name")
+    if saved.unplaced_events:
+        call.screen.show(
+            Span("aside", "warn"),
+            f" {counted(saved.unplaced_events, 'event')} that grow from something lost, in {saved.unplaced_file}",
+        )
+        call.note("older copies fill holes: `weft recover --salvage DAMAGED NEW --with OLDER`")
+    if saved.is_whole:
+        call.screen.show(Span("nothing is lost", "good"))

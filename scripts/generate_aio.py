@@ -1,0 +1,313 @@
+"""Writes the asynchronous mirror of the public API. `make docs` runs it; a test compares both.
+
+src/weft/aio.py has the functions, src/weft/async_ledger.py the ledger, src/weft/async_objects.py what its verbs give.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from weft import opening
+from weft.ledger import listing, steps, threads
+from weft.ledger.imports import desk
+from weft.ledger.ledger import Ledger
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft"
+MIRRORED: dict[str, type] = {
+    "Ledger": Ledger,
+    "TurnWriter": steps.TurnWriter,
+    "Thread": threads.Thread,
+    "Listing": listing.Listing,
+    "ImportDesk": desk.ImportDesk,
+}
+ATTRIBUTES = {
+    "TurnWriter": {"id": "str", "session": "str | None"},
+    "ImportDesk": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
+}
+AT_HAND = {"Ledger": ("path", "replica"), "Thread": ("id", "depth")}
+"""Properties that read nothing."""
+WAITING = ("record_turn", "record_compaction")
+FUNCTIONS = ("copy", "examine", "restore", "salvage")
+LEFT_OUT = ("close",)  # written by hand
+HEAD = '''"""{about}
+
+`make docs` writes this module from the synchronous API, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+{imports}
+'''
+OPENING = '''
+class Opening:
+    """A ledger on its way: `async with open(…) as ledger`, or `ledger = await open(…)` and `await ledger.close()`."""
+
+    def __init__(self, threads: int, arguments: dict[str, Any]) -> None:
+        self._threads, self._arguments = threads, arguments
+        self._ledger: Ledger | None = None
+
+    def __await__(self) -> Generator[Any, None, Ledger]:
+        return self._open().__await__()
+
+    async def _open(self) -> Ledger:
+        pool = crossing.Pool(self._threads)
+        step = pool.start(partial(opening.open, **self._arguments))
+        try:
+            return Ledger(await asyncio.shield(step), pool)
+        except BaseException:  # also a cancelled task leaves no ledger open
+            await asyncio.wait({step})
+            failed = step.cancelled() or step.exception() is not None
+            await pool.close((lambda: None) if failed else step.result().close)
+            raise
+
+    async def __aenter__(self) -> Ledger:
+        self._ledger = await self._open()
+        return self._ledger
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._ledger is not None:
+            await self._ledger.close()
+'''
+LEDGER = '''
+    def __init__(self, sync: SyncLedger, pool: crossing.Pool) -> None:
+        super().__init__(sync, pool)
+        self._news = crossing.News(pool, sync.newest)
+
+    async def __aenter__(self) -> Ledger:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Everything that was begun ends first, awaited or not; then as the synchronous one."""
+        await self._pool.close(self._sync.close)
+'''
+WRITER = """
+    async def __aenter__(self) -> TurnWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._run(partial(self._sync.__exit__, kind, error, trace)))
+"""
+BY_HAND = {"Ledger": LEDGER, "TurnWriter": WRITER}
+CHANGES = """        async def found() -> AsyncIterator[Recorded]:
+            seconds = checked_seconds(wait, "wait")
+            if seconds:
+                await self._news.beyond(checked_count(after, "after"), seconds)
+            async for change in self._each(partial(self._sync.changes, after)):
+                yield change
+
+        return found()"""
+
+
+class Names:
+    """What annotations and defaults mention, and where it comes from."""
+
+    def __init__(self) -> None:
+        self.needed: dict[str, tuple[str, str]] = {}
+
+    def add(self, node: ast.AST | None, module: ModuleType) -> None:
+        homes = _homes(module)
+        for part in ast.walk(node) if node is not None else ():
+            if isinstance(part, ast.Name) and not hasattr(builtins, part.id) and part.id not in MIRRORED:
+                self.needed[part.id] = homes.get(part.id, (module.__name__, part.id))
+
+    def imports(self) -> str:
+        made = [
+            f"from {home} import {name}" if name == known else f"from {home} import {name} as {known}"
+            for known, (home, name) in sorted(self.needed.items())
+        ]
+        return "\n".join(made)
+
+
+def _homes(module: ModuleType) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    return found
+
+
+def definition(member: Any) -> tuple[ast.FunctionDef, ModuleType]:
+    function: Any = member.fget if isinstance(member, property) else member
+    module = sys.modules[function.__module__]
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return found, module
+
+
+def public(owner: type) -> Iterator[tuple[str, Any]]:
+    order = [name for base in reversed(owner.__mro__) for name in vars(base) if not name.startswith("_")]
+    yield from ((name, inspect.getattr_static(owner, name)) for name in dict.fromkeys(order))
+
+
+def arguments_of(node: ast.FunctionDef) -> str:
+    """The call that hands everything on as it came."""
+    given = node.args
+    parts = [arg.arg for arg in given.args if arg.arg != "self"]
+    words = [arg.arg for arg in given.kwonlyargs]
+    if given.vararg is None:
+        made = [f"{name}={_handed(name)}" for name in (*parts, *words)]
+    else:
+        made = [*parts, f"*{given.vararg.arg}", *(f"{name}={_handed(name)}" for name in words)]
+    return ", ".join([*made, *([f"**{given.kwarg.arg}"] if given.kwarg else [])])
+
+
+def _handed(name: str) -> str:
+    return {"progress": "crossing.told(progress)", "wait": "0", "other": "other._sync"}.get(name, name)
+
+
+def method(owner: str, name: str, member: Any, names: Names) -> str:
+    node, module = definition(member)
+    names.add(node.args, module)
+    names.add(node.returns, module)
+    returns = ast.unparse(node.returns) if node.returns else "None"
+    signature = ast.unparse(node.args).replace("other: Face", "other: Ledger")
+    text = ast.get_docstring(node)
+    doc = "" if text is None else f'        """{text.replace(chr(10), chr(10) + " " * 8)}"""\n'
+    lead = "    @property\n" if isinstance(member, property) else ""
+    target = f"self._sync.{name}"
+    if name in AT_HAND.get(owner, ()):
+        return f"{lead}    def {name}({signature}) -> {returns}:\n{doc}        return {target}\n"
+    if returns.startswith("Iterator["):
+        return _iterator(owner, name, node, signature, returns, doc, lead)
+    if isinstance(member, property):
+        made = f"Coroutine[Any, Any, {returns}]"
+        names.needed["Coroutine"] = ("collections.abc", "Coroutine")
+        return f"{lead}    def {name}(self) -> {made}:\n{doc}        return self._run(lambda: {target})\n"
+    return f"    async def {name}({signature}) -> {returns}:\n{doc}{_body(owner, name, node, returns, target)}"
+
+
+def _iterator(owner: str, name: str, node: ast.FunctionDef, signature: str, returns: str, doc: str, lead: str) -> str:
+    made = f"{lead}    def {name}({signature}) -> Async{returns}:\n{doc}"
+    if (owner, name) == ("Ledger", "changes"):
+        return f"{made}{CHANGES}\n"
+    call = f"lambda: self._sync.{name}" if lead else f"partial(self._sync.{name}, {arguments_of(node)})"
+    return f"{made}        return self._each({call})\n"
+
+
+def _body(owner: str, name: str, node: ast.FunctionDef, returns: str, target: str) -> str:
+    handed = arguments_of(node)
+    call = f"partial({target}, {handed})" if handed else target
+    if name == "begin_turn":
+        made = f"await crossing.begun(self._pool, wait, {call})"
+    elif name in WAITING:
+        made = f"await crossing.patiently(self._pool, wait, {call})"
+    else:
+        made = f"await self._run({call})"
+    if returns in MIRRORED:
+        made = f"{returns}({made}, self._pool)"
+    kept = "" if returns == "None" else "return "
+    return f"        {kept}{made}\n"
+
+
+def mirror(owner: str, names: Names) -> str:
+    kind = MIRRORED[owner]
+    doc = inspect.cleandoc(kind.__doc__ or "").replace("\n", "\n    ")
+    made = [f'class {owner}(crossing.Mirror[Sync{owner}]):\n    """{doc}"""\n', BY_HAND.get(owner, "")]
+    for attribute, annotation in ATTRIBUTES.get(owner, {}).items():
+        made.append(
+            f"    @property\n    def {attribute}(self) -> {annotation}:\n        return self._sync.{attribute}\n"
+        )
+    made += [method(owner, name, member, names) for name, member in public(kind) if name not in LEFT_OUT]
+    return "\n".join(made)
+
+
+SOURCE_OF = "source._sync if isinstance(source, Ledger) else source"
+
+
+def function(name: str, names: Names) -> str:
+    node, module = definition(getattr(opening, name))
+    names.add(node.args, module)
+    names.add(node.returns, module)
+    returns, signature = ast.unparse(node.returns or ast.Name("None")), ast.unparse(node.args)
+    doc = f'    """{(ast.get_docstring(node) or "").replace(chr(10), chr(10) + "    ")}"""\n'
+    handed = arguments_of(node).replace(
+        "source=source", "source=source._sync if isinstance(source, Ledger) else source"
+    )
+    call = f"partial(opening.{name}, {handed})"
+    if returns.startswith("Iterator["):
+        return f"def {name}({signature}) -> Async{returns}:\n{doc}    return crossing.each_alone({call})\n"
+    return f"async def {name}({signature}) -> {returns}:\n{doc}    return await crossing.alone({call})\n"
+
+
+def opened(names: Names) -> str:
+    node, module = definition(opening.open)
+    names.add(node.args, module)
+    doc = (ast.get_docstring(node) or "").replace("\n", "\n    ")
+    signature = ast.unparse(node.args)
+    given = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+    handed = ", ".join(f'"{name}": {name}' for name in given)
+    return (
+        f"def open({signature}, threads: int=crossing.THREADS) -> Opening:\n"
+        f'    """{doc}\n\n    At most so many `threads` work for it at once."""\n'
+        f"    return Opening(threads, {{{handed}}})\n"
+    )
+
+
+ABOUT = {
+    "aio": "The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md tells how it behaves.",
+    "async_ledger": "The ledger, awaited.",
+    "async_objects": "What the verbs of the ledger give that has verbs of its own, awaited.",
+}
+ALWAYS = {
+    "Any": ("typing", "Any"),
+    "ImportSecret": ("weft.kernel.imported", "ImportSecret"),
+    "checked_count": ("weft.ledger.arguments", "checked_count"),
+    "checked_seconds": ("weft.ledger.arguments", "checked_seconds"),
+    "AsyncIterator": ("collections.abc", "AsyncIterator"),
+    "Generator": ("collections.abc", "Generator"),
+    "partial": ("functools", "partial"),
+    "TracebackType": ("types", "TracebackType"),
+    "crossing": ("weft", "crossing"),
+    "opening": ("weft", "opening"),
+    **{f"Sync{owner}": (kind.__module__, owner) for owner, kind in MIRRORED.items()},
+}
+
+
+def module(name: str) -> str:
+    """One of the three; what it does not use of its imports is taken away again."""
+    names = Names()
+    if name == "aio":
+        parts = [OPENING, opened(names), *(function(each, names) for each in FUNCTIONS)]
+        mirrors = {"Ledger": "async_ledger"}
+    elif name == "async_ledger":
+        parts, mirrors = [mirror("Ledger", names)], {owner: "async_objects" for owner in MIRRORED if owner != "Ledger"}
+    else:
+        parts, mirrors = [mirror(owner, names) for owner in MIRRORED if owner != "Ledger"], {}
+    names.needed |= {**ALWAYS, **{owner: (f"weft.{home}", owner) for owner, home in mirrors.items()}}
+    for unwanted in ("Iterator", "Face"):
+        names.needed.pop(unwanted, None)
+    head = HEAD.format(about=ABOUT[name], imports="import asyncio\n" + names.imports())
+    again = "\n__all__ = [" + ", ".join(f'"{each}"' for each in sorted(("Ledger", "open", *FUNCTIONS))) + "]\n"
+    return formatted("\n\n".join([head, *parts, again if name == "aio" else ""]), SOURCE / f"{name}.py")
+
+
+def formatted(source: str, target: Path) -> str:
+    rules = "I,F401,UP017"
+    for arguments in (("check", "--fix-only", "--select", rules, "-q"), ("format",)):
+        command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(target), "-"]
+        source = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+    return source
+
+
+def main() -> None:
+    for name in ABOUT:
+        (SOURCE / f"{name}.py").write_text(module(name))
+        print(f"wrote src/weft/{name}.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""What the verbs of the ledger give that has verbs of its own, awaited.
+
+`make docs` writes this module from the synchronous API, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from msgspec import UNSET
+
+from weft import crossing
+from weft.kernel.imported import ImportSecret
+from weft.ledger.imports.desk import ImportCounts, ImportSource
+from weft.ledger.imports.desk import ImportDesk as SyncImportDesk
+from weft.ledger.imports.raw import RawFile
+from weft.ledger.listing import Listing as SyncListing
+from weft.ledger.listing import SessionList, Wanted
+from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
+from weft.ledger.natives import NativeSession, NativeTurn
+from weft.ledger.scribe import MAIN_LIST
+from weft.ledger.steps import TurnWriter as SyncTurnWriter
+from weft.ledger.threads import Thread as SyncThread
+
+
+class TurnWriter(crossing.Mirror[SyncTurnWriter]):
+    """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
+
+    async def __aenter__(self) -> TurnWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._run(partial(self._sync.__exit__, kind, error, trace)))
+
+    @property
+    def id(self) -> str:
+        return self._sync.id
+
+    @property
+    def session(self) -> str | None:
+        return self._sync.session
+
+    async def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
+        """A message enters the turn's history. Returns its id."""
+        return await self._run(partial(self._sync.message, message=message, role=role, history=history))
+
+    async def request(
+        self,
+        model: str,
+        *,
+        provider: str | None = None,
+        params: Any = None,
+        input: Any = None,
+        tools_spec: Any = None,
+        attempt: int | None = None,
+    ) -> str:
+        """The model is about to be asked. `input` says what it is sent. Returns the event, a base for later inputs."""
+        return await self._run(
+            partial(
+                self._sync.request,
+                model=model,
+                provider=provider,
+                params=params,
+                input=input,
+                tools_spec=tools_spec,
+                attempt=attempt,
+            )
+        )
+
+    async def response(
+        self,
+        message: Any = None,
+        *,
+        usage: Any = None,
+        finish_reason: str | None = None,
+        model: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """The model answered. Returns the message's id."""
+        return await self._run(
+            partial(
+                self._sync.response,
+                message=message,
+                usage=usage,
+                finish_reason=finish_reason,
+                model=model,
+                latency_ms=latency_ms,
+            )
+        )
+
+    async def tool_call(
+        self,
+        name: str,
+        arguments: Any = None,
+        *,
+        id: str | None = None,
+        server: str | None = None,
+        number: int | None = None,
+    ) -> str:
+        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
+        return await self._run(
+            partial(self._sync.tool_call, name=name, arguments=arguments, id=id, server=server, number=number)
+        )
+
+    async def tool_result(
+        self,
+        call: str,
+        result: Any = UNSET,
+        *,
+        error: Any = None,
+        status: str | None = None,
+        spawned_session: str | None = None,
+        duration_ms: int | None = None,
+    ) -> None:
+        """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
+        own id where that is not another call's."""
+        await self._run(
+            partial(
+                self._sync.tool_result,
+                call=call,
+                result=result,
+                error=error,
+                status=status,
+                spawned_session=spawned_session,
+                duration_ms=duration_ms,
+            )
+        )
+
+    async def renew(self) -> None:
+        """Say that this writer is alive, while a model or a tool takes its time."""
+        await self._run(self._sync.renew)
+
+    async def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
+        """The turn is complete; the session's head moves to it in the same transaction. Should facts from elsewhere
+        have moved the head meanwhile, the turn is complete beside it and the answer names no session."""
+        return await self._run(partial(self._sync.finish, usage=usage, permissions_used=permissions_used))
+
+    async def fail(self, error: Any) -> RecordedTurn:
+        """The turn ended badly: it stays, addressable, and the head does not move."""
+        return await self._run(partial(self._sync.fail, error=error))
+
+    async def interrupt(self, reason: str = "canceled") -> RecordedTurn:
+        """The turn was cut short: completed with what it had, open calls closed as interrupted, head moved."""
+        return await self._run(partial(self._sync.interrupt, reason=reason))
+
+
+class Thread(crossing.Mirror[SyncThread]):
+    """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
+
+    @property
+    def id(self) -> str:
+        return self._sync.id
+
+    @property
+    def depth(self) -> int:
+        return self._sync.depth
+
+    @property
+    def digest(self) -> Coroutine[Any, Any, str]:
+        """The id of the thread's last event, which commits to everything before it."""
+        return self._run(lambda: self._sync.digest)
+
+    @property
+    def total_tokens(self) -> Coroutine[Any, Any, int]:
+        """The sum over its turns; of a turn that is shown in part, over the responses that are."""
+        return self._run(lambda: self._sync.total_tokens)
+
+    @property
+    def turns(self) -> AsyncIterator[Turn]:
+        return self._each(lambda: self._sync.turns)
+
+    @property
+    def ancestry(self) -> AsyncIterator[str]:
+        """The turn ids from the root to this one."""
+        return self._each(lambda: self._sync.ancestry)
+
+    @property
+    def messages(self) -> AsyncIterator[Message]:
+        return self._each(lambda: self._sync.messages)
+
+
+class Listing(crossing.Mirror[SyncListing]):
+    """Reads what lists need from one ledger."""
+
+    async def sessions(self, wanted: Wanted) -> SessionList:
+        """The latest first; those of subagents below the session that started them."""
+        return await self._run(partial(self._sync.sessions, wanted=wanted))
+
+    async def subjects(self, turns: Sequence[str]) -> dict[str, str]:
+        """What each of these turns is about, by its id."""
+        return await self._run(partial(self._sync.subjects, turns=turns))
+
+    async def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
+        """The files that each of these messages read, wrote, referred to or carried."""
+        return await self._run(partial(self._sync.files, messages=messages))
+
+
+class ImportDesk(crossing.Mirror[SyncImportDesk]):
+    """One origin's way into one ledger."""
+
+    @property
+    def origin(self) -> str:
+        return self._sync.origin
+
+    @property
+    def mapping(self) -> str:
+        return self._sync.mapping
+
+    @property
+    def secret(self) -> ImportSecret:
+        return self._sync.secret
+
+    async def last_read(self, name: str) -> ImportSource | None:
+        """A source as it was when it was last read to its end, by whichever importer."""
+        return await self._run(partial(self._sync.last_read, name=name))
+
+    async def is_due(self, source: ImportSource, quiet: bool) -> bool:
+        """Is a source that has not changed to be read again: for a newer mapping, or for the turn left open then?"""
+        return await self._run(partial(self._sync.is_due, source=source, quiet=quiet))
+
+    async def take(
+        self,
+        session: NativeSession,
+        turns: Iterable[NativeTurn],
+        file: str,
+        counts: ImportCounts,
+        *,
+        reread: bool = False,
+        raw: RawFile | None = None,
+    ) -> None:
+        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them."""
+        await self._run(
+            partial(self._sync.take, session=session, turns=turns, file=file, counts=counts, reread=reread, raw=raw)
+        )
+
+    async def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
+        """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
+        await self._run(partial(self._sync.keep, session=session, file=file, piece=piece, start=start))
+
+    async def remember(self, source: ImportSource) -> None:
+        """The source has been read to its end: noted with the next write, or by `finish`."""
+        await self._run(partial(self._sync.remember, source=source))
+
+    async def finish(self) -> None:
+        await self._run(self._sync.finish)

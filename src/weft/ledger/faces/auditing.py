@@ -1,0 +1,46 @@
+"""Auditing: what was used against what was allowed, and everything an actor did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Unpack
+
+from weft.kernel.errors import InvalidInput
+from weft.ledger import auditing
+from weft.ledger.auditing import AuditChoice, AuditTally, Finding
+from weft.ledger.deeds import Deed, deeds
+from weft.ledger.faces.face import Face
+from weft.ledger.usage import read_moment
+
+
+class Auditing(Face):
+    """What answers for what agents did."""
+
+    def audit(self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]) -> Iterator[Finding]:
+        """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
+        what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
+        `tally` is told what was looked at."""
+        if unknown := set(only) - set(AuditChoice.__annotations__):
+            raise InvalidInput(
+                f"audit knows no {min(unknown)!r:.80}", f"known: {', '.join(AuditChoice.__annotations__)}"
+            )
+        now, zone = self._clock.now_ms(), self._zone
+        moments = (
+            read_moment(only.get("since"), "since", now, zone),
+            read_moment(only.get("until"), "until", now, zone),
+        )
+        with self._store.read() as txn:
+            scope = auditing.scope_of(txn, names, moments, only, self._parse_time)
+        return auditing.audit(self._store, scope, tally or AuditTally())
+
+    def deeds(
+        self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
+    ) -> Iterator[Deed]:
+        """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
+        now, zone = self._clock.now_ms(), self._zone
+        first = read_moment(since, "since", now, zone)
+        last = read_moment(until, "until", now, zone)
+        if actor is not None:
+            with self._store.read() as txn:
+                actor = auditing.actor_id(txn, actor)
+        return deeds(self._store, actor, first, last)

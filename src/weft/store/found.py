@@ -1,0 +1,57 @@
+"""What a search through a damaged database finds: things that look like rows of facts, and those that are proved."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class FoundRow(Struct, frozen=True):
+    """What may be a row of the log."""
+
+    n: int
+    count: int
+    at: int
+    chain: bytes
+    events: bytes
+
+
+class FoundContent(Struct, frozen=True):
+    """What may be a content; without `data` its bytes lie in parts."""
+
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
+    data: bytes | None
+
+
+class FoundPart(Struct, frozen=True):
+    content: int
+    idx: int
+    data: bytes
+
+
+class FoundLocal(Struct, frozen=True):
+    """What may be a piece of local state."""
+
+    key: str
+    value: str
+
+
+Found = FoundRow | FoundContent | FoundPart | FoundLocal
+
+
+class ProvedContent(Struct, frozen=True):
+    """Bytes that hash to their reference."""
+
+    ref: bytes
+    salt: bytes
+    data: bytes
+
+
+class ProvedEvent(Struct, frozen=True):
+    """An event that the chain of arrival, or another event, vouches for."""
+
+    n: int
+    id: bytes
+    line: bytes

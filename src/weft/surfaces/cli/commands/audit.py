@@ -1,0 +1,122 @@
+"""`weft audit`: did an agent use a tool that it should not have had?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.ledger.auditing import GROUPS, AuditTally, Finding, Severity
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.zones import local_time
+
+if TYPE_CHECKING:
+    from weft.ledger.deeds import Deed
+
+STYLES = {Severity.PROBLEM: "bad", Severity.UNKNOWN: "warn", Severity.NOTE: "dim"}
+HEADER = ("finding", "session", "turn", "tool or right", "turns", "what")
+DEEDS = ("event", "when", "actor", "kind", "where", "tool")
+
+
+@weft_command("audit")
+@click.argument("names", nargs=-1, metavar="[SESSION|TURN]...", shell_complete=arguments.complete_labels)
+@click.option("--actor", metavar="AGENT", help="Only what this agent did, by its name or id.")
+@click.option("--tool", metavar="NAME", help="Only this tool, or those that fit a pattern such as 'mcp__github__*'.")
+@click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
+@click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
+@click.option("--by", type=click.Choice(GROUPS), default="session", help="What unused rights are gathered by.")
+@click.option("--problems", is_flag=True, help="Only what was used without being allowed.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also for what is not known.")
+@click.option("--events", is_flag=True, help="Every event of --actor, or of anybody, in order of arrival instead.")
+def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, events: bool, **given: Any) -> int:
+    """Show what agents used against what they were allowed.
+
+    Tools that were called and not there, denied or not permitted; rights used and not granted; then what is not known,
+    because nobody recorded it, and what was granted or there and never used. Without names: every turn. A session
+    stands for the turns it made. Exits with 1 if anything was used without being allowed.
+    """
+    if events:
+        if names or given["tool"] or problems or strict:
+            raise click.UsageError("--events takes --actor, --since and --until only")
+        _answer_deeds(call, given)
+        return OK
+    tally = AuditTally()
+    with call.reading() as ledger:
+        found = ledger.audit(*names, tally=tally, **given)
+        shown = (finding for finding in found if not problems or finding.severity is Severity.PROBLEM)
+        _answer(call, shown, tally)
+    return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
+
+
+def _answer(call: Call, found: Iterable[Finding], tally: AuditTally) -> None:
+    if call.json:
+        listed = [to_json(finding) for finding in found]
+        call.document({"ok": tally.problems == 0, "summary": _summary(tally), "findings": listed})
+        return
+    call.screen.table(map(_row, found), HEADER, spare=("turns", "turn"))
+    call.note(*_said(tally))
+
+
+def _summary(tally: AuditTally) -> dict[str, Any]:
+    counts = {"turns": tally.turns, "calls": tally.calls, "allowed": tally.allowed, "not_known": tally.not_known}
+    return {**counts, "problems": tally.problems, "findings": tally.found}
+
+
+def _row(finding: Finding) -> tuple[Span | str, ...]:
+    return (
+        Span(finding.kind.value, STYLES[finding.severity]),
+        Span(finding.session or finding.persona_id or "", "label"),
+        Span("" if finding.turn_id is None else short(finding.turn_id), "id"),
+        finding.tool or finding.right or "",
+        str(finding.turns),
+        finding.detail,
+    )
+
+
+def _said(tally: AuditTally) -> Iterator[Span | str]:
+    if not tally.turns:
+        yield "no turns to audit: record some, or name others"
+        return
+    yield f"{counted(tally.turns, 'turn')}, {counted(tally.calls, 'call')}: {tally.allowed:,} allowed, "
+    yield Span(f"{tally.problems:,} not allowed", "bad" if tally.problems else "good")
+    yield f", {tally.not_known:,} not known"
+
+
+def _answer_deeds(call: Call, given: dict[str, Any]) -> None:
+    with call.reading() as ledger:
+        found = ledger.deeds(given["actor"], since=given["since"], until=given["until"])
+        if call.json:
+            call.documents(map(to_json, found))
+        else:
+            call.screen.page(_lines(found)) if call.screen.terminal else call.screen.table(map(_deed, found), DEEDS)
+
+
+def _deed(deed: Deed) -> tuple[str, ...]:
+    when = local_time(deed.arrived_at if deed.happened_at is None else deed.happened_at)
+    return str(deed.n), when, deed.actor, deed.kind, _where(deed), deed.tool or ""
+
+
+def _where(deed: Deed) -> str:
+    kind, _, name = deed.stream.partition(":")
+    return f"{'turn' if kind == 'run' else kind} {short(name)}"
+
+
+def _lines(found: Iterable[Deed]) -> Iterator[list[Span | str]]:
+    """As they are read: a log may be longer than memory."""
+    for deed in found:
+        n, when, actor, kind, where, tool = _deed(deed)
+        yield [
+            Span(f"{n:>8}", "id"),
+            f"  {when}  ",
+            Span(actor, "label"),
+            f"  {kind:<20}  {where}  ",
+            Span(tool, "tool"),
+        ]

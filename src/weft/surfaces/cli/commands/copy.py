@@ -1,0 +1,31 @@
+"""`weft copy`: a ledger at another address."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.locating import named_ledger
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
+
+
+@weft_command("copy")
+@click.argument("source", metavar="FROM", type=click.Path())
+@click.argument("target", metavar="TO", type=click.Path())
+def command(call: Call, source: str, target: str) -> None:
+    """Copy a ledger to a new address, on any backend.
+
+    FROM and TO are files or addresses; TO must not hold anything yet. The copy has the same facts in the same order
+    with the same digests, and a replica id of its own. One that was cut short is run again and goes on where it was.
+    """
+    from weft.opening import copy
+
+    with progress(call, "copy") as bar:
+        copied = copy(named_ledger(source) or source, named_ledger(target) or target, progress=bar.counted)
+    facts = f"{counted(copied.events, 'event')}, {counted(copied.contents, 'content')}"
+    call.answer({"target": target, **to_json(copied)}, [f"copied {facts} to ", Span(target, "heading")])
+    call.note(f"it is replica {copied.replica}")

@@ -1,0 +1,65 @@
+"""`weft doctor`: what is wrong with a ledger, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from weft.kernel.errors import LedgerMissing
+from weft.store.diagnosis import Diagnosis, Grade, error
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.locating import find_ledger
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
+
+STYLES = {Grade.ERROR: "bad", Grade.WARNING: "warn", Grade.NOTE: "dim", Grade.GOOD: "good"}
+
+
+@weft_command("doctor")
+@click.option("--full", is_flag=True, help="Verify every fact and every view, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also for warnings.")
+def command(call: Call, full: bool, strict: bool) -> int:
+    """Explain what is wrong with a ledger, and what to do.
+
+    It looks at the file, its place, who has it open, what was acknowledged, facts, views, open turns, imports and
+    clocks, in whatever state they are, and changes nothing. Exits with 1 if there is an error.
+    """
+    found: list[Diagnosis] = []
+    for diagnosis in _examined(call, full):
+        found.append(diagnosis)
+        if not call.json:
+            _show(call, diagnosis)
+    bad = sum(one.grade is Grade.ERROR for one in found)
+    doubtful = sum(one.grade is Grade.WARNING for one in found)
+    if call.json:
+        call.document({"ok": not bad, "errors": bad, "warnings": doubtful, "findings": [to_json(one) for one in found]})
+    elif bad or doubtful:
+        call.note(f"{counted(bad, 'error')}, {counted(doubtful, 'warning')}")
+    else:
+        call.note("nothing is wrong" + ("" if full else "; `weft doctor --full` verifies everything"))
+    return DIFFERENT if bad or (strict and doubtful) else OK
+
+
+def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
+    from weft.opening import examine
+
+    try:
+        path = find_ledger(call.ledger)
+    except LedgerMissing as missing:
+        yield error("file", str(missing), "nothing can be opened", missing.hint)
+        return
+    yield from examine(path, full=full)
+
+
+def _show(call: Call, found: Diagnosis) -> None:
+    call.screen.show(
+        Span(f"{found.grade.value:<8}", STYLES[found.grade]), Span(f"{found.check:<12}", "dim"), found.what
+    )
+    if found.why:
+        call.screen.show(" " * 20, Span(found.why, "dim"))
+    if found.mend:
+        call.screen.show(" " * 20, "do: ", Span(found.mend, "heading"))

@@ -1,0 +1,142 @@
+"""Every refusal is a typed error of one tree that says what to do; every error is raised somewhere, and tested."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.kernel import errors
+from weft.kernel.errors import WeftError
+
+ROOT = Path(__file__).parents[2]
+SOURCE = sorted((ROOT / "src" / "weft").rglob("*.py"))
+TESTS = {file: file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__)}
+BRANCHES = {"WeftError", "LedgerError", "Conflict"}
+"""They say who must act; what is raised is below them."""
+
+
+def tree(kind: type[WeftError] = WeftError) -> Iterator[type[WeftError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield from tree(below)
+
+
+KINDS = {kind.__name__: kind for kind in tree()}
+SAMPLES: dict[str, tuple[Any, ...]] = {
+    "NoCanonicalForm": ("$.x", "is NaN"),
+    "InvalidJson": ("no value", 0),
+    "ContentTooLarge": (1,),
+    "InvalidFact": ("line 1", "is no object"),
+    "NotFound": ("turn", "x"),
+    "AmbiguousName": ("x", ["a", "b"]),
+    "HeadMoved": ("main", None, "t"),
+    "SessionBusy": ("main", "t", "somebody"),
+    "LeaseLost": ("t",),
+    "LabelTaken": ("main", "a session"),
+    "TurnClosed": ("t", "failed"),
+    "NotALedger": ("x.db", "it is a picture"),
+    "LedgerMissing": ("x.db",),
+    "LedgerTooNew": (9, 1),
+    "ReadOnlyLedger": ("x.db",),
+    "CopyUnfinished": ("x.db",),
+    "InUse": ("x.db", "process 1"),
+    "WeakDurability": ("synchronous", "FULL", "OFF"),
+    "FactDamaged": ("content", "x", "does not hash"),
+    "ContentMissing": ("x",),
+    "LogCut": (2, 1, "is shorter"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_error_says_what_happened_and_what_to_do(name: str) -> None:
+    error = KINDS[name](*SAMPLES.get(name, ("it went wrong",)))
+    assert str(error)
+    assert error.hint or name == "WeftError"
+    assert KINDS[name]("x", "do this").hint == "do this" if name not in SAMPLES else True
+
+
+def test_the_branches_are_drawn_where_they_are_defined() -> None:
+    drawn = set(re.findall(r"^[│├└─ ]*(\w+)", (errors.__doc__ or "").split("\n\n", 1)[1], re.M))
+    assert drawn == {name for name, kind in KINDS.items() if kind.__subclasses__()} | {"NotFound"}
+
+
+def made(file: Path) -> Iterator[str]:
+    """Names of all errors that a module makes."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if name in KINDS:
+                yield name
+
+
+def test_every_error_is_raised_somewhere() -> None:
+    used = {name for file in SOURCE if file.name != "errors.py" for name in made(file)}
+    assert KINDS.keys() - used == BRANCHES
+
+
+@pytest.mark.parametrize("name", KINDS.keys() - BRANCHES)
+def test_every_error_is_met_by_a_test(name: str) -> None:
+    met = re.compile(rf"(?:raises|isinstance|refused)\([^)]*\b{name}\b|except [^:]*\b{name}\b|, {name}[,)]|\"{name}\"")
+    assert any(met.search(text) for text in TESTS.values()), f"no test provokes {name}"
+
+
+# What else is raised, and why it reaches nobody who calls the library.
+INSIDE = {
+    "NotImplementedError": "a base class",
+    "AssertionError": "a fault of our own",
+    "AttributeError": "what Python asks of a module",
+    "RowsRefused": "the store asks itself to go again",
+    "TransactionLost": "the store asks itself to go again",
+    "Malformed": "pages are read on",
+    "apsw.CorruptError": "becomes Damaged where it leaves the store",
+    "SystemExit": "the end of a program",
+    "Refused": "of the contract's own tests",
+    "KeyboardInterrupt": "of the contract's own tests",
+    "msgspec.ValidationError": "a stored line that is none, told by whoever reads it",
+    "click.UsageError": "the command line is wrong: exit code 2",
+    "FileNotFoundError": "told by the command line as any other path",
+}
+IMPORTERS = ("ValueError", "OSError", "EOFError")
+"""Within importers: a source that cannot be read is a finding of the import, not its end."""
+
+
+def raised(file: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call | ast.Name):
+            what = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = ast.unparse(what)
+            if name[0].isupper() or "." in name:
+                yield node.lineno, name
+
+
+def test_every_refusal_is_of_the_tree() -> None:
+    assert [(str(file), *found) for file in SOURCE for found in strange(file)] == []
+
+
+def strange(file: Path) -> list[tuple[int, str]]:
+    is_reading = "importers" in file.parts or file.name == "contents.py"
+    return [
+        (line, name)
+        for line, name in raised(file)
+        if name.rpartition(".")[2] not in KINDS
+        and name not in INSIDE
+        and not (is_reading and name in IMPORTERS)
+        and name != "job.error"
+    ]
+
+
+def without_hint(file: Path) -> Iterator[tuple[int, str]]:
+    """Errors made without a word of what to do, by a class that has none of its own."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in KINDS:
+            given = len(node.args) + len(node.keywords)
+            if KINDS[name].__init__ is WeftError.__init__ and given < 2 and not KINDS[name].hint:
+                yield node.lineno, name
+
+
+def test_every_refusal_says_what_to_do() -> None:
+    assert [(str(file), *found) for file in SOURCE for found in without_hint(file)] == []

@@ -1,0 +1,261 @@
+"""The doctor names what is wrong and what mends it, in whatever state a ledger is, and changes not a byte."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import change, grow
+from tests.ledger.test_verifying import rich
+from weft.kernel.ambient import FixedClock
+from weft.ledger.ledger import Ledger
+from weft.store.diagnosis import Diagnosis, Grade
+from weft.store.sqlite import examining
+from weft.store.sqlite.processes import holders_of
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """Of every file of the ledger."""
+    return {file.name: sha256(file.read_bytes()).hexdigest() for file in sorted(path.parent.glob("ledger.db*"))}
+
+
+def examined(path: Path, clock: FixedClock, *, full: bool = False) -> list[Diagnosis]:
+    """What the doctor says; that no file changes is checked every time."""
+    before = hashes(path)
+    found = list(weft.examine(path, full=full, clock=clock))
+    assert hashes(path) == before
+    assert all(one.mend and one.why for one in found if one.grade in (Grade.ERROR, Grade.WARNING))
+    return found
+
+
+def bad(path: Path, clock: FixedClock, *, full: bool = False) -> list[str]:
+    return [one.check for one in examined(path, clock, full=full) if one.grade is Grade.ERROR]
+
+
+@pytest.fixture
+def closed(disk: Ledger, path: Path) -> Path:
+    """A ledger with a history, that nobody has open."""
+    rich(disk)
+    disk.close()
+    return path
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_sound_ledger_is_well(closed: Path, clock: FixedClock, full: bool) -> None:
+    found = examined(closed, clock, full=full)
+    assert {one.grade for one in found} == {Grade.GOOD}
+    assert {one.check for one in found} >= {"schema", "structure", "head file", "facts", "views", "clock", "copy"}
+
+
+def test_a_ledger_in_use_is_well_and_the_doctor_says_who_uses_it(disk: Ledger, path: Path, clock: FixedClock) -> None:
+    rich(disk)
+    found = list(weft.examine(path, clock=clock))
+    assert not [one for one in found if one.grade in (Grade.ERROR, Grade.WARNING)]
+    assert any(f"process {os.getpid()}" in one.what for one in found)
+    grow(disk, "main", "and it goes on")
+
+
+def test_a_ledger_whose_writer_was_killed_is_read_with_its_log(disk: Ledger, path: Path, clock: FixedClock) -> None:
+    grow(disk, "main", "in the log only")
+    copy = path.parent / "other"
+    copy.mkdir()
+    for file in path.parent.glob("ledger.db*"):
+        shutil.copy(file, copy / file.name)
+    (copy / "ledger.db-shm").unlink()
+    found = examined(copy / "ledger.db", clock, full=True)
+    assert not [one for one in found if one.grade is Grade.ERROR]
+    assert not (copy / "ledger.db-shm").exists()
+
+
+def fault(name: str, path: Path) -> None:
+    if name in CHANGES:
+        change(path, CHANGES[name])
+    elif name == "gone with its head":
+        for file in path.parent.glob("ledger.db*"):
+            file.unlink()
+    elif name == "gone":
+        path.unlink()
+    elif name == "text":
+        path.write_text("not a database at all")
+    elif name == "header":
+        overwrite(path, 0, bytes(16))
+    elif name == "pages":
+        overwrite(path, 8192, bytes(path.stat().st_size - 8192))
+    else:
+        os.truncate(path, {"empty": 0, "cut": path.stat().st_size // 2}[name])
+
+
+CHANGES = {
+    "version": "PRAGMA user_version = 999",
+    "foreign": "PRAGMA application_id = 7",
+    "view": "UPDATE session SET last_event = zeroblob(32)",
+    "content": "UPDATE content SET bytes = CAST('x' AS BLOB)",
+    "log": "UPDATE log SET chain = zeroblob(32)",
+    "tail": "DELETE FROM log WHERE n > 30",
+    "mark": "UPDATE watermark SET n = 99999",
+    "stale": "INSERT INTO local VALUES ('views_stale', '1')",
+    "half a copy": "INSERT INTO local VALUES ('copying', 'x')",
+}
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("gone", "file"),
+        ("gone with its head", "file"),
+        ("empty", "file"),
+        ("text", "file"),
+        ("header", "file"),
+        ("version", "schema"),
+        ("foreign", "database"),
+        ("cut", "structure"),
+        ("pages", "structure"),
+        ("view", "views"),
+        ("content", "facts"),
+        ("log", "facts"),
+        ("tail", "head file"),
+        ("mark", "watermarks"),
+        ("stale", "views"),
+        ("half a copy", "copy"),
+    ],
+)
+def test_a_fault_is_named_and_nothing_changes(closed: Path, clock: FixedClock, name: str, check: str) -> None:
+    fault(name, closed)
+    assert check in bad(closed, clock)
+    assert bad(closed, clock, full=True)
+
+
+def test_what_is_no_file_or_may_not_be_read_is_told(tmp_path: Path, clock: FixedClock, closed: Path) -> None:
+    assert [one.check for one in weft.examine(tmp_path, clock=clock)] == ["file"]
+    if os.geteuid():
+        closed.chmod(0)
+        assert "file" in [one.check for one in weft.examine(closed, clock=clock)]
+        closed.chmod(0o600)
+
+
+def notes(path: Path, clock: FixedClock) -> str:
+    return "\n".join(one.what for one in examined(path, clock) if one.grade in (Grade.NOTE, Grade.WARNING))
+
+
+def test_an_older_schema_is_told_before_it_is_upgraded(closed: Path, clock: FixedClock) -> None:
+    change(closed, "PRAGMA user_version = 1")
+    found = [one for one in examined(closed, clock) if one.check == "schema"]
+    assert [one.grade for one in found] == [Grade.WARNING]
+    assert "backup" in found[0].why
+
+
+def test_leftovers_are_listed_with_their_size(closed: Path, clock: FixedClock) -> None:
+    Path(f"{closed}.partial").write_bytes(bytes(1234))
+    Path(f"{closed}.schema-1.backup").write_bytes(bytes(99))
+    assert "1,234 bytes" in notes(closed, clock)
+    assert "before an upgrade" in notes(closed, clock)
+
+
+def test_a_copy_says_that_it_is_one(disk: Ledger, tmp_path: Path, clock: FixedClock) -> None:
+    grow(disk, "main", "a")
+    disk.backup(tmp_path / "copy.db")
+    found = [one.what for one in weft.examine(tmp_path / "copy.db", clock=clock)]
+    assert any("nobody has written to" in what for what in found)
+    weft.open(tmp_path / "copy.db").close()
+    assert any("1 other replica id" in one.what for one in weft.examine(tmp_path / "copy.db", clock=clock))
+
+
+def test_a_missing_or_lagging_head_file_is_a_note(closed: Path, clock: FixedClock, open_ledger: OpenLedger) -> None:
+    head = Path(f"{closed}-head")
+    before = head.read_bytes()
+    ledger = open_ledger()
+    grow(ledger, "main", "later")
+    ledger.close()
+    head.write_bytes(before)
+    assert "it knows of event" in notes(closed, clock)
+    head.unlink()
+    assert "there is none" in notes(closed, clock)
+
+
+def test_events_from_the_future_are_told(disk: Ledger, path: Path, clock: FixedClock) -> None:
+    now = clock.now_ms()
+    clock.set(now + 10 * 86_400_000)
+    grow(disk, "main", "tomorrow")
+    disk.close()
+    clock.set(now)
+    assert [one.grade for one in examined(path, clock) if one.check == "clock"] == [Grade.WARNING]
+
+
+HOLDER = """
+import os, signal, sys, weft
+ledger = weft.open(sys.argv[1])
+if sys.argv[2] == "turn":
+    ledger.begin_turn(session="main").message("half")
+else:
+    ledger._store._exclusive().__enter__()
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def holder(path: Path, what: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path), what], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    os.waitpid(process.pid, os.WUNTRACED)
+    return process
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="this system does not tell who holds a lock")
+def test_a_stopped_holder_of_the_lock_is_named(closed: Path, clock: FixedClock) -> None:
+    process = holder(closed, "lock")
+    try:
+        found = [one for one in weft.examine(closed, clock=clock) if one.check == "lock"]
+        assert [one.grade for one in found] == [Grade.WARNING]
+        assert str(process.pid) in found[0].what
+        assert [one.pid for one in holders_of(Path(f"{closed}-lock")) or ()] == [process.pid]
+    finally:
+        process.kill()
+        process.communicate()
+    assert holders_of(Path(f"{closed}-lock")) == []
+
+
+def test_a_turn_that_a_dead_writer_left_open_is_told_and_stays(closed: Path, clock: FixedClock) -> None:
+    process = holder(closed, "turn")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert "left open by a writer that is gone" in notes(closed, clock)
+    assert "left open by a writer that is gone" in notes(closed, clock)
+
+
+def test_a_long_log_is_told(disk: Ledger, path: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "LONG_LOG_BYTES", 10)
+    grow(disk, "main", "a")
+    assert "log file" in [one.check for one in weft.examine(path, clock=clock) if one.grade is Grade.WARNING]
+
+
+def test_little_room_is_told(closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "LITTLE_ROOM", 1 << 62)
+    assert "disk" in bad(closed, clock)
+
+
+def test_a_ledger_on_a_network_file_system_is_told(
+    closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "file_system_of", lambda _: "nfs4")
+    assert "file system" in bad(closed, clock)
+
+
+def test_a_large_file_is_not_searched_unless_asked_for(
+    closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examining, "QUICK_BYTES", 10)
+    assert "not looked at" in notes(closed, clock)

@@ -1,0 +1,76 @@
+"""A backup takes the place of a ledger; what lay there is moved aside, and the head file knows what is missing."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import grow, problems, queries
+from weft.kernel.errors import InUse, LedgerMissing, LogCut, NotALedger, NotApplicable, StoreError, Unsupported
+from weft.ledger.ledger import Ledger
+
+
+@pytest.fixture
+def backup(disk: Ledger, tmp_path: Path) -> Path:
+    """Of a ledger with one turn, which went on for another and was closed."""
+    grow(disk, "main", "kept")
+    disk.backup(tmp_path / "backup.db")
+    return tmp_path / "backup.db"
+
+
+def test_a_lost_ledger_is_brought_back(disk: Ledger, backup: Path, path: Path, open_ledger: OpenLedger) -> None:
+    disk.close()
+    path.unlink()
+    before = backup.read_bytes()
+    restored = weft.restore(backup, path)
+    assert restored.replaced is None
+    assert backup.read_bytes() == before
+    again = open_ledger()
+    assert queries(again, "main") == ["kept"]
+    grow(again, "main", "onwards")
+    assert problems(again) == []
+
+
+def test_what_lay_there_is_moved_aside_with_its_log(
+    disk: Ledger, backup: Path, path: Path, tmp_path: Path, open_ledger: OpenLedger
+) -> None:
+    grow(disk, "main", "newer")
+    state = tmp_path / "killed"
+    state.mkdir()
+    for file in tmp_path.glob("ledger.db*"):
+        shutil.copy(file, state / file.name)
+    restored = weft.restore(backup, state / "ledger.db")
+    assert restored.replaced is not None
+    assert Path(restored.replaced + "-wal").exists()
+    with pytest.raises(LogCut):
+        open_ledger(state / "ledger.db")
+    accepted = open_ledger(state / "ledger.db", accept_rollback=True)
+    assert queries(accepted, "main") == ["kept"]
+    with weft.open(restored.replaced, read_only=True) as replaced:
+        assert queries(replaced, "main") == ["kept", "newer"]
+
+
+def test_a_ledger_in_use_is_left_alone(disk: Ledger, backup: Path, path: Path) -> None:
+    with pytest.raises(InUse):
+        weft.restore(backup, path)
+    grow(disk, "main", "undisturbed")
+    assert problems(disk) == []
+    assert [file.name for file in path.parent.glob("*.replaced*")] == []
+
+
+def test_what_is_no_backup_is_refused(disk: Ledger, backup: Path, path: Path, tmp_path: Path) -> None:
+    disk.close()
+    (tmp_path / "text.db").write_text("not a database")
+    (tmp_path / "empty.db").touch()
+    for name, kind in (("none.db", LedgerMissing), ("text.db", NotALedger), ("empty.db", LedgerMissing)):
+        with pytest.raises(kind):
+            weft.restore(tmp_path / name, path)
+    with pytest.raises(NotApplicable):
+        weft.restore(path, path)
+    with pytest.raises(Unsupported):
+        weft.restore(backup, "postgresql://host/db")
+    with pytest.raises(StoreError):
+        weft.restore(backup, tmp_path / "no" / "folder.db")
+    assert path.exists()

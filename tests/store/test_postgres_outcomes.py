@@ -1,0 +1,35 @@
+"""A commit at which the server dies and stays away: nobody is told that it went well, nor that it did not."""
+
+from typing import Any
+
+import pytest
+
+import weft
+from tests.ledger.histories import grow, problems, queries
+from tests.postgres import Server
+from weft.kernel.ambient import FixedClock
+from weft.kernel.errors import OutcomeUnknown
+from weft.store.postgres.connection import PostgresSql
+
+
+def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, script = Server(), PostgresSql.script
+
+    def dying(sql: PostgresSql, text: str) -> Any:
+        if text == "COMMIT":
+            server.kill()
+        return script(sql, text)
+
+    try:
+        with weft.open(server.address(), clock=FixedClock(1_794_700_800_000)) as ledger:
+            grow(ledger, "main", "before")
+            monkeypatch.setattr(PostgresSql, "script", dying)
+            with pytest.raises(OutcomeUnknown) as unknown:
+                grow(ledger, "main", "perhaps")
+            assert "look whether it is there" in unknown.value.hint
+            monkeypatch.undo()
+            server.start()
+            assert queries(ledger, "main") in (["before"], ["before", "perhaps"])
+            assert problems(ledger) == []
+    finally:
+        server.remove()

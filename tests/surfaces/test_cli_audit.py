@@ -1,0 +1,68 @@
+"""weft audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.surfaces.shell import Shell, on_terminal
+
+ALLOWED: dict[str, Any] = {"tools_available": ["Read"], "tool_calls": [{"name": "Read", "result": 1}]}
+NOT_ALLOWED: dict[str, Any] = {"tools_available": ["Read"], "tool_calls": [{"name": "Bash", "result": 1}]}
+NOBODY_KNOWS: dict[str, Any] = {"tool_calls": [{"name": "Bash", "result": 1}]}
+
+
+def test_an_empty_ledger_says_that_there_is_nothing(weft: Shell) -> None:
+    answer = weft("audit")
+    assert (answer.code, answer.out) == (0, "")
+    assert "no turns to audit" in answer.err
+
+
+def test_what_was_allowed_is_fine(weft: Shell) -> None:
+    weft.record("q", **ALLOWED)
+    answer = weft("audit", "--strict")
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err == "1 turn, 1 call: 1 allowed, 0 not allowed, 0 not known\n"
+
+
+def test_what_was_not_allowed_is_shown_and_the_exit_code_says_so(weft: Shell) -> None:
+    turn = weft.record("q", **NOT_ALLOWED)
+    answer = weft("audit")
+    assert answer.code == 1
+    first, second = (line.split("\t") for line in answer.out.splitlines())
+    assert first[:4] == ["tool_not_available", "main", turn[-8:], "Bash"]
+    assert second[0] == "tool_unused"
+    assert weft("audit", "--problems").out.count("\n") == 1
+    found = weft("audit", "main", "--json")
+    assert found.code == 1
+    assert found.json["ok"] is False
+    assert found.json["summary"]["problems"] == 1
+    assert found.json["findings"][0]["turn_id"] == turn
+    assert found.json["findings"][0]["started_at"].endswith("Z")
+
+
+def test_what_is_not_known_counts_only_if_asked_to(weft: Shell) -> None:
+    weft.record("q", **NOBODY_KNOWS)
+    assert weft("audit").code == 0
+    assert weft("audit", "--strict").code == 1
+
+
+def test_everything_an_actor_did(weft: Shell) -> None:
+    weft.record("q", persona="ann", **ALLOWED)
+    lines = weft("audit", "--events", "--actor", "ann").out.splitlines()
+    assert any("tool_call" in line and line.endswith("Read") for line in lines)
+    found = weft.json("audit", "--events", "--actor", "ann")
+    assert [deed["n"] for deed in found] == sorted(deed["n"] for deed in found)
+    assert len(found) == len(lines)
+    assert weft("audit", "--events", "--tool", "x").code == 2
+    assert weft("audit", "--actor", "nobody").code == 3
+    assert weft("audit", "nothing").code == 3
+
+
+def test_a_terminal_gets_a_table(weft: Shell, folder: Path) -> None:
+    weft.record("q", **NOT_ALLOWED)
+    code, shown = on_terminal(folder, "audit")
+    assert code == 1
+    assert "FINDING" in shown
+    assert "tool_not_available" in shown
+    assert "tool_call" in on_terminal(folder, "audit", "--events")[1]
