@@ -110,6 +110,10 @@ class Ledger(crossing.Mirror[SyncLedger]):
         a replica id of its own."""
         await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
 
+    async def disk_bytes(self) -> int:
+        """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
+        return await self._run(self._sync.disk_bytes)
+
     async def stats(self) -> dict[str, Any]:
         return await self._run(self._sync.stats)
 
