@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from weft.ledger.faces.erasing import Erasing
 from weft.ledger.faces.importing import Importing
 from weft.ledger.faces.keeping import Keeping
 from weft.ledger.faces.reading import Reading
@@ -13,7 +14,7 @@ from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
 
 
-class Ledger(Recording, Sessions, Reading, Importing, Spending, Keeping):
+class Ledger(Recording, Sessions, Reading, Importing, Spending, Keeping, Erasing):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:

@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from weft.kernel.canonical import is_canonical
 from weft.kernel.chain import GENESIS, Receipt
-from weft.kernel.contents import bytes_text, content_ref, readable
+from weft.kernel.contents import ERASED, content_ref, readable
 from weft.kernel.errors import Damaged, StoreError, WeftError
 from weft.kernel.events import Event, UnknownEvent, encode
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import ContentErased
 from weft.ledger import codeblocks
+from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import FORMER, KEY_BYTES, LACKS, FactReader
@@ -46,8 +48,10 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "spawn": ("child", "turn", "seq"),
     "message_context": ("message", "idx"),
     "kept": ("n",),
+    "erasure": ("n",),
 }
 ROWS = 2048
+TOMBSTONE = b'"kind":"content_erased"'
 VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
 
 
@@ -137,11 +141,14 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
     after = 0
     with store.read() as txn:
         (end,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        buried = _buried(txn)
         while rows := txn.sql.all(
             "SELECT n, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? ORDER BY n LIMIT ?", (after, ROWS)
         ):
             for n, ref, salt, digest, size, shown, data in rows:
-                if data is None:
+                if not salt:
+                    yield from _verify_erased(txn, n, bytes(ref) in buried, bytes(ref), (digest, size, shown, data))
+                elif data is None:
                     yield from _verify_large(txn, n, bytes(ref), size)
                 elif content_ref(salt, data) != ref:
                     yield Problem("content", bytes(ref).hex(), "its bytes do not hash to its reference")
@@ -151,6 +158,25 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
                     yield Problem("content", bytes(ref).hex(), "is not what its readable column shows")
             after = rows[-1][0]
             progress("contents", after, end or 0)
+
+
+def _buried(txn: ReadTxn) -> set[bytes]:
+    """The contents that events say were erased; where none is, nobody asks."""
+    if txn.sql.one("SELECT 1 FROM content WHERE length(salt) = 0 LIMIT 1") is None:
+        return set()
+    lines = (line for row in txn.facts.rows() if TOMBSTONE in row.events for line in row.events.split(b"\n"))
+    events = (KINDS.decode(line) for line in lines if TOMBSTONE in line)
+    return {bytes.fromhex(event.content) for event in events if isinstance(event, ContentErased)}
+
+
+def _verify_erased(txn: ReadTxn, n: int, buried: bool, ref: bytes, left: tuple[Any, ...]) -> Iterator[Problem]:
+    """Nothing is left of it, and a tombstone says why."""
+    if not buried:
+        yield Problem("content", ref.hex(), "its bytes and salt are gone, and no tombstone says that it was erased")
+    parts = (("content_part", "content"), ("packed", "content"), ("lookup_bytes", "n"))
+    found = [table for table, column in parts if txn.sql.one(f"SELECT 1 FROM {table} WHERE {column} = ?", (n,))]
+    if found or left != (b"", 0, ERASED, None):
+        yield Problem("content", ref.hex(), "was erased, but something of it is still here")
 
 
 def _verify_large(txn: ReadTxn, n: int, ref: bytes, size: int) -> Iterator[Problem]:
@@ -201,7 +227,7 @@ class StoredContents:
         return found
 
     def content_text(self, n: int) -> str | None:
-        return bytes_text(self._facts.content(n)) if n else None
+        return text_if_there(self._facts, n)
 
 
 def project(facts: FactReader, into: Sql, until: int, progress: Progress = _silent) -> dict[str, int]:

@@ -43,6 +43,18 @@ class Call:
     def writing(self) -> Ledger:
         return self._open(find_ledger(self.ledger), create=False)
 
+    def copying(self) -> Ledger:
+        """The ledger, for a command that copies it: open for writing, so that the copy is remembered, where that can
+        be."""
+        from weft.kernel.errors import Damaged, StoreError
+
+        try:
+            return self.writing()
+        except Damaged:
+            raise
+        except StoreError:
+            return self.reading()
+
     def making(self, path: str) -> Ledger:
         return self._open(path, create=True)
 

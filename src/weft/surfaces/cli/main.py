@@ -54,6 +54,9 @@ COMMANDS = {
         "backup": "Copy the ledger while it is in use.",
         "recover": "Explain a ledger that was cut short, and accept it.",
     },
+    "forget": {
+        "erase": "Erase contents for good; the record still verifies.",
+    },
     "help": {
         "completion": "Print the completion script of a shell.",
         "help": "Explain a command or a topic.",
