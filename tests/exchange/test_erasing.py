@@ -67,9 +67,7 @@ def test_a_turn_goes_with_the_verbatim_copy_of_its_session(ledger: Ledger, tmp_p
     assert asked == ["hi" + LONG, ERASED, "and?" + LONG]
 
 
-def test_a_session_goes_with_its_title_its_file_and_all_that_was_kept(
-    ledger: Ledger, tmp_path: Path, sources: Path
-) -> None:
+def test_a_session_goes_with_its_title_its_file_and_its_copy(ledger: Ledger, tmp_path: Path, sources: Path) -> None:
     path = sources / f"{CANARY}.jsonl"
     written(path, {"session": f"{CANARY}-id", "title": told("title"), "task": told("task")}, FIRST, SECRET, LAST, QUOTE)
     take(ledger, sources)

@@ -154,6 +154,22 @@ def die_while_erasing(say: Say, path: str, k: int, torn: bool, at_statements: bo
         vfs.unregister()
 
 
+def die_while_packing(say: Say, path: str, k: int, torn: bool, at_statements: bool) -> None:
+    """Pack every tree, then unpack it again; killed at the k-th step of it."""
+    tripwire = Tripwire(k, torn=torn)
+    vfs = None if at_statements else watch_disk(tripwire)
+    if at_statements:
+        watch_statements(tripwire)
+    ledger = weft.open(path)
+    tripwire.armed = True
+    say(ledger.pack().contents)
+    say(ledger.unpack().contents)
+    tripwire.armed = False
+    ledger.close()
+    if vfs is not None:
+        vfs.unregister()
+
+
 def die_in_a_shared_commit(say: Say, path: str, k: int) -> None:
     """Eight threads append, each to a session of its own; killed at the k-th beginning or end of a statement."""
     tripwire, speaking = Tripwire(k), threading.Lock()

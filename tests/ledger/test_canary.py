@@ -34,7 +34,7 @@ READS = """
     message messages path point read_content reflog replica resolve session sessions sessions_containing stats thread
     tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_desk kept_sources
     share_imports_of usage work branch_usage abandoned_usage
-    plan_erasure erasures pending_erasures finish_erasing
+    plan_erasure erasures pending_erasures finish_erasing pack unpack sessions_to_archive
 """.split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.

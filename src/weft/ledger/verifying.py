@@ -158,6 +158,7 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
                     yield Problem("content", bytes(ref).hex(), "is not what its readable column shows")
             after = rows[-1][0]
             progress("contents", after, end or 0)
+        yield from _verify_packs(txn)
 
 
 def _buried(txn: ReadTxn) -> set[bytes]:
@@ -177,6 +178,21 @@ def _verify_erased(txn: ReadTxn, n: int, buried: bool, ref: bytes, left: tuple[A
     found = [table for table, column in parts if txn.sql.one(f"SELECT 1 FROM {table} WHERE {column} = ?", (n,))]
     if found or left != (b"", 0, ERASED, None):
         yield Problem("content", ref.hex(), "was erased, but something of it is still here")
+
+
+def _verify_packs(txn: ReadTxn) -> Iterator[Problem]:
+    """Every pack holds something, and nothing lies both in one and in a row of its own. What packs hold was checked
+    with the contents."""
+    for (n,) in txn.sql.all("SELECT n FROM pack WHERE n NOT IN (SELECT pack FROM packed) ORDER BY n"):
+        yield Problem("pack", str(n), "holds nothing that anybody knows of")
+    doubled = (
+        "SELECT DISTINCT c.ref FROM packed p JOIN content c ON c.n = p.content WHERE c.bytes IS NOT NULL"
+        " OR EXISTS (SELECT 1 FROM content_part t WHERE t.content = c.n)"
+    )
+    for (ref,) in txn.sql.all(doubled):
+        yield Problem("content", bytes(ref).hex(), "lies in a pack and in a row of its own")
+    for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed WHERE content NOT IN (SELECT n FROM content)"):
+        yield Problem("pack", f"content {n}", "holds a content that is not there")
 
 
 def _verify_large(txn: ReadTxn, n: int, ref: bytes, size: int) -> Iterator[Problem]:

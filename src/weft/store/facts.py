@@ -484,6 +484,7 @@ class FactWriter(FactReader):
         """Take the bytes of these contents away, with all that could betray them."""
         self.flush()
         make_husks(self.sql, numbers, KEY_BYTES)
+        self._packs = PackReader(self.sql)
         self._tail.drop(numbers)
         gone = set(numbers)
         self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in gone}

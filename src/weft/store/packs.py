@@ -72,11 +72,11 @@ class PackReader:
 
 def write_pack(sql: Sql, slices: Sequence[Slice]) -> int:
     """One pack of these slices; returns its compressed size. Their own bytes are still where they were."""
-    whole = b"".join(each.data for each in slices)
-    frame = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(whole)
+    frame = pack_frame(slices)
+    size = sum(len(each.data) for each in slices)
     (last,) = sql.one("SELECT max(n) FROM pack") or (None,)
     n, start = (last or 0) + 1, 0
-    sql.run("INSERT INTO pack(n, size, bytes) VALUES (?, ?, ?)", (n, len(whole), frame))
+    sql.run("INSERT INTO pack(n, size, bytes) VALUES (?, ?, ?)", (n, size, frame))
     for each in slices:
         sql.run(
             "INSERT INTO packed(content, idx, pack, start, size) VALUES (?, ?, ?, ?, ?)",
@@ -84,6 +84,11 @@ def write_pack(sql: Sql, slices: Sequence[Slice]) -> int:
         )
         start += len(each.data)
     return len(frame)
+
+
+def pack_frame(slices: Iterable[Slice]) -> bytes:
+    whole = b"".join(each.data for each in slices)
+    return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(whole)
 
 
 def is_worth(slices: Iterable[Slice]) -> bool:
@@ -101,7 +106,7 @@ def drop_from_packs(sql: Sql, contents: Sequence[int]) -> int:
         rows = sql.all("SELECT content, idx, start, size FROM packed WHERE pack = ? ORDER BY start", (pack,))
         left = [Slice(n, idx, whole[start : start + size]) for n, idx, start, size in rows if n not in gone]
         sql.run("DELETE FROM packed WHERE pack = ?", (pack,))
-        sql.run("DELETE FROM pack WHERE n = ?", (pack,))
         if left:
             write_pack(sql, left)
+        sql.run("DELETE FROM pack WHERE n = ?", (pack,))
     return len(touched)

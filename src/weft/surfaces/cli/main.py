@@ -56,6 +56,7 @@ COMMANDS = {
     },
     "forget": {
         "erase": "Erase contents for good; the record still verifies.",
+        "pack": "Compress what is cold, or unpack it again.",
     },
     "help": {
         "completion": "Print the completion script of a shell.",
