@@ -144,6 +144,23 @@ def test_a_session_erased_in_one_ledger_stays_erased_in_another_that_shares_the_
         assert is_gone(other, tmp_path / "other", sources)
 
 
+def test_an_erasure_of_another_ledger_that_waits_here_stops_no_import(
+    ledger: Ledger, tmp_path: Path, sources: Path
+) -> None:
+    lines(sources / "a.jsonl")
+    take(ledger, sources)
+    with weft.open(tmp_path / "other.db") as other:
+        other.share_imports_of(ledger)
+        take(other, sources)
+        ledger.erase("s1", reason=WHY)
+        import_into(other, exported(ledger))
+        assert other.pending_erasures()
+        lines(sources / "a.jsonl", {"id": "t4", "parent": "t3", "ask": "more", "answer": "yes"}, age=9)
+        counts = take(other, sources).of("toy").counts
+        assert (counts.turns, counts.erased) == (1, 0)
+        assert problems(other) == []
+
+
 def test_facts_from_before_do_not_bring_imported_history_back(ledger: Ledger, tmp_path: Path, sources: Path) -> None:
     lines(sources / "a.jsonl")
     take(ledger, sources)

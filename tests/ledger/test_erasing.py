@@ -12,6 +12,8 @@ import weft
 from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, select, texts
+from tests.postgres import shared_server
+from weft.kernel.ambient import FixedClock
 from weft.kernel.contents import ERASED
 from weft.kernel.errors import ContentGone, ErasureChanged, InvalidInput, NotApplicable, NotFound, StoreFailed
 from weft.ledger.ledger import Ledger
@@ -350,3 +352,15 @@ def test_an_erasure_of_another_ledger_waits_for_somebody_here(ledger: Ledger) ->
         assert {found.replica for found in other.erasures()} == {ledger.replica, other.replica}
         assert problems(other) == []
     assert ledger.pending_erasures() == []
+
+
+def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) -> None:
+    server = shared_server()
+    with weft.open(server.address(), clock=clock) as ledger:
+        grow(ledger, f"{CANARY} label", told("query"))
+        server.psql("-c", "CHECKPOINT")
+        assert files_with_canary(server.data / "base")
+        assert ledger.erase(f"{CANARY} label", reason=WHY).complete
+        server.psql("-c", "CHECKPOINT")
+        assert files_with_canary(server.data / "base") == []
+        assert problems(ledger) == []

@@ -321,7 +321,8 @@ class Tail:
         self.asked.clear()
 
     def refresh(self, facts: FactReader) -> None:
-        """Take in what other processes put since we last looked. What somebody erased is no longer found by its bytes."""
+        """Take in what other processes put since we last looked; what one of them erased is no longer found by its
+        bytes."""
         if (erasures := facts.watermark(ERASING)) != self.erasures:
             self.forget()
             self.erasures = erasures
@@ -333,10 +334,9 @@ class Tail:
                 self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
             self.seen = n
 
-    def drop(self, numbers: Iterable[int]) -> None:
+    def drop(self, gone: set[int]) -> None:
         """These contents were erased: equal bytes are another content from now on. Imported ones are found by their
         reference, which stays, so that importing them again brings nothing back."""
-        gone = set(numbers)
         for known in (self.by_digest, self.asked):
             for key in [key for key, stored in known.items() if stored and stored.n in gone and key[0] >= LEDGER_SCOPE]:
                 del known[key]
@@ -377,6 +377,8 @@ class FactWriter(FactReader):
         self._rows: list[tuple[Any, ...]] = []
         self._next = max(tail.seen, tip.contents) + 1  # a row deleted by hand does not free its number
         self._parts: list[tuple[int, int, bytes]] = []
+        self._erased: set[int] = set()
+        """Contents that this very work has erased."""
         self._named_so: dict[bytes, Stored] = {}
         """Short imported texts of this work: paths, versions and branches come again with every turn."""
 
@@ -431,7 +433,7 @@ class FactWriter(FactReader):
             if key not in tail.asked:
                 tail.ask(self.sql, (key,))
             known = tail.asked[key]
-        return known
+        return None if known is not None and known.n in self._erased else known
 
     def _insert(self, content: Prepared, scope: int) -> Stored:
         stored = self._fresh[scope, content.digest] = self._place(content, scope)
@@ -485,9 +487,8 @@ class FactWriter(FactReader):
         self.flush()
         make_husks(self.sql, numbers, KEY_BYTES)
         self._packs = PackReader(self.sql)
-        self._tail.drop(numbers)
-        gone = set(numbers)
-        self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in gone}
+        self._erased.update(numbers)
+        self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in self._erased}
         note_erasing(self.sql, self._tip.n)
 
     def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
@@ -508,6 +509,8 @@ class FactWriter(FactReader):
     def settle(self) -> Tip:
         """The work is done and stays: the next caller in this transaction may share its contents."""
         self.flush()
+        if self._erased:
+            self._tail.drop(self._erased)
         self._tail.by_digest.update(self._fresh)
         self._tail.seen = self._next - 1
         return self._tip

@@ -30,6 +30,7 @@ from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
+from weft.store.husks import is_carried_out
 from weft.store.port import Sql
 
 ROW_EVENTS = 128
@@ -294,14 +295,14 @@ class ImportDesk:
         """Was this session erased as a whole?"""
         id = self.secret.session_id(session.id)
         with self._desk.store.read() as txn:
-            return txn.sql.one("SELECT 1 FROM erasure WHERE session = ? LIMIT 1", (id,)) is not None
+            return is_carried_out(txn.sql, "session", id)
 
     def _erased_version(self, draft: Draft, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
         """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
         if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return None
         for each in [row] if row is not None else self._versions(draft, turn):
-            if draft.sql.one("SELECT 1 FROM erasure WHERE turn = ? LIMIT 1", (each.id,)) is not None:
+            if is_carried_out(draft.sql, "turn", each.id):
                 return each
         return None
 

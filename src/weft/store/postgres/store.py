@@ -28,8 +28,8 @@ from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
 from weft.store.postgres.health import find_damage
 from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
-from weft.store.postgres.rewriting import rewrite_tables
 from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
+from weft.store.postgres.rewriting import rewrite_tables
 from weft.store.sql_store import BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema

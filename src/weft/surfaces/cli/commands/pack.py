@@ -47,7 +47,8 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
     answer = {**to_json(done), "dry_run": dry_run, "file_bytes_before": before, "file_bytes_after": after}
     call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
     if done.contents and not dry_run:
-        call.note(f"the file took {before:,} bytes and takes {after:,}")
+        if before:
+            call.note(f"the file took {before:,} bytes and takes {after:,}")
         if not back:
             call.note(undo("pack", "--undo", *what))
     if not done.complete:
