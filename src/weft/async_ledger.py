@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -21,6 +21,7 @@ from weft.ledger.auditing import AuditChoice, AuditTally, Finding
 from weft.ledger.contexts import Context
 from weft.ledger.deeds import Deed
 from weft.ledger.draft import DEFAULT_AGENT
+from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.faces.face import WAIT
 from weft.ledger.imports import KeptStretch
 from weft.ledger.ledger import Ledger as SyncLedger
@@ -36,6 +37,7 @@ from weft.ledger.model import (
     ToolCall,
     Turn,
 )
+from weft.ledger.packing import Packed
 from weft.ledger.runs import Recorded
 from weft.ledger.threads import ThreadDiff
 from weft.ledger.touched import Touch
@@ -80,6 +82,75 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def point(self, name: str) -> Point:
         """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
         return await self._run(partial(self._sync.point, name=name))
+
+    async def pack(
+        self,
+        what: str | Sequence[str] = (),
+        *,
+        older_than: int | str | None = None,
+        dry_run: bool = False,
+        progress: Any = None,
+    ) -> Packed:
+        """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
+        ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
+        return await self._run(
+            partial(
+                self._sync.pack, what=what, older_than=older_than, dry_run=dry_run, progress=crossing.told(progress)
+            )
+        )
+
+    async def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
+        """Put contents back where a plain SQL shell reads them: of these trees, or all."""
+        return await self._run(partial(self._sync.unpack, what=what, progress=crossing.told(progress)))
+
+    async def plan_erasure(
+        self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
+    ) -> ErasurePlan:
+        """What `erase` would take, what it would leave and why, and which copies hold it.
+
+        A content is named by its reference, a session by its label or id, a turn by any name of it. `tree` means all
+        turns of the tree and the sessions in it; `everywhere` also takes contents that other turns use too."""
+        return await self._run(
+            partial(
+                self._sync.plan_erasure, what=what, tree=tree, everywhere=everywhere, progress=crossing.told(progress)
+            )
+        )
+
+    async def erase(
+        self,
+        what: str | Sequence[str] | ErasurePlan,
+        *,
+        reason: str,
+        tree: bool = False,
+        everywhere: bool = False,
+        actor: str = DEFAULT_AGENT,
+        progress: Any = None,
+    ) -> Erasure:
+        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
+        return await self._run(
+            partial(
+                self._sync.erase,
+                what=what,
+                reason=reason,
+                tree=tree,
+                everywhere=everywhere,
+                actor=actor,
+                progress=crossing.told(progress),
+            )
+        )
+
+    async def finish_erasing(self) -> bool:
+        """Go on with an erasure that could not be finished, since somebody read what was there before. True when
+        nothing is left to be done; opening a ledger for writing tries it, too."""
+        return await self._run(self._sync.finish_erasing)
+
+    async def erasures(self) -> list[Tombstone]:
+        """Who erased what, when and why; the newest first."""
+        return await self._run(self._sync.erasures)
+
+    async def pending_erasures(self) -> list[Tombstone]:
+        """Erasures of other ledgers that came with their facts, of contents that are still here."""
+        return await self._run(self._sync.pending_erasures)
 
     def verify(
         self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
@@ -287,6 +358,21 @@ class Ledger(crossing.Mirror[SyncLedger]):
 
     async def archive_session(self, session: str, *, reason: str | None = None) -> Session:
         return await self._run(partial(self._sync.archive_session, session=session, reason=reason))
+
+    async def sessions_to_archive(
+        self,
+        names: str | Sequence[str] = (),
+        *,
+        tree: bool = False,
+        older_than: int | str | None = None,
+        back: bool = False,
+    ) -> list[Session]:
+        """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
+        `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
+        be made active again."""
+        return await self._run(
+            partial(self._sync.sessions_to_archive, names=names, tree=tree, older_than=older_than, back=back)
+        )
 
     async def delete_session(self, session: str, *, reason: str | None = None) -> Session:
         """The pointer goes, its turns stay; `restore_session` by its id brings it back."""

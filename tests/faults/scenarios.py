@@ -127,6 +127,49 @@ def die_in_a_write(say: Say, path: str, name: str, k: int) -> None:
     vfs.unregister()
 
 
+SECRET = "secret-51c7e02b"
+
+
+def make_ledger_with_secret(path: Path | str) -> None:
+    """A session whose label, messages and code hold a secret, beside one that has nothing to do with it."""
+    with make_ledger(path) as ledger:
+        ledger.record_turn(session=f"{SECRET} label", query=f"{SECRET} asked", response=f"```{SECRET}\ncode\n```")
+        ledger.record_turn(session=f"{SECRET} label", query=SECRET + "x" * 1_100_000, response="long")
+        ledger.add_alias(f"{SECRET} nick", f"{SECRET} label")
+        ledger.catch_up()
+
+
+def die_while_erasing(say: Say, path: str, k: int, torn: bool, at_statements: bool) -> None:
+    """Erase the session with the secret; killed at the k-th step of it."""
+    tripwire = Tripwire(k, torn=torn)
+    vfs = None if at_statements else watch_disk(tripwire)
+    if at_statements:
+        watch_statements(tripwire)
+    ledger = weft.open(path)
+    tripwire.armed = True
+    say(ledger.erase(f"{SECRET} label", reason="asked for").complete)
+    tripwire.armed = False
+    ledger.close()
+    if vfs is not None:
+        vfs.unregister()
+
+
+def die_while_packing(say: Say, path: str, k: int, torn: bool, at_statements: bool) -> None:
+    """Pack every tree, then unpack it again; killed at the k-th step of it."""
+    tripwire = Tripwire(k, torn=torn)
+    vfs = None if at_statements else watch_disk(tripwire)
+    if at_statements:
+        watch_statements(tripwire)
+    ledger = weft.open(path)
+    tripwire.armed = True
+    say(ledger.pack().contents)
+    say(ledger.unpack().contents)
+    tripwire.armed = False
+    ledger.close()
+    if vfs is not None:
+        vfs.unregister()
+
+
 def die_in_a_shared_commit(say: Say, path: str, k: int) -> None:
     """Eight threads append, each to a session of its own; killed at the k-th beginning or end of a statement."""
     tripwire, speaking = Tripwire(k), threading.Lock()

@@ -33,7 +33,8 @@ READS = """
     changes children close codeblocks common_ancestor compaction context diff events files head_at heads listing log
     message messages path point read_content reflog replica resolve session sessions sessions_containing stats
     thread tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_desk kept_sources
-    share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest
+    share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest plan_erasure erasures
+    pending_erasures finish_erasing pack unpack sessions_to_archive
 """.split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
@@ -76,6 +77,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "archive_session": {"content": "reason", "refused": "session"},
     "delete_session": {"content": "reason", "refused": "session"},
     "unarchive_session": {"content": "reason", "refused": "session"},
+    "erase": {"content": "reason actor", "refused": "what", "local": "tree everywhere progress"},
     "TurnWriter.message": {"content": "message", "name": "history", "refused": "role"},
     "TurnWriter.request": {"content": "params tools_spec", "name": "model provider", "refused": "input attempt"},
     "TurnWriter.response": {"content": "message", "name": "finish_reason model", "refused": "usage latency_ms"},
@@ -128,6 +130,7 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "move_head": {"session": "main", "new": None},
     "rename_session": {"session": "main", "label": "new"},
     "add_alias": {"alias": "nick", "session": "main"},
+    "erase": {"what": "main~0", "reason": "r"},
     "TurnWriter.message": {"message": "m"},
     "TurnWriter.request": {"model": "m"},
     "TurnWriter.tool_call": {"name": "t"},

@@ -221,6 +221,25 @@ def test_every_table_of_the_page_is_copied_made_again_or_its_own() -> None:
     page = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
     kinds = re.findall(r"^\| (`.*?`) \| (fact|immediate view|lagging view|local state) \|", page, re.M)
     tables = {name: kind for names, kind in kinds for name in re.findall(r"`(\w+)`", names)}
-    assert {name for name, kind in tables.items() if kind == "fact"} == set(FACTS)
-    own = {"local", "lease", "watermark"}
+    packs = {"pack", "packed"}  # a copy holds every content in rows of its own
+    assert {name for name, kind in tables.items() if kind == "fact"} == {*FACTS, *packs}
+    own = {"local", "lease", "watermark", "copy_made", "outcome", "writes", "weft_schema"}
     assert {name for name, kind in tables.items() if kind == "local state"} == {*LOCAL_TABLES, *own}
+
+
+def test_what_is_packed_or_erased_is_copied_as_such(disk: Ledger, target: Path) -> None:
+    long = "a sentence that says much the same as the one before it. " * 40
+    grow(disk, "main", *(f"{i} {long}" for i in range(12)))
+    large = disk.put_content(b"0123456789" * 300_000)
+    disk.record_turn(session="main", query=large, response="noted")
+    gone = grow(disk, "secret", "forget this")[0]
+    disk.pack("main")
+    disk.erase(gone, reason="asked to")
+    before = [list(disk.thread(turn.id).messages) for turn in disk.heads()]
+    weft.copy(disk, target)
+    with weft.open(target) as copy:
+        assert problems(copy) == []
+        assert [list(copy.thread(turn.id).messages) for turn in copy.heads()] == before
+        assert b"".join(copy.read_content(large.ref)) == b"0123456789" * 300_000
+        assert copy.stats()["log"] == disk.stats()["log"]
+        assert b"forget this" not in target.read_bytes()

@@ -35,6 +35,7 @@ COLUMN = {  # one column of each view that a reader would miss
     "spawn": "child",
     "message_context": "listed",
     "kept": "start",
+    "erasure": "actor",
 }
 
 
@@ -59,6 +60,8 @@ def rich(ledger: Ledger) -> None:
 def damaged(disk: Ledger) -> Ledger:
     rich(disk)
     rich_import(disk)
+    disk.record_turn(session="gone", query="a secret", response="another")
+    disk.erase(disk.resolve("gone"), reason="asked for")
     disk.catch_up()
     assert problems(disk) == []
     return disk

@@ -156,6 +156,8 @@ def readable(data: bytes) -> str | None:
 
 
 BINARY = "(binary, or text that a database cannot hold)"
+ERASED = "[erased]"
+"""What stands in the place of a content that was erased, wherever one is read."""
 
 
 def _readable_anyway(data: bytes) -> str:

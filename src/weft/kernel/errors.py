@@ -83,6 +83,16 @@ class NotFound(LedgerError):
         self.what, self.name = what, name
 
 
+class ContentGone(LedgerError):
+    """These bytes were erased on purpose: a tombstone says by whom, when and why."""
+
+    hint = "`weft erase --list` shows who erased what, when and why"
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(f"content {ref} was erased")
+        self.ref = ref
+
+
 class AmbiguousName(LedgerError):
     hint = "type more characters of the id"
 
@@ -123,6 +133,15 @@ class LeaseLost(Conflict):
     def __init__(self, turn: str) -> None:
         super().__init__(f"the lease under which turn {turn} was recorded is gone")
         self.turn = turn
+
+
+class ErasureChanged(Conflict):
+    """Somebody wrote about the same things after the erasure was planned; what would go or stay is different now."""
+
+    hint = "plan it again and look at what would go"
+
+    def __init__(self) -> None:
+        super().__init__("what was planned to be erased has changed since")
 
 
 class LabelTaken(Conflict):

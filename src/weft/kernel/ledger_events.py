@@ -213,11 +213,15 @@ class TurnRetried(Event, frozen=True, gc=False, kw_only=True, tag="turn_retried"
 
 
 class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_erased"):
-    about: ClassVar[str] = "The tombstone of a content: its bytes and salt are gone."
+    about: ClassVar[str] = (
+        "The tombstone of a content: its bytes and salt are gone. `turn` or `session` say what was erased as a whole."
+    )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     content: Digest
     reason: Content
+    turn: Ulid | UnsetType = UNSET
+    session: Ulid | UnsetType = UNSET
 
 
 class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):

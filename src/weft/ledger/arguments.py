@@ -41,6 +41,18 @@ def checked_seconds(value: Any, what: str) -> float:
     return min(value, MAX_INTEGER)
 
 
+def checked_flag(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is True or False")
+    return value
+
+
+def checked_progress(value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise InvalidInput(f"progress is {type(value).__name__}", "give a function that is told how far it is")
+    return value
+
+
 def checked_path(value: Any, what: str) -> Path:
     """A path in words; `os.PathLike` counts, bytes do not."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from msgspec import UNSET
 
-from weft.kernel.contents import bytes_text
 from weft.kernel.dag_events import HistoryAppend, ModelResponse
 from weft.kernel.errors import ContentMissing
 from weft.kernel.fields import MessageFact, TextFact, Words, is_name
 from weft.kernel.kinds import KINDS
+from weft.ledger.batches import rows_in
 from weft.ledger.model import Codeblock
+from weft.ledger.values import shown_text, text_if_there
 from weft.ledger.views.runs import ROWS_PER_EVENT
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Sql, Store, WriteTxn
@@ -78,11 +79,11 @@ def _to_block(
     line_start: int | None,
     line_end: int | None,
 ) -> Codeblock:
-    text = _text(facts, content)
+    text = _shown(facts, content)
     return Codeblock(
         content=text if start is None or length is None else text[start : start + length],
-        language=_text(facts, int(language[1:])) if language and language[0] == "#" else language,
-        path=None if path is None else _text(facts, path),
+        language=_shown(facts, int(language[1:])) if language and language[0] == "#" else language,
+        path=None if path is None else _shown(facts, path),
         line_start=line_start,
         line_end=line_end,
     )
@@ -129,7 +130,24 @@ def _number(facts: FactReader, ref: str) -> int:
 
 
 def _text(facts: FactReader, number: int) -> str:
+    """What blocks are read out of."""
     try:
-        return bytes_text(facts.content(number)) if number else ""
+        return text_if_there(facts, number) or ""
     except ContentMissing:
         return ""
+
+
+def _shown(facts: FactReader, number: int) -> str:
+    try:
+        return shown_text(facts, number) if number else ""
+    except ContentMissing:
+        return ""
+
+
+def forget(txn: WriteTxn, contents: Sequence[int]) -> None:
+    """Blocks that were read out of texts that are erased now, with the languages that stood there."""
+    query = "SELECT DISTINCT id FROM codeblock WHERE start IS NOT NULL AND content IN"
+    for n in sorted({id // ROWS_PER_EVENT for (id,) in rows_in(txn.sql, query, contents)}):
+        low = n * ROWS_PER_EVENT
+        txn.sql.run("DELETE FROM codeblock WHERE id BETWEEN ? AND ?", (low, low + ROWS_PER_EVENT - 1))
+        txn.sql.run_many(_INSERT, list(_blocks(txn.facts, n, txn.facts.line(n) or b"")))

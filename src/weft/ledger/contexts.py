@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weft.kernel.contents import bytes_text
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
@@ -22,6 +21,7 @@ from weft.ledger.reading import Leaf, calls_of, messages_between, placed_message
 from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.runs import place_of_event, recorded, run_events
 from weft.ledger.threads import CHUNK, Range, ranges_to, turns_in
+from weft.ledger.values import shown_text
 from weft.store.port import ReadTxn
 
 
@@ -112,7 +112,7 @@ def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
 
 def _summary_message(txn: ReadTxn, compaction: str, summary: int) -> Message:
     turn = load_turn(txn.sql, compaction)
-    text = bytes_text(txn.facts.content(summary))
+    text = shown_text(txn.facts, summary)
     return Message(compaction, "user", (TextPart(text),), -1, turn.started_at if turn else 0)
 
 

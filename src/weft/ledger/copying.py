@@ -15,19 +15,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.contents import bytes_text, content_ref
+from weft.kernel.contents import ROW_BYTES, content_ref
 from weft.kernel.errors import FactDamaged, NotApplicable
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.imports.secret import KEY as IMPORT_SECRET
-from weft.ledger.recomputing import rebuild
+from weft.ledger.recomputing import rebuild, silent
 from weft.ledger.rows import RowMemory
+from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import FORMER, LACKS, FactReader, LogRow, checked_pieces
 from weft.store.owners import NOBODY
-from weft.store.port import Progress, Row, Store, WriteTxn
+from weft.store.port import Progress, ReadTxn, Row, Store, WriteTxn
 
 COPYING = "copying"
 """Local state: whose copy this is going to be, while it is not finished."""
@@ -41,6 +42,7 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some, `watermark` is its own."""
 _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n <= ? ORDER BY n LIMIT ?"
 _CONTENTS = "SELECT n, scope, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? AND n <= ? ORDER BY n"
+_HAS_PARTS = "SELECT 1 FROM content_part WHERE content = ? UNION SELECT 1 FROM packed WHERE content = ? LIMIT 1"
 _NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _HELD = "INSERT INTO lease(session, owner, epoch, beat, turn) VALUES (?, ?, ?, 0, ?) ON CONFLICT (session) DO NOTHING"
 
@@ -123,6 +125,7 @@ class Copying:
             contents: list[Row] = []
             weight, reached = 0, until
             for row in txn.sql.each(_CONTENTS, (taken, until)):
+                row = _unpacked(txn, row)
                 contents.append(row)
                 weight += len(row[7] or b"")
                 if weight > BATCH_BYTES:
@@ -135,7 +138,7 @@ class Copying:
         self._late |= not self._lost.isdisjoint(refs)
         for row in batch.contents:
             _check(row)
-            if row[7] is None:
+            if row[7] is None and row[3]:
                 self._take_parts(row, txn)
         txn.facts.take_contents(batch.contents)
         view = Projector(txn.sql, txn.facts, Numbers(txn.facts, refs, self._lost), self._memory)
@@ -153,7 +156,7 @@ class Copying:
         """A large content, 1 MiB at a time; one whose bytes are gone in the source is taken over without them."""
         with self._source.read() as source:
             head = source.facts.content_head(row[0])
-            if source.sql.one("SELECT 1 FROM content_part WHERE content = ? LIMIT 1", (head.n,)) is None:
+            if source.sql.one(_HAS_PARTS, (head.n, head.n)) is None:
                 return
             for idx, piece in enumerate(checked_pieces(head, partial(source.facts.content_piece, head))):
                 txn.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (head.n, idx, piece))
@@ -176,7 +179,7 @@ class Copying:
         self._target.catch_up()
         codeblocks.catch_up(self._target)
         if self._late:
-            rebuild(self._target, _silent)
+            rebuild(self._target, silent)
         with self._source.read() as txn:
             kept = txn.sql.all(
                 "SELECT key, value FROM local WHERE key = ? OR key LIKE ? OR key LIKE ? OR key LIKE 'rollback:%'",
@@ -215,7 +218,7 @@ class Numbers:
         return found
 
     def content_text(self, n: int) -> str | None:
-        return bytes_text(self._facts.content(n)) if n else None
+        return text_if_there(self._facts, n)
 
 
 def is_unfinished(store: Store) -> bool:
@@ -232,6 +235,14 @@ def _last_content(facts: FactReader) -> int:
     return int(last or 0)
 
 
+def _unpacked(txn: ReadTxn, row: Row) -> Row:
+    """A content that lies in a pack, with its bytes in its own row, if they fit there."""
+    n, *between, size, shown, data = row
+    if data is not None or size > ROW_BYTES or txn.sql.one("SELECT 1 FROM packed WHERE content = ?", (n,)) is None:
+        return row
+    return (n, *between, size, shown, txn.facts.content(n))
+
+
 def _check(row: Row) -> None:
     _, _, ref, salt, _, _, _, data = row
     if data is not None and content_ref(bytes(salt), bytes(data)) != bytes(ref):
@@ -245,7 +256,3 @@ def _note(key: str, value: str, txn: WriteTxn) -> None:
 def _insert(table: str, key: str, rows: list[tuple[Any, ...]], txn: WriteTxn) -> None:
     marks = ", ".join("?" * len(rows[0]))
     txn.sql.run_many(f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING", rows)
-
-
-def _silent(stage: str, done: int, of: int) -> None:
-    """No progress wanted."""

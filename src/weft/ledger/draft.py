@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
-from weft.kernel.contents import bytes_text, decode_utf8, json_bytes, showable, text_bytes
-from weft.kernel.errors import ContentMissing, IdCollision, InvalidInput, StoreError
+from weft.kernel.contents import decode_utf8, json_bytes, showable, text_bytes
+from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, StoreError
 from weft.kernel.events import Event, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
@@ -24,8 +24,10 @@ from weft.ledger.labels import checked_length
 from weft.ledger.model import StoredContent
 from weft.ledger.preparing import Preparation
 from weft.ledger.rows import RowMemory
+from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.store.facts import LEDGER_SCOPE, Stored
+from weft.store.husks import is_husk
 from weft.store.port import Store, WriteTxn
 
 T = TypeVar("T")
@@ -171,6 +173,8 @@ class Draft:
             number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_digest(ref) else None
             if number is None:
                 raise ContentMissing(ref)
+            if is_husk(self.sql, number):
+                raise ContentGone(ref)
             self._numbers[ref] = number
         return ref
 
@@ -220,7 +224,7 @@ class Draft:
         return known if known is not None else self.txn.facts.find_content(bytes.fromhex(ref)) or 0
 
     def content_text(self, n: int) -> str | None:
-        return bytes_text(self.txn.facts.content(n)) if n else None
+        return text_if_there(self.txn.facts, n)
 
 
 class Stream:

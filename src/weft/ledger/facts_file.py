@@ -16,10 +16,11 @@ from typing import Any
 
 import orjson
 from msgspec import UNSET, Struct
+from msgspec.structs import astuple
 
 from weft.kernel import canonical
 from weft.kernel.chain import GENESIS, extend
-from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, bytes_text, content_ref
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
 from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, StoreError
 from weft.kernel.events import Event, UnknownEvent, kind_of, run_stream
@@ -28,6 +29,7 @@ from weft.kernel.imported import imported_turn_id
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import (
     AliasAdded,
+    ContentErased,
     SessionArchived,
     SessionCreated,
     SessionMoved,
@@ -39,9 +41,11 @@ from weft.kernel.ledger_events import (
 from weft.ledger.import_checks import check_run_event
 from weft.ledger.recomputing import VIEWS_STALE
 from weft.ledger.runs import stream_of
+from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
+from weft.store.husks import is_husk
 from weft.store.port import Progress, Store, WriteTxn
 
 BATCH_LINES = 512
@@ -57,6 +61,8 @@ class FactsIn(Struct, frozen=True):
     events: int
     contents: int
     known: int
+    erased: int = 0
+    """Contents that were passed over, since they were erased."""
 
 
 def export_lines(store: Store, progress: Progress | None = None) -> Iterator[bytes]:
@@ -64,9 +70,10 @@ def export_lines(store: Store, progress: Progress | None = None) -> Iterator[byt
     report = progress or _silent
     with store.read() as txn:
         facts, after, done = txn.facts, 0, 0
-        (contents,) = txn.sql.one("SELECT count(*) FROM content") or (0,)
+        (contents,) = txn.sql.one("SELECT count(*) FROM content WHERE length(salt) > 0") or (0,)
         total = contents + facts.tip().n
-        while numbers := txn.sql.all("SELECT n FROM content WHERE n > ? ORDER BY n LIMIT 512", (after,)):
+        query = "SELECT n FROM content WHERE n > ? AND length(salt) > 0 ORDER BY n LIMIT 512"
+        while numbers := txn.sql.all(query, (after,)):
             for (n,) in numbers:
                 yield from _content_lines(facts, n)
             after, done = numbers[-1][0], done + len(numbers)
@@ -169,8 +176,8 @@ def take_batch(batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
     return _Batch(txn).take(batch)
 
 
-def _counts(brought: FactsIn) -> tuple[int, int, int]:
-    return brought.events, brought.contents, brought.known
+def _counts(brought: FactsIn) -> tuple[int, ...]:
+    return astuple(brought)
 
 
 def _batches(facts: Iterable[tuple[int, Fact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
@@ -280,7 +287,7 @@ class _Batch:
         lines = self.facts.lines(self.facts.watermark("lookup_event"))
         self._recent = {sha256(line).digest(): stream_of(n, line) for n, line in lines}
         self._lacking: set[str] = set()
-        self.events = self.contents = self.known = 0
+        self.events = self.contents = self.known = self.erased = 0
 
     def _recent_contents(self) -> dict[str, int]:
         """What came since the lookup views were brought up to date, a moment ago."""
@@ -296,15 +303,22 @@ class _Batch:
                 self._take_event(fact, f"line {number}")
         self._seal()
         self._note_lacking()
-        return FactsIn(self.events, self.contents, self.known)
+        return FactsIn(self.events, self.contents, self.known, self.erased)
 
     def _take_content(self, fact: NewContent) -> None:
         ref = fact.ref.hex()
-        if self._find(ref):
-            self.known += 1
+        if n := self._find(ref):
+            gone = is_husk(self.txn.sql, n)
+            self.known, self.erased = self.known + (not gone), self.erased + gone
             return
         self._numbers[ref] = n = self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
         self.contents += 1
+        if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
+            self._note_stale(ref, n)
+
+    def _bury(self, ref: str) -> None:
+        """A content that was erased elsewhere and never came here: events that name it find that it is gone."""
+        self._numbers[ref] = n = self.facts.put_husk(bytes.fromhex(ref)).n
         if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
             self._note_stale(ref, n)
 
@@ -341,6 +355,8 @@ class _Batch:
         self._recent[fact.id] = fact.event.stream
         self.events += 1
         self._adopt(fact.event)
+        if isinstance(fact.event, ContentErased) and not self._find(fact.event.content):
+            self._bury(fact.event.content)
         if len(self._lines) >= ROW_EVENTS:
             self._seal()
 
@@ -444,4 +460,4 @@ class _Batch:
         return known
 
     def content_text(self, n: int) -> str | None:
-        return bytes_text(self.facts.content(n)) if n else None
+        return text_if_there(self.facts, n)

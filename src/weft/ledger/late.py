@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.contents import bytes_text
 from weft.kernel.dag_events import ToolResult
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import AmbiguousName, NotApplicable, NotFound
@@ -17,6 +16,7 @@ from weft.ledger.model import NewError, repeated_id
 from weft.ledger.places import load_parent
 from weft.ledger.rows import CALL, CallRow, TurnRow
 from weft.ledger.scribe import Scribe
+from weft.ledger.values import text_if_there
 
 
 def record_late_result(
@@ -51,7 +51,8 @@ def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> tuple[CallRow, str]
     """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
     Returns the provider's id beside it."""
     rows = draft.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
-    calls = [(call, bytes_text(draft.txn.facts.content(call.call_id))) for call in (CallRow(*row) for row in rows)]
+    known = ((call, text_if_there(draft.txn.facts, call.call_id)) for call in (CallRow(*row) for row in rows))
+    calls = [(call, native) for call, native in known if native is not None]
     ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
     named = [pair for pair in calls if pair[1] == call_id]
     if named and ours and ours[0] not in named:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 
 from weft.ledger.faces.auditing import Auditing
+from weft.ledger.faces.erasing import Erasing
 from weft.ledger.faces.importing import Importing
 from weft.ledger.faces.keeping import Keeping
+from weft.ledger.faces.packing import Packing
 from weft.ledger.faces.reading import Reading
 from weft.ledger.faces.recording import Recording
 from weft.ledger.faces.sessions import Sessions
@@ -14,7 +16,7 @@ from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
 
 
-class Ledger(Recording, Sessions, Reading, Importing, Spending, Auditing, Keeping):
+class Ledger(Recording, Sessions, Reading, Importing, Spending, Auditing, Keeping, Erasing, Packing):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:

@@ -27,7 +27,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
 from weft.ledger.sessions import agent_names
-from weft.ledger.values import json_of, name_of, text_of
+from weft.ledger.values import json_of, name_of, shown_text, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.sightings import IN_PIECES
 from weft.store.port import ReadTxn
@@ -89,7 +89,7 @@ def _to_message(txn: ReadTxn, *place: int) -> Message:
     m = MessageRow(*row)
     content: tuple[Part, ...]
     if m.text is not None:
-        content = (TextPart(bytes_text(txn.facts.content(m.text))),)
+        content = (TextPart(shown_text(txn.facts, m.text)),)
     else:
         content = tuple(_to_part(txn, part) for part in orjson.loads(m.parts or "[]"))
     return Message(
@@ -116,7 +116,7 @@ def _context(txn: ReadTxn, m: MessageRow) -> Any:
 
 def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
     def text(field: str) -> str:
-        return bytes_text(txn.facts.content(part[field]))
+        return shown_text(txn.facts, part[field])
 
     match part["type"]:
         case "text":
@@ -217,7 +217,8 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
 def _tools(txn: ReadTxn, column: str) -> Iterator[str]:
     """Names in a list, or '#' and the number of a content that is one."""
     if column[0] == "#":
-        return map(str, json_of(txn, int(column[1:])))
+        found = json_of(txn, int(column[1:]))
+        return map(str, found if isinstance(found, list) else [found])
     return (name_of(txn, tool) or "" for tool in orjson.loads(column))
 
 

@@ -13,13 +13,13 @@ from hashlib import sha256
 from typing import Any
 
 from weft.kernel.chain import GENESIS
-from weft.kernel.contents import bytes_text
 from weft.kernel.errors import Damaged, IdCollision, StoreFailed
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.rows import RowMemory
+from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import KEY_BYTES, FactReader, LogRow
@@ -49,11 +49,16 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "spawn": ("child", "turn", "seq"),
     "message_context": ("message", "idx"),
     "kept": ("n",),
+    "erasure": ("n",),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536
 TRIES = 8
 VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
+
+
+def silent(stage: str, done: int, of: int) -> None:
+    """No progress wanted."""
 
 
 class StoredContents:
@@ -76,7 +81,7 @@ class StoredContents:
 
     def content_text(self, n: int) -> str | None:
         assert self.facts is not None, "facts are set with every range"
-        return bytes_text(self.facts.content(n)) if n else None
+        return text_if_there(self.facts, n)
 
 
 class FreshViews:

@@ -17,6 +17,10 @@ _COUNTS = {
     "forks": "SELECT count(*) FROM segment WHERE parent IS NOT NULL",
     "deepest": "SELECT coalesce(max(depth), 0) FROM turn",
     "contents": "SELECT count(*) FROM content",
+    "erased_contents": "SELECT count(*) FROM content WHERE length(salt) = 0",
+    "packed_contents": "SELECT count(DISTINCT content) FROM packed",
+    "packed_bytes": "SELECT coalesce(sum(size), 0) FROM packed",
+    "bytes_of_packs": "SELECT coalesce(sum(length(bytes)), 0) FROM pack",
     "content_bytes": "SELECT coalesce(sum(size), 0) FROM content",
     "total_tokens": "SELECT coalesce(sum(total_tokens), 0) FROM turn WHERE current = 1",
 }

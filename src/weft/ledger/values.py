@@ -1,15 +1,36 @@
-"""From columns to the values that were given: texts, names and JSON behind content numbers."""
+"""From columns to the values that were given: texts, names and JSON behind content numbers.
+
+In the place of a content that was erased stands the word that says so.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel.contents import bytes_text, json_value
+from weft.kernel.contents import ERASED, bytes_text, json_value
+from weft.kernel.errors import ContentGone
+from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
 
 
 def text_of(txn: ReadTxn, n: int | None) -> str | None:
-    return None if n is None else bytes_text(txn.facts.content(n))
+    return None if n is None else shown_text(txn.facts, n)
+
+
+def shown_text(facts: FactReader, n: int) -> str:
+    """A content's text as readers show it."""
+    try:
+        return bytes_text(facts.content(n))
+    except ContentGone:
+        return ERASED
+
+
+def text_if_there(facts: FactReader, n: int) -> str | None:
+    """A content's text as views take it; None where there is none, or none any longer."""
+    try:
+        return bytes_text(facts.content(n)) if n else None
+    except ContentGone:
+        return None
 
 
 def name_of(txn: ReadTxn, column: str | None) -> str | None:
@@ -21,7 +42,10 @@ def json_of(txn: ReadTxn, n: int | None) -> Any:
     """A JSON value as it was given; a content that was streamed in and is no JSON is its text."""
     if n is None:
         return None
-    data = txn.facts.content(n)
+    try:
+        data = txn.facts.content(n)
+    except ContentGone:
+        return ERASED
     try:
         return json_value(data)
     except (ValueError, RecursionError):

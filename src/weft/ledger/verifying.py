@@ -15,12 +15,13 @@ from msgspec import Struct
 
 from weft.kernel.canonical import is_canonical
 from weft.kernel.chain import GENESIS, Receipt
-from weft.kernel.contents import content_ref, readable
+from weft.kernel.contents import ERASED, content_ref, readable
 from weft.kernel.dag_events import RunFinished
 from weft.kernel.errors import Damaged, StoreError, WeftError
 from weft.kernel.events import Event, UnknownEvent, encode
 from weft.kernel.kinds import KINDS
-from weft.ledger.recomputing import VIEW_TABLES, FreshViews, Progress, differences, lookups_wrong
+from weft.kernel.ledger_events import ContentErased
+from weft.ledger.recomputing import VIEW_TABLES, FreshViews, Progress, differences, lookups_wrong, silent
 from weft.store.facts import FORMER, LACKS, LogRow
 from weft.store.port import ReadTxn, Store
 
@@ -39,14 +40,10 @@ class Problem(Struct, frozen=True):
         return f"{self.what} {self.where}: {self.detail}"
 
 
-def _silent(stage: str, done: int, of: int) -> None:
-    """No progress wanted."""
-
-
 # --- facts ------------------------------------------------------------------------------------------------------
 
 
-def verify_facts(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
+def verify_facts(store: Store, progress: Progress = silent) -> Iterator[Problem]:
     """Every event against its place in the chains, every content against its reference."""
     yield from _as_far_as_it_goes(store, _verify_log(store, progress))
     yield from _as_far_as_it_goes(store, _verify_contents(store, progress))
@@ -142,6 +139,9 @@ def _verify_contents(store: Store, progress: Progress) -> Iterator[Problem]:
         progress("contents", after, max(end or 0, after))
         store.breathe()
         yield from found
+    with store.read() as txn:
+        found = list(_verify_packs(txn))
+    yield from found
 
 
 def _verify_some_contents(txn: ReadTxn, after: int) -> tuple[list[Problem], int]:
@@ -160,7 +160,9 @@ def _verify_some_contents(txn: ReadTxn, after: int) -> tuple[list[Problem], int]
 def _verify_content(
     txn: ReadTxn, n: int, ref: bytes, salt: bytes, digest: bytes, size: int, shown: str | None, data: bytes | None
 ) -> Iterator[Problem]:
-    if data is None:
+    if not salt:
+        yield from _verify_erased(txn, n, bytes(ref), (digest, size, shown, data))
+    elif data is None:
         yield from _verify_large(txn, n, bytes(ref), size)
     elif content_ref(salt, data) != ref:
         yield Problem("content", bytes(ref).hex(), "its bytes do not hash to its reference")
@@ -168,6 +170,42 @@ def _verify_content(
         yield Problem("content", bytes(ref).hex(), "its size or plain digest is wrong")
     elif (shown is not None or not data.isascii()) and readable(data) != shown:
         yield Problem("content", bytes(ref).hex(), "is not what its readable column shows")
+
+
+def _is_buried(txn: ReadTxn, ref: bytes) -> bool:
+    """Does an event of the log say that it was erased?"""
+    for (n,) in txn.sql.all("SELECT n FROM erasure WHERE ref = ?", (ref,)):
+        for row in txn.facts.log(n - 1, 1):
+            lines = row.lines()[n - row.first :] if n >= row.first else []
+            event = KINDS.decode(lines[0]) if lines else None
+            if isinstance(event, ContentErased) and bytes.fromhex(event.content) == ref:
+                return True
+    return False
+
+
+def _verify_erased(txn: ReadTxn, n: int, ref: bytes, left: tuple[Any, ...]) -> Iterator[Problem]:
+    """Nothing is left of it, and a tombstone says why."""
+    if not _is_buried(txn, ref):
+        yield Problem("content", ref.hex(), "its bytes and salt are gone, and no tombstone says that it was erased")
+    parts = (("content_part", "content"), ("packed", "content"), ("lookup_bytes", "n"))
+    found = [table for table, column in parts if txn.sql.one(f"SELECT 1 FROM {table} WHERE {column} = ?", (n,))]
+    if found or left != (b"", 0, ERASED, None):
+        yield Problem("content", ref.hex(), "was erased, but something of it is still here")
+
+
+def _verify_packs(txn: ReadTxn) -> Iterator[Problem]:
+    """Every pack holds something, and nothing lies both in one and in a row of its own. What packs hold was checked
+    with the contents."""
+    for (n,) in txn.sql.all("SELECT n FROM pack WHERE n NOT IN (SELECT pack FROM packed) ORDER BY n"):
+        yield Problem("pack", str(n), "holds nothing that anybody knows of")
+    doubled = (
+        "SELECT DISTINCT c.ref FROM packed p JOIN content c ON c.n = p.content WHERE c.bytes IS NOT NULL"
+        " OR EXISTS (SELECT 1 FROM content_part t WHERE t.content = c.n)"
+    )
+    for (ref,) in txn.sql.all(doubled):
+        yield Problem("content", bytes(ref).hex(), "lies in a pack and in a row of its own")
+    for (n,) in txn.sql.all("SELECT DISTINCT content FROM packed WHERE content NOT IN (SELECT n FROM content)"):
+        yield Problem("pack", f"content {n}", "holds a content that is not there")
 
 
 def _verify_large(txn: ReadTxn, n: int, ref: bytes, size: int) -> Iterator[Problem]:
@@ -201,7 +239,7 @@ def verify_receipt(store: Store, receipt: Receipt) -> Iterator[Problem]:
 # --- views ------------------------------------------------------------------------------------------------------
 
 
-def verify_views(store: Store, progress: Progress = _silent) -> Iterator[Problem]:
+def verify_views(store: Store, progress: Progress = silent) -> Iterator[Problem]:
     """The engine's own structures, then every view against a fresh computation."""
     yield from _as_far_as_it_goes(store, _verify_views(store, progress))
 

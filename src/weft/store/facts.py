@@ -18,6 +18,7 @@ from msgspec import Struct
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import (
     BINARY,
+    ERASED,
     MAX_CONTENT_BYTES,
     ROW_BYTES,
     ContentHasher,
@@ -29,8 +30,10 @@ from weft.kernel.contents import (
     readable,
     rows_of,
 )
-from weft.kernel.errors import ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
+from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
 from weft.store.buffer import Insert
+from weft.store.husks import ERASING, make_husks, note_erasing
+from weft.store.packs import PackReader
 
 if TYPE_CHECKING:
     from weft.kernel.imported import ImportSecret
@@ -123,6 +126,7 @@ class FactReader:
     def __init__(self, sql: Sql) -> None:
         self.sql = sql
         self._held: dict[int, bytes] = {}
+        self._packs = PackReader(sql)
 
     def tip(self) -> Tip:
         row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
@@ -211,6 +215,8 @@ class FactReader:
         if held is not None:
             return held
         row = self.content_row(n)
+        if row is not None and not row.salt:
+            raise ContentGone(row.ref.hex())
         if row is None or row.data is None:
             raise ContentMissing(row.ref.hex() if row else f"number {n}")
         if content_ref(row.salt, row.data) != row.ref:
@@ -240,8 +246,13 @@ class FactReader:
         ref, salt, size, data = row
         if data is None:
             parts = self.sql.all("SELECT bytes FROM content_part WHERE content = ? ORDER BY idx", (n,))
-            data = b"".join(blob(part) for (part,) in parts) if parts or size == 0 else None
+            data = b"".join(blob(part) for (part,) in parts) if parts or size == 0 else self._unpacked(n, size)
         return ContentRow(n, blob(ref), blob(salt), size, data)
+
+    def _unpacked(self, n: int, size: int) -> bytes | None:
+        """The bytes of a content that lies in packs."""
+        slices = [self._packs.slice(n, idx) for idx in range(-(-size // ROW_BYTES))]
+        return b"".join(part for part in slices if part is not None) if any(slices) else None
 
     def content_size(self, n: int) -> int:
         row = self.sql.one("SELECT size FROM content WHERE n = ?", (n,))
@@ -251,6 +262,8 @@ class FactReader:
         row = self.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
         if row is None:
             raise ContentMissing(f"number {n}")
+        if not row[1]:
+            raise ContentGone(blob(row[0]).hex())
         return ContentHead(n, blob(row[0]), blob(row[1]), int(row[2]))
 
     def content_piece(self, head: ContentHead, idx: int) -> bytes:
@@ -260,9 +273,15 @@ class FactReader:
             found = self.sql.one("SELECT bytes FROM content WHERE n = ?", (head.n,))
             if found == (None,) and head.size == 0:
                 return b""
-        if found is None or found[0] is None:
-            raise ContentMissing(head.ref.hex())
-        return blob(found[0])
+        piece = self._packs.slice(head.n, idx) if found is None or found[0] is None else found[0]
+        if piece is None:
+            raise self._gone(head)
+        return blob(piece)
+
+    def _gone(self, head: ContentHead) -> ContentGone | ContentMissing:
+        """Why there are no bytes: they may have been erased since their head was read."""
+        row = self.sql.one("SELECT salt FROM content WHERE n = ?", (head.n,))
+        return ContentMissing(head.ref.hex()) if row is None or row[0] else ContentGone(head.ref.hex())
 
     def stream_content(self, n: int) -> Iterator[bytes]:
         """A content in pieces of at most 1 MiB, within this transaction."""
@@ -292,7 +311,7 @@ class Tail:
     LIMIT = 16_384
 
     def __init__(self) -> None:
-        self.seen = -1
+        self.seen, self.erasures = -1, 0
         self.by_digest: dict[Key, Stored] = {}
         self.asked: dict[Key, Stored | None] = {}
 
@@ -302,13 +321,25 @@ class Tail:
         self.asked.clear()
 
     def refresh(self, facts: FactReader) -> None:
-        """Take in what other processes put since we last looked."""
+        """Take in what other processes put since we last looked; what one of them erased is no longer found by its
+        bytes."""
+        if (erasures := facts.watermark(ERASING)) != self.erasures:
+            self.forget()
+            self.erasures = erasures
         if self.seen < 0:
             self.seen = facts.watermark("lookup_content")
         rows = facts.sql.all("SELECT n, scope, digest, ref FROM content WHERE n > ? ORDER BY n", (self.seen,))
         for n, scope, digest, ref in rows:
-            self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
+            if scope < LEDGER_SCOPE or digest:
+                self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
             self.seen = n
+
+    def drop(self, gone: set[int]) -> None:
+        """These contents were erased: equal bytes are another content from now on. Imported ones are found by their
+        reference, which stays, so that importing them again brings nothing back."""
+        for known in (self.by_digest, self.asked):
+            for key in [key for key, stored in known.items() if stored and stored.n in gone and key[0] >= LEDGER_SCOPE]:
+                del known[key]
 
     def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
         """One question to the view for many contents that will be put."""
@@ -346,6 +377,8 @@ class FactWriter(FactReader):
         self._rows: list[tuple[Any, ...]] = []
         self._next = max(tail.seen, tip.contents) + 1  # a row deleted by hand does not free its number
         self._parts: list[tuple[int, int, bytes]] = []
+        self._erased: set[int] = set()
+        """Contents that this very work has erased."""
         self._named_so: dict[bytes, Stored] = {}
         """Short imported texts of this work: paths, versions and branches come again with every turn."""
 
@@ -400,7 +433,7 @@ class FactWriter(FactReader):
             if key not in tail.asked:
                 tail.ask(self.sql, (key,))
             known = tail.asked[key]
-        return known
+        return None if known is not None and known.n in self._erased else known
 
     def _insert(self, content: Prepared, scope: int) -> Stored:
         stored = self._fresh[scope, content.digest] = self._place(content, scope)
@@ -441,6 +474,23 @@ class FactWriter(FactReader):
         self._next += 1
         return stored
 
+    def put_husk(self, ref: bytes) -> Stored:
+        """A content that is known to be erased before its bytes ever came."""
+        self.flush()
+        n = self._next
+        self.sql.add(CONTENT, [(n, LEDGER_SCOPE, ref, b"", b"", 0, ERASED, None)])
+        self._next += 1
+        return Stored(n, ref)
+
+    def erase(self, numbers: Sequence[int]) -> None:
+        """Take the bytes of these contents away, with all that could betray them."""
+        self.flush()
+        make_husks(self.sql, numbers, KEY_BYTES)
+        self._packs = PackReader(self.sql)
+        self._erased.update(numbers)
+        self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in self._erased}
+        note_erasing(self.sql, self._tip.n)
+
     def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
         """Write the one row of this append; returns the arrival number of its first event."""
         first = self._tip.n + 1
@@ -472,6 +522,8 @@ class FactWriter(FactReader):
     def settle(self) -> Tip:
         """The work is done and stays: the next caller in this transaction may share its contents."""
         self.flush()
+        if self._erased:
+            self._tail.drop(self._erased)
         self._tail.by_digest.update(self._fresh)
         self._tail.seen = self._next - 1
         return self._tip

@@ -23,6 +23,10 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
 
+PATIENCE = 5.0
+"""So many seconds a store waits for readers of what was there before, where it makes its files clean."""
+
+
 class Sql(Protocol):
     """One open transaction of a backend."""
 
@@ -111,6 +115,16 @@ class Store(Protocol):
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on. The copy is another ledger: opened for
         writing, it goes by a replica id of its own."""
+
+    def rewrite(self, patience: float = PATIENCE) -> bool:
+        """Write everything anew, so that no file of this ledger holds what was deleted, and give the room back.
+        Writers wait; readers go on. False if after so many seconds somebody still read from before it."""
+
+    def empty_log(self, patience: float = PATIENCE) -> bool:
+        """Let the backend's own log of writes hold nothing any longer. False as above."""
+
+    def lying_beside(self) -> list[Path]:
+        """Whole copies that the backend itself made beside the ledger, and halves of copies that were cut short."""
 
     def close(self) -> None:
         """Release everything; closing twice is harmless."""

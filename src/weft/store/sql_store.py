@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol, TypeVar
 
@@ -124,6 +125,10 @@ class SqlStore:
     def _spool_folder(self) -> str | None:
         """Where large contents wait: not where others can look."""
         return None
+
+    def lying_beside(self) -> list[Path]:
+        """Whole copies that the engine made by itself."""
+        return []
 
     # --- writing ------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timezone, tzinfo
 
 from weft.kernel.ambient import Clock
+from weft.kernel.errors import StoreError
 from weft.kernel.ulid import UlidSource
 from weft.ledger import sessions
 from weft.ledger.draft import Desk
+from weft.ledger.erasing.act import finish as finish_erasing
 from weft.ledger.leases import sweep_dead
 from weft.ledger.model import Point, Session
 from weft.ledger.moments import parse_moment
@@ -37,6 +40,8 @@ class Face:
         self._desk = Desk(store, clock, ulids)
         if not store.read_only:
             sweep_dead(self._desk)
+            with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
+                finish_erasing(store, patience=0)
 
     @property
     def path(self) -> str:

@@ -10,6 +10,7 @@ from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.copies import BACKUP, FACTS, remember_copy
 from weft.ledger.faces.face import Face
 from weft.ledger.verifying import Problem
 
@@ -21,7 +22,7 @@ class Keeping(Face):
         self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
     ) -> Iterator[Problem]:
         """Every problem there is; an empty list is a sound ledger."""
-        report = progress or verifying._silent
+        report = progress or recomputing.silent
         if receipt is not None:
             if not isinstance(receipt, Receipt):
                 raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
@@ -33,7 +34,7 @@ class Keeping(Face):
 
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        changed = recomputing.rebuild(self._store, progress or verifying._silent)
+        changed = recomputing.rebuild(self._store, progress or recomputing.silent)
         codeblocks.catch_up(self._store)
         return changed
 
@@ -48,6 +49,7 @@ class Keeping(Face):
         if hasattr(target, "write"):
             return facts_file.write_lines(target, lines)
         path = checked_path(target, "target")
+        remember_copy(self._store, path, FACTS)
         try:
             return facts_file.write_new(path, lines)
         except OSError as error:
@@ -72,6 +74,7 @@ class Keeping(Face):
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
         path = checked_path(target, "target")
+        remember_copy(self._store, path, BACKUP)
         try:
             self._store.backup(path, progress)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -10,6 +11,7 @@ from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger import sessions
+from weft.ledger.archiving import choose_sessions
 from weft.ledger.arguments import checked_count, checked_number
 from weft.ledger.draft import DEFAULT_AGENT
 from weft.ledger.faces.face import Face
@@ -110,6 +112,23 @@ class Sessions(Face):
 
     def archive_session(self, session: str, *, reason: str | None = None) -> Session:
         return self._set_status(session, SessionStatus.ARCHIVED, reason)
+
+    def sessions_to_archive(
+        self,
+        names: str | Sequence[str] = (),
+        *,
+        tree: bool = False,
+        older_than: int | str | None = None,
+        back: bool = False,
+    ) -> list[Session]:
+        """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
+        `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
+        be made active again."""
+        asked = [names] if isinstance(names, str) else list(names)
+        before = self._parse_time(older_than) if isinstance(older_than, str) else older_than
+        status = SessionStatus.ARCHIVED if back else SessionStatus.ACTIVE
+        with self._store.read() as txn:
+            return sessions.to_sessions(txn, choose_sessions(txn, asked, tree, before, status, self._resolve))
 
     def delete_session(self, session: str, *, reason: str | None = None) -> Session:
         """The pointer goes, its turns stay; `restore_session` by its id brings it back."""

@@ -19,9 +19,10 @@ from weft.kernel.events import encode, import_stream, session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
+from weft.ledger.batches import rows_in
 from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.imports.chain import Chain, beginning
-from weft.ledger.imports.kept import is_kept
+from weft.ledger.imports.kept import is_kept, was_erased
 from weft.ledger.imports.raw import PIECE_BYTES, WORTH, RawFile, pack
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.seen import Seeing
@@ -29,6 +30,7 @@ from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
+from weft.store.husks import is_carried_out
 from weft.store.port import Sql
 
 ROW_EVENTS = 128
@@ -62,6 +64,8 @@ class ImportCounts(Struct):
     superseded: int = 0
     links: int = 0
     open_turns: int = 0
+    erased: int = 0
+    """Turns that were passed over, since they were erased."""
 
 
 class Landed(Struct, frozen=True):
@@ -69,6 +73,7 @@ class Landed(Struct, frozen=True):
 
     id: str
     digest: str
+    erased: bool = False
 
 
 class _Task(Struct):
@@ -114,6 +119,8 @@ class ImportDesk:
         self._fresh: set[bytes] = set()
         self._looked: int | None = None
         self._read: list[tuple[Any, ...]] = []
+        self._refused: set[str] = set()
+        """Sessions of which something was passed over: nothing of their sources is kept again."""
 
     def last_read(self, name: str) -> ImportSource | None:
         """A source as it was when it was last read to its end, by whichever importer."""
@@ -142,6 +149,9 @@ class ImportDesk:
     ) -> None:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them."""
         task = _Task(session, file, counts, reread, raw)
+        if self._is_erased(session):
+            counts.erased += sum(1 for _ in turns)
+            return
         for batch, is_last in _batches(turns):
             task.end = max([task.end, *(turn.end for turn in batch)])
             mark = task.mark()
@@ -176,6 +186,9 @@ class ImportDesk:
 
     def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
+
+        if self.secret.session_id(session.id) in self._refused or self._is_erased(session):
+            return
 
         def work(draft: Draft) -> None:
             for at in range(0, len(piece) or 1, PIECE_BYTES):
@@ -232,10 +245,26 @@ class ImportDesk:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
         if task.raw is None:
             return
-        contents = [(ref, data) for ref, data in draft.gathered or () if len(data) >= WORTH]
-        draft.gathered = None
+        gathered, draft.gathered = draft.gathered or [], None
+        if self._spells_erased(draft, seeing.session, gathered):
+            self._refused.add(seeing.session)
+            return
+        contents = [(ref, data) for ref, data in gathered if len(data) >= WORTH]
         for start, piece in task.raw.take(until):
             self._keep(draft, seeing, piece, start, contents)
+
+    def _spells_erased(self, draft: Draft, session: str, gathered: list[tuple[str, bytes]]) -> bool:
+        """Would the source bring back what was erased: of this session, or a content that lies in this batch?"""
+        if session in self._refused:
+            return True
+        if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+            return False
+        husks = rows_in(
+            draft.sql,
+            "SELECT 1 FROM content WHERE length(salt) = 0 AND n IN",
+            {draft.number(ref) for ref, _ in gathered},
+        )
+        return next(husks, None) is not None or was_erased(draft.sql, draft.view.session(session).n)
 
     def _land(self, draft: Draft, seeing: Seeing, turn: NativeTurn, task: _Task) -> Landed:
         landed, counts = task.landed, task.counts
@@ -243,6 +272,11 @@ class ImportDesk:
         source = self.secret.source(turn.records)
         id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
         row = draft.view.find_turn(id) or self._mapped_before(draft, turn, parent, source)
+        gone = self._erased_version(draft, row, turn)
+        if gone is not None:
+            self._refused.add(seeing.session)
+            counts.erased += 1
+            return Landed(gone.id, gone.digest, erased=True)
         new = row is None
         if row is None:
             fork = ForkPoint(parent.id, parent.digest) if parent else None
@@ -256,6 +290,21 @@ class ImportDesk:
             counts.known += 1
         self._see(draft, seeing.turn(id, turn), new)
         return Landed(id, digest)
+
+    def _is_erased(self, session: NativeSession) -> bool:
+        """Was this session erased as a whole?"""
+        id = self.secret.session_id(session.id)
+        with self._desk.store.read() as txn:
+            return is_carried_out(txn.sql, "session", id)
+
+    def _erased_version(self, draft: Draft, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
+        """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
+        if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+            return None
+        for each in [row] if row is not None else self._versions(draft, turn):
+            if is_carried_out(draft.sql, "turn", each.id):
+                return each
+        return None
 
     def _range(self, turn: NativeTurn, landed: list[Landed]) -> tuple[str | None, str | None]:
         """The last turn that a compaction summarised, and the first that it kept."""
@@ -358,10 +407,10 @@ class ImportDesk:
         """Native ids of the batch, for links from elsewhere, and what the batch itself wants to be linked to."""
         draft.seal()
         names = sorted({(self._key(name), at.id) for turn, at in zip(batch, landed, strict=True)
-                        for name in (turn.key, *turn.names)})  # fmt: skip
+                        for name in (turn.key, *turn.names) if not at.erased})  # fmt: skip
         draft.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
         for turn, at in zip(batch, landed, strict=True):
-            if turn.link is not None and turn.parent is None:
+            if turn.link is not None and turn.parent is None and not at.erased:
                 wants = self._key(turn.link.to)
                 session = None if turn.link.session is None else self.secret.session_id(turn.link.session)
                 draft.sql.run(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.errors import ContentMissing, Damaged
+from weft.kernel.errors import ContentGone, ContentMissing, Damaged
 from weft.ledger.imports.raw import unpack
 from weft.ledger.rows import find_session
 from weft.ledger.values import text_of
-from weft.store.port import ReadTxn, WriteTxn
+from weft.store.port import ReadTxn, Sql, WriteTxn
 
 
 class KeptStretch(Struct, frozen=True, kw_only=True):
@@ -18,6 +18,8 @@ class KeptStretch(Struct, frozen=True, kw_only=True):
     start: int
     end: int
     data: bytes
+    erased: bool = False
+    """What stood there was erased; `data` is empty."""
 
 
 def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
@@ -28,10 +30,21 @@ def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
         rows = txn.sql.all(f"{query} WHERE session = ? ORDER BY n", (session.n,))
     else:
         rows = [row for row in txn.sql.all(f"{query} ORDER BY n") if text_of(txn, row[0]) == session_or_file]
-    return [
-        KeptStretch(file=text_of(txn, file), start=start, end=end, data=_unpacked(txn, content))
-        for file, start, end, content in rows
-    ]
+    return [_stretch(txn, *row) for row in rows]
+
+
+def _stretch(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> KeptStretch:
+    name = text_of(txn, file)
+    try:
+        return KeptStretch(file=name, start=start, end=end, data=_unpacked(txn, content))
+    except ContentGone:
+        return KeptStretch(file=name, start=start, end=end, data=b"", erased=True)
+
+
+def was_erased(sql: Sql, session: int) -> bool:
+    """Has this session lost a stretch of its source? Then nothing of it is kept again: it would bring that back."""
+    query = "SELECT 1 FROM kept k JOIN content c ON c.n = k.content WHERE k.session = ? AND length(c.salt) = 0"
+    return sql.one(f"{query} LIMIT 1", (session,)) is not None
 
 
 def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes) -> bool:
@@ -39,7 +52,7 @@ def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes
     rows = txn.sql.all('SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place)
     try:
         return any(_unpacked(txn, content) == piece for (content,) in rows)
-    except Damaged:
+    except (Damaged, ContentGone):
         return False
 
 

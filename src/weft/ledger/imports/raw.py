@@ -18,6 +18,7 @@ REF_BYTES = 32
 LEVEL = 3
 PIECE_BYTES = 8 * 1024 * 1024
 DICTIONARY_BYTES = 32 * 1024 * 1024
+HEAD_BYTES = len(MAGIC) + 4
 WORTH = 200
 """A content shorter than this helps less than its reference costs."""
 
@@ -55,13 +56,10 @@ def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
 
 def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:
     """The stretch as it lay in its source; `content` gives a content by its reference."""
-    if not packed.startswith(MAGIC):
-        raise FactDamaged("kept stretch", packed[:16].hex(), "is of no known form")
-    start = len(MAGIC) + 4
-    frame = start + int.from_bytes(packed[len(MAGIC) : start], "big") * REF_BYTES
+    frame = HEAD_BYTES + count_of_references(packed) * REF_BYTES
     if frame >= len(packed):
         raise FactDamaged("kept stretch", packed[:16].hex(), "is cut")
-    refs = [packed[at : at + REF_BYTES].hex() for at in range(start, frame, REF_BYTES)]
+    refs = (ref.hex() for ref in references_in(packed))
     dictionary = _dictionary(_up_to(DICTIONARY_BYTES, map(content, refs)))
     unpacker = zstandard.ZstdDecompressor(dict_data=_as_dict(dictionary), max_window_size=1 << 27)
     try:
@@ -70,6 +68,19 @@ def unpack(packed: bytes, content: Callable[[str], bytes]) -> bytes:
         return unpacker.decompress(packed[frame:], max_output_size=PIECE_BYTES)
     except zstandard.ZstdError as error:
         raise FactDamaged("kept stretch", packed[:16].hex(), f"cannot be unpacked: {error}") from error
+
+
+def count_of_references(packed: bytes) -> int:
+    """How many contents a stretch needs to be unpacked."""
+    if not packed.startswith(MAGIC):
+        raise FactDamaged("kept stretch", packed[:16].hex(), "is of no known form")
+    return int.from_bytes(packed[len(MAGIC) : HEAD_BYTES], "big")
+
+
+def references_in(packed: bytes) -> list[bytes]:
+    """The references of these contents, as far as the bytes at hand go."""
+    end = min(len(packed), HEAD_BYTES + count_of_references(packed) * REF_BYTES)
+    return [packed[at : at + REF_BYTES] for at in range(HEAD_BYTES, end, REF_BYTES)]
 
 
 def _up_to(limit: int, contents: Iterable[bytes]) -> Iterator[bytes]:

@@ -190,6 +190,16 @@ def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None
         )
 
 
+@handles(own.ContentErased, OTHERS)
+def _content_erased(view: Projector, moment: Moment, event: own.ContentErased) -> None:
+    """A tombstone. Whether the bytes are gone here too is another question: a stranger's waits for somebody's word."""
+    view.sql.run(
+        "INSERT INTO erasure(n, ref, erased_at, actor, replica, reason, turn, session) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (moment.n, bytes.fromhex(event.content), moment.when, event.actor, plain(event.replica),
+         view.number(event.reason), plain(event.turn), plain(event.session)),
+    )  # fmt: skip
+
+
 @handles(own.CompactionChosen, SESSIONS)
 def _compaction_chosen(view: Projector, moment: Moment, event: own.CompactionChosen) -> None:
     moment.row.compaction = event.compaction or ""

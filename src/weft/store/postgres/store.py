@@ -17,11 +17,11 @@ import psycopg
 from msgspec import Struct
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import LedgerMissing, OutcomeUnknown, StoreFailed
+from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
 from weft.store.names import NOTE, is_copy, take_new_name
-from weft.store.port import Progress, ReadTxn, Sql
+from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import WRITER, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
@@ -29,6 +29,7 @@ from weft.store.postgres.failures import is_passing, said, store_error, translat
 from weft.store.postgres.health import find_damage
 from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
+from weft.store.postgres.rewriting import rewrite_tables
 from weft.store.sql_store import BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema
@@ -384,6 +385,22 @@ class PostgresStore(SqlStore):
     def check_integrity(self) -> list[str]:
         with self._snapshot() as sql:
             return find_damage(sql, self.address)
+
+    def rewrite(self, patience: float = PATIENCE) -> bool:
+        """Every table into a file of its own, anew; the server's own log and its archives are beyond reach. Readers
+        are waited for, and kept waiting."""
+        self._refuse_closed()
+        if self.read_only:
+            raise ReadOnlyLedger(self.path)
+        with translated(self.path):
+            sql = connect(self.address, WRITER)
+            try:
+                return rewrite_tables(sql, self.address, patience)
+            finally:
+                sql.close()
+
+    def empty_log(self, patience: float = PATIENCE) -> bool:
+        return self.rewrite(patience)
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         ensure_free(target)

@@ -3,7 +3,8 @@
 CREATE VIEW content_text AS
     SELECT n, COALESCE(shown, convert_from(COALESCE(bytes,
         (SELECT string_agg(p.bytes, ''::bytea ORDER BY p.idx) FROM content_part p WHERE p.content = content.n)),
-        'UTF8')) COLLATE "C" AS text
+        'UTF8')) COLLATE "C" AS text,
+        (length(salt) = 0)::int AS erased, EXISTS (SELECT 1 FROM packed p WHERE p.content = content.n)::int AS packed
     FROM content;
 
 CREATE FUNCTION text_of(number BIGINT) RETURNS TEXT STABLE
@@ -17,6 +18,12 @@ CREATE FUNCTION name_of(name TEXT) RETURNS TEXT STABLE
 CREATE OR REPLACE FUNCTION quoted(value TEXT) RETURNS TEXT IMMUTABLE
     BEGIN ATOMIC SELECT COALESCE(to_json(value)::text, 'null'); END;
 
+CREATE VIEW content_json AS
+    SELECT n, CASE WHEN erased = 1 THEN quoted(text) ELSE text END AS json FROM content_text;
+
+CREATE FUNCTION json_of(number BIGINT) RETURNS TEXT STABLE
+    BEGIN ATOMIC SELECT c.json FROM content_json c WHERE c.n = number; END;
+
 CREATE VIEW events AS
     SELECT l.n - l.count + j.place AS n, l.at AS arrived_at, j.value::json ->> 'kind' AS kind,
         j.value::json ->> 'stream' AS stream, j.value::json ->> 'ts' AS ts, j.value AS event_json
@@ -25,11 +32,11 @@ CREATE VIEW events AS
 CREATE VIEW turns AS
     SELECT t.id, t.parent AS parent_turn_id, t.type AS turn_type, t.status, t.started_at, t.completed_at,
         name_of(t.model) AS model, name_of(t.provider) AS provider, t.role, name_of(t.toolset) AS toolset_name,
-        CASE WHEN t.tools IS NULL THEN NULL WHEN t.tools LIKE '#%' THEN name_of(t.tools)
+        CASE WHEN t.tools IS NULL THEN NULL WHEN t.tools LIKE '#%' THEN json_of(substr(t.tools, 2)::bigint)
             ELSE '[' || COALESCE((SELECT string_agg(quoted(name_of(j.value)), ',' ORDER BY j.place)
                 FROM json_array_elements_text(t.tools::json) WITH ORDINALITY AS j(value, place)), '') || ']'
             END AS tools_available,
-        text_of(t.permissions_granted) AS permissions_granted, text_of(t.permissions_used) AS permissions_used,
+        json_of(t.permissions_granted) AS permissions_granted, json_of(t.permissions_used) AS permissions_used,
         t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
         t.total_tokens,
         '[' || COALESCE((SELECT string_agg(quoted(m.id), ',' ORDER BY m.seq) FROM message m
@@ -39,10 +46,10 @@ CREATE VIEW turns AS
             OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment AND s.parent_depth = t.depth))::int
             AS has_children,
         t.calls AS tool_call_count, text_of(t.source_event) AS source_event_id, text_of(t.workspace) AS workspace_path,
-        text_of(t.thinking_config) AS thinking_config_json, text_of(t.effective_config) AS effective_config_json,
+        json_of(t.thinking_config) AS thinking_config_json, json_of(t.effective_config) AS effective_config_json,
         text_of(t.error) AS error, t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id,
         encode(t.last_event, 'hex') AS digest, t.origin, text_of(t.native) AS native_id,
-        text_of(t.git_branch) AS git_branch, text_of(t.version) AS version, text_of(t.metadata) AS metadata_json,
+        text_of(t.git_branch) AS git_branch, text_of(t.version) AS version, json_of(t.metadata) AS metadata_json,
         t.current AS is_current, (t.synthesised IS DISTINCT FROM 1)::int AS time_known
     FROM turn t;
 
@@ -56,7 +63,7 @@ CREATE VIEW threads AS
         t.tokens_before + COALESCE(t.total_tokens, 0) AS total_tokens,
         t.depth,
         COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
-        (SELECT encode(digest, 'hex') FROM content WHERE n = t.system) AS system_prompt_hash,
+        (SELECT NULLIF(encode(digest, 'hex'), '') FROM content WHERE n = t.system) AS system_prompt_hash,
         (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND s.status <> 'deleted' AND (
             (t.status = 'completed' AND NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n))
             OR (SELECT h.turn FROM history h WHERE h.session = s.n AND h.depth = t.depth AND h.why = 'turn'
@@ -77,7 +84,7 @@ CREATE VIEW sessions AS
         text_of(s.origin_session) AS origin_session_id, s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
         s.compaction AS chosen_compaction, s.head_events, text_of(s.title) AS title,
         text_of(s.workspace) AS workspace_path, text_of(s.git_branch) AS git_branch, text_of(s.version) AS version,
-        name_of(s.agent) AS agent, text_of(s.metadata) AS metadata_json
+        name_of(s.agent) AS agent, json_of(s.metadata) AS metadata_json
     FROM session s;
 
 CREATE VIEW messages AS
@@ -100,19 +107,19 @@ CREATE VIEW messages AS
                             CASE WHEN c.text IS JSON THEN c.text ELSE quoted(c.text) END AS value
                         FROM message_context i JOIN content_text c ON c.n = i.content WHERE i.message = m.id) things
                     GROUP BY name) named), '') || '}'
-            ELSE text_of(m.context) END AS context_json,
-        text_of(m.metadata) AS metadata_json, m.parent AS parent_message_id, name_of(m.model) AS model,
-        text_of(m.thinking_config) AS thinking_config_json,
+            ELSE json_of(m.context) END AS context_json,
+        json_of(m.metadata) AS metadata_json, m.parent AS parent_message_id, name_of(m.model) AS model,
+        json_of(m.thinking_config) AS thinking_config_json,
         CASE WHEN m.text IS NOT NULL THEN '[{"type":"text","text":' || quoted(text_of(m.text)) || '}]'
             ELSE '[' || COALESCE((SELECT string_agg(CASE j.value ->> 'type'
                 WHEN 'image_url' THEN concat('{"type":"image_url","url":', quoted(text_of((j.value ->> 'url')::bigint)),
                     ',"detail":', quoted(name_of(j.value ->> 'detail')), '}')
                 WHEN 'tool_use' THEN concat('{"type":"tool_use","id":', quoted(text_of((j.value ->> 'id')::bigint)),
                     ',"name":', quoted(name_of(j.value ->> 'name')),
-                    ',"input":', quoted(text_of((j.value ->> 'input')::bigint)), '}')
+                    ',"input":', quoted(json_of((j.value ->> 'input')::bigint)), '}')
                 WHEN 'tool_result' THEN concat('{"type":"tool_result","tool_call_id":',
                     quoted(text_of((j.value ->> 'tool_call_id')::bigint)),
-                    ',"output":', quoted(text_of((j.value ->> 'output')::bigint)),
+                    ',"output":', quoted(json_of((j.value ->> 'output')::bigint)),
                     ',"is_error":', CASE j.value ->> 'is_error' WHEN 'true' THEN '1' WHEN 'false' THEN '0'
                         ELSE 'null' END, '}')
                 ELSE concat('{"type":', quoted(j.value ->> 'type'),
@@ -126,11 +133,11 @@ CREATE VIEW tool_calls AS
     SELECT t.id || ':' || (SELECT text || CASE WHEN c.repeated > 0 OR strpos(text, '~') > 0 THEN '~' || (c.repeated + 1)
             ELSE '' END FROM content_text WHERE n = c.call_id) AS id,
         t.id AS turn_id, c.message AS message_id, name_of(c.tool) AS tool_name, c.number AS tool_number,
-        text_of(c.params) AS params_json, text_of(c.result) AS result_json, text_of(c.error) AS error,
+        json_of(c.params) AS params_json, json_of(c.result) AS result_json, text_of(c.error) AS error,
         c.status, (SELECT label FROM session WHERE n = c.spawned) AS spawned_session_label,
         c.started_at, c.completed_at, c.seq AS sequence, text_of(c.call_id) AS call_id, c.outcome,
         name_of(c.server) AS server, name_of(c.error_code) AS error_code, c.correlation AS correlation_id,
-        text_of(c.detail) AS metadata_json
+        json_of(c.detail) AS metadata_json
     FROM tool_call c JOIN turn t ON t.n = c.turn;
 
 CREATE VIEW compactions AS
@@ -138,7 +145,7 @@ CREATE VIEW compactions AS
         k.through AS summarized_through_turn_id, k.first_kept AS first_kept_turn_id, k.turns_summarized,
         k.type AS compaction_type, name_of(k.model) AS model, name_of(k.provider) AS provider,
         k.tokens_before, k.tokens_after, k.summary_tokens, k.summarization_input_tokens,
-        k.summarization_output_tokens, k.duration_ms, k."trigger", text_of(k.metadata) AS metadata_json
+        k.summarization_output_tokens, k.duration_ms, k."trigger", json_of(k.metadata) AS metadata_json
     FROM compaction k;
 
 CREATE VIEW session_history AS
@@ -172,3 +179,9 @@ CREATE VIEW turn_versions AS
     SELECT t.id AS turn_id, (SELECT c.id FROM turn c WHERE c.native = t.native AND c.current = 1) AS current_turn_id,
         text_of(t.native) AS native_id, t.mapping
     FROM turn t WHERE t.native IS NOT NULL;
+
+CREATE VIEW erasures AS
+    SELECT e.n, encode(e.ref, 'hex') AS content_ref, e.erased_at,
+        COALESCE((SELECT name FROM program WHERE id = e.actor), e.actor) AS actor, text_of(e.reason) AS reason,
+        e.turn AS turn_id, e.session AS session_id, e.replica
+    FROM erasure e;

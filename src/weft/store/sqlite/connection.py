@@ -87,6 +87,16 @@ def keep_log_on_close(connection: apsw.Connection, keep: bool) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keep))
 
 
+def empty_log(connection: apsw.Connection, patience: float) -> bool:
+    """Copy the write-ahead log into the database and cut it to nothing. False while a reader still needs it."""
+    connection.set_busy_timeout(int(patience * 1000))
+    try:
+        busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+    finally:
+        connection.set_busy_timeout(BUSY_MS)
+    return not busy
+
+
 def _assert_setting(connection: apsw.Connection, name: str, wanted: str, reads_back: object) -> None:
     connection.execute(f"PRAGMA {name} = {wanted}").fetchall()
     found = connection.execute(f"PRAGMA {name}").fetchall()[0][0]

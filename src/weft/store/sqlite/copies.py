@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from glob import escape
 from pathlib import Path
 
 import apsw
@@ -47,3 +48,9 @@ def put_in_place(aside: Path, target: Path) -> None:
     finally:
         os.close(descriptor)
     aside.rename(target)
+
+
+def copies_beside(ledger: Path) -> list[Path]:
+    """What upgrades left beside a ledger, and copies of it that were cut short there."""
+    names = (f"{escape(ledger.name)}.schema-*.backup*", f"{escape(ledger.name)}*.partial")
+    return sorted({found for name in names for found in ledger.parent.glob(name)})

@@ -17,23 +17,24 @@ from typing import Any
 import apsw
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
-from weft.kernel.errors import Damaged, LedgerMissing, LogCut, StoreError, StoreFailed
+from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
 from weft.store.names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
-from weft.store.port import Progress, ReadTxn
+from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,
     READ_WRITE,
     SqliteSql,
     connect,
+    empty_log,
     keep_log_on_close,
     make_durable,
     store_error,
     translated,
 )
-from weft.store.sqlite.copies import ensure_free, write_copy
+from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, refuse_newer, shipped_schema
 from weft.store.sqlite.scratch import scratch
@@ -50,6 +51,7 @@ class SqliteBase(SqlStore):
         super().__init__(path, clock, random_bytes)
         self._schema = schema or shipped_schema()
         self._version: int | None = None
+        self._alone = threading.Lock()
 
     def _writer(self) -> SqliteSql:
         raise NotImplementedError
@@ -63,7 +65,7 @@ class SqliteBase(SqlStore):
     def _transact(self, batch: Batch[Work], results: Results) -> None:
         committing, sql = False, None
         try:
-            with self._exclusive():
+            with self._alone, self._exclusive():
                 sql = self._writer()
                 sql.run("BEGIN IMMEDIATE")
                 tip = self._run_all(sql, batch, results)
@@ -123,6 +125,21 @@ class SqliteBase(SqlStore):
         with translated(self.path), self.read() as txn:
             found = txn.sql.all("PRAGMA integrity_check")
         return [text for (text,) in found if text != "ok"]
+
+    def rewrite(self, patience: float = PATIENCE) -> bool:
+        self._refuse_closed()
+        if self.read_only:
+            raise ReadOnlyLedger(self.path)
+        with translated(self.path), self._alone, self._exclusive():
+            self._forget()
+            sql = self._writer()
+            sql.run("VACUUM")
+            return empty_log(sql.connection, patience)
+
+    def empty_log(self, patience: float = PATIENCE) -> bool:
+        self._refuse_closed()
+        with translated(self.path), self._alone, self._exclusive():
+            return empty_log(self._writer().connection, patience)
 
     @contextmanager
     def scratch(self) -> Iterator[SqliteSql]:
@@ -246,6 +263,9 @@ class SqliteStore(SqliteBase):
 
     def _spool_folder(self) -> str:
         return str(Path(self.path).absolute().parent)
+
+    def lying_beside(self) -> list[Path]:
+        return copies_beside(Path(self.path).absolute())
 
     def _committed(self, tip: Tip) -> None:
         if self._head_file is not None and tip.n:

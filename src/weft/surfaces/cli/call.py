@@ -47,6 +47,18 @@ class Call:
         """A ledger that is there already, only to be looked at."""
         return self._open(path, create=False, read_only=True)
 
+    def copying(self) -> Ledger:
+        """The ledger, for a command that copies it: open for writing, so that the copy is remembered, where that can
+        be."""
+        from weft.kernel.errors import Damaged, StoreError
+
+        try:
+            return self.writing()
+        except Damaged:
+            raise
+        except StoreError:
+            return self.reading()
+
     def making(self, path: str) -> Ledger:
         return self._open(path, create=True)
 

@@ -57,6 +57,10 @@ COMMANDS = {
         "copy": "Copy a ledger to a new address, on any backend.",
         "recover": "Bring back what was lost: a backup, or what still verifies.",
     },
+    "forget": {
+        "erase": "Erase contents for good; the record still verifies.",
+        "pack": "Compress what is cold, or unpack it again.",
+    },
     "help": {
         "completion": "Print the completion script of a shell.",
         "help": "Explain a command or a topic.",

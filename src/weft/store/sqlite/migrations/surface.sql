@@ -2,8 +2,12 @@
 CREATE VIEW content_text AS
     SELECT n, COALESCE(shown, CAST(COALESCE(bytes,
         (SELECT group_concat(CAST(p.bytes AS TEXT), '') FROM (
-            SELECT bytes FROM content_part WHERE content = content.n ORDER BY idx) p)) AS TEXT)) AS text
+            SELECT bytes FROM content_part WHERE content = content.n ORDER BY idx) p)) AS TEXT)) AS text,
+        length(salt) = 0 AS erased, EXISTS (SELECT 1 FROM packed WHERE packed.content = content.n) AS packed
     FROM content;
+
+CREATE VIEW content_json AS
+    SELECT n, CASE WHEN erased THEN json_quote(text) ELSE text END AS json FROM content_text;
 
 CREATE VIEW events AS
     SELECT l.n - l.count + 1 + j.key AS n, l.at AS arrived_at, json_extract(j.value, '$.kind') AS kind,
@@ -21,13 +25,13 @@ CREATE VIEW turns AS
         CASE WHEN t.toolset LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.toolset, 2) AS INTEGER))
             ELSE t.toolset END AS toolset_name,
         CASE WHEN t.tools IS NULL THEN NULL
-            WHEN t.tools LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(t.tools, 2) AS INTEGER))
+            WHEN t.tools LIKE '#%' THEN (SELECT json FROM content_json WHERE n = CAST(substr(t.tools, 2) AS INTEGER))
             ELSE (
             SELECT json_group_array(CASE WHEN j.value LIKE '#%'
                 THEN (SELECT text FROM content_text WHERE n = CAST(substr(j.value, 2) AS INTEGER)) ELSE j.value END)
             FROM json_each(t.tools) j) END AS tools_available,
-        (SELECT text FROM content_text WHERE n = t.permissions_granted) AS permissions_granted,
-        (SELECT text FROM content_text WHERE n = t.permissions_used) AS permissions_used,
+        (SELECT json FROM content_json WHERE n = t.permissions_granted) AS permissions_granted,
+        (SELECT json FROM content_json WHERE n = t.permissions_used) AS permissions_used,
         t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
         t.total_tokens,
         (SELECT json_group_array(id) FROM (SELECT m.id FROM message m WHERE m.turn = t.n
@@ -38,14 +42,14 @@ CREATE VIEW turns AS
         t.calls AS tool_call_count,
         (SELECT text FROM content_text WHERE n = t.source_event) AS source_event_id,
         (SELECT text FROM content_text WHERE n = t.workspace) AS workspace_path,
-        (SELECT text FROM content_text WHERE n = t.thinking_config) AS thinking_config_json,
-        (SELECT text FROM content_text WHERE n = t.effective_config) AS effective_config_json,
+        (SELECT json FROM content_json WHERE n = t.thinking_config) AS thinking_config_json,
+        (SELECT json FROM content_json WHERE n = t.effective_config) AS effective_config_json,
         (SELECT text FROM content_text WHERE n = t.error) AS error,
         t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id, lower(hex(t.last_event)) AS digest,
         t.origin, (SELECT text FROM content_text WHERE n = t.native) AS native_id,
         (SELECT text FROM content_text WHERE n = t.git_branch) AS git_branch,
         (SELECT text FROM content_text WHERE n = t.version) AS version,
-        (SELECT text FROM content_text WHERE n = t.metadata) AS metadata_json,
+        (SELECT json FROM content_json WHERE n = t.metadata) AS metadata_json,
         t.current AS is_current, t.synthesised IS NOT 1 AS time_known
     FROM turn t;
 
@@ -59,7 +63,7 @@ CREATE VIEW threads AS
         t.tokens_before + COALESCE(t.total_tokens, 0) AS total_tokens,
         t.depth,
         COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
-        (SELECT lower(hex(digest)) FROM content WHERE n = t.system) AS system_prompt_hash,
+        (SELECT NULLIF(lower(hex(digest)), '') FROM content WHERE n = t.system) AS system_prompt_hash,
         (SELECT s.label || '#' || t.depth FROM session s WHERE s.n = t.session AND s.status <> 'deleted' AND (
             (t.status = 'completed' AND NOT EXISTS (SELECT 1 FROM departure d WHERE d.session = s.n))
             OR (SELECT h.turn FROM history h WHERE h.session = s.n AND h.depth = t.depth AND h.why = 'turn'
@@ -88,7 +92,7 @@ CREATE VIEW sessions AS
         (SELECT text FROM content_text WHERE n = s.version) AS version,
         CASE WHEN s.agent LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(s.agent, 2) AS INTEGER))
             ELSE s.agent END AS agent,
-        (SELECT text FROM content_text WHERE n = s.metadata) AS metadata_json
+        (SELECT json FROM content_json WHERE n = s.metadata) AS metadata_json
     FROM session s;
 
 CREATE VIEW messages AS
@@ -106,12 +110,12 @@ CREATE VIEW messages AS
                 FROM (SELECT i.name, i.listed, CASE WHEN json_valid(c.text) THEN c.text ELSE json_quote(c.text) END AS value
                     FROM message_context i JOIN content_text c ON c.n = i.content WHERE i.message = m.id ORDER BY i.idx)
                 GROUP BY name))
-            ELSE (SELECT text FROM content_text WHERE n = m.context) END AS context_json,
-        (SELECT text FROM content_text WHERE n = m.metadata) AS metadata_json,
+            ELSE (SELECT json FROM content_json WHERE n = m.context) END AS context_json,
+        (SELECT json FROM content_json WHERE n = m.metadata) AS metadata_json,
         m.parent AS parent_message_id,
         CASE WHEN m.model LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.model, 2) AS INTEGER))
             ELSE m.model END AS model,
-        (SELECT text FROM content_text WHERE n = m.thinking_config) AS thinking_config_json,
+        (SELECT json FROM content_json WHERE n = m.thinking_config) AS thinking_config_json,
         CASE WHEN m.text IS NOT NULL
             THEN json_array(json_object('type', 'text', 'text', (SELECT text FROM content_text WHERE n = m.text)))
             ELSE (SELECT json_group_array(json(part)) FROM (
@@ -128,10 +132,10 @@ CREATE VIEW messages AS
                             THEN (SELECT text FROM content_text
                                 WHERE n = CAST(substr(json_extract(j.value, '$.name'), 2) AS INTEGER))
                             ELSE json_extract(j.value, '$.name') END,
-                        'input', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.input')))
+                        'input', (SELECT json FROM content_json WHERE n = json_extract(j.value, '$.input')))
                     WHEN 'tool_result' THEN json_object('type', 'tool_result',
                         'tool_call_id', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.tool_call_id')),
-                        'output', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.output')),
+                        'output', (SELECT json FROM content_json WHERE n = json_extract(j.value, '$.output')),
                         'is_error', json_extract(j.value, '$.is_error'))
                     ELSE json_object('type', json_extract(j.value, '$.type'),
                         'text', (SELECT text FROM content_text WHERE n = json_extract(j.value, '$.text')))
@@ -151,8 +155,8 @@ CREATE VIEW tool_calls AS
         CASE WHEN c.tool LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.tool, 2) AS INTEGER))
             ELSE c.tool END AS tool_name,
         c.number AS tool_number,
-        (SELECT text FROM content_text WHERE n = c.params) AS params_json,
-        (SELECT text FROM content_text WHERE n = c.result) AS result_json,
+        (SELECT json FROM content_json WHERE n = c.params) AS params_json,
+        (SELECT json FROM content_json WHERE n = c.result) AS result_json,
         (SELECT text FROM content_text WHERE n = c.error) AS error,
         c.status, (SELECT label FROM session WHERE n = c.spawned) AS spawned_session_label,
         c.started_at, c.completed_at, c.seq AS sequence,
@@ -163,7 +167,7 @@ CREATE VIEW tool_calls AS
             THEN (SELECT text FROM content_text WHERE n = CAST(substr(c.error_code, 2) AS INTEGER))
             ELSE c.error_code END AS error_code,
         c.correlation AS correlation_id,
-        (SELECT text FROM content_text WHERE n = c.detail) AS metadata_json
+        (SELECT json FROM content_json WHERE n = c.detail) AS metadata_json
     FROM tool_call c JOIN turn t ON t.n = c.turn;
 
 CREATE VIEW compactions AS
@@ -176,7 +180,7 @@ CREATE VIEW compactions AS
             ELSE k.provider END AS provider,
         k.tokens_before, k.tokens_after, k.summary_tokens, k.summarization_input_tokens,
         k.summarization_output_tokens, k.duration_ms, k."trigger",
-        (SELECT text FROM content_text WHERE n = k.metadata) AS metadata_json
+        (SELECT json FROM content_json WHERE n = k.metadata) AS metadata_json
     FROM compaction k;
 
 CREATE VIEW session_history AS
@@ -216,3 +220,10 @@ CREATE VIEW turn_versions AS
     SELECT t.id AS turn_id, (SELECT c.id FROM turn c WHERE c.native = t.native AND c.current = 1) AS current_turn_id,
         (SELECT text FROM content_text WHERE n = t.native) AS native_id, t.mapping
     FROM turn t WHERE t.native IS NOT NULL;
+
+CREATE VIEW erasures AS
+    SELECT e.n, lower(hex(e.ref)) AS content_ref, e.erased_at,
+        COALESCE((SELECT name FROM program WHERE id = e.actor), e.actor) AS actor,
+        (SELECT text FROM content_text WHERE n = e.reason) AS reason,
+        e.turn AS turn_id, e.session AS session_id, e.replica
+    FROM erasure e;

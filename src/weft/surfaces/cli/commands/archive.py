@@ -2,27 +2,87 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from weft.surfaces.cli import arguments
+from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.undo import undo
+from weft.surfaces.cli.zones import local_time
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+    from weft.ledger.model import Session
 
 
 @weft_command("archive")
-@arguments.session()
-@click.option("--undo", "back", is_flag=True, help="Make it active again.")
+@click.argument("session", nargs=-1, shell_complete=complete_labels)
+@click.option("--tree", is_flag=True, help="Every session that stands in the same tree.")
+@click.option("--older-than", metavar="WHEN", help="Only sessions that have not changed since, such as 90d.")
+@click.option("--undo", "back", is_flag=True, help="Make them active again.")
+@click.option("--list", "listed", is_flag=True, help="Show what is archived.")
+@click.option("--dry-run", is_flag=True, help="Show which sessions it would be, and stop.")
 @click.option("--reason", metavar="TEXT", help="Why.")
-def command(call: Call, session: str, back: bool, reason: str | None) -> None:
+def command(
+    call: Call,
+    session: tuple[str, ...],
+    tree: bool,
+    older_than: str | None,
+    back: bool,
+    listed: bool,
+    dry_run: bool,
+    reason: str | None,
+) -> None:
     """Put a session away; its turns stay.
 
-    An archived session is listed by `weft sessions --all` only and takes no more turns.
+    An archived session is listed by `weft sessions --all` and `weft archive --list` only and takes no more turns. It
+    keeps its label and can be shown, searched, forked and restored.
     """
+    if listed:
+        with call.reading() as ledger:
+            _list(call, [found for found in ledger.sessions(every=True) if found.status == "archived"])
+        return
+    status = "active" if back else "archived"
+    chosen: dict[str, Any] = {"tree": tree, "older_than": older_than, "back": back}
+    if dry_run:
+        with call.reading() as ledger:
+            _tell(call, ledger.sessions_to_archive(list(session), **chosen), f"would be {status}", alone=False)
+        return
     with call.writing() as ledger:
-        change = ledger.unarchive_session if back else ledger.archive_session
-        changed = change(session, reason=reason)
-    call.answer(changed, [Span(changed.label, "label"), f" is {changed.status}"])
-    if not back:
-        call.note(undo("archive", "--undo", changed.label))
+        changed = _change(ledger, session, chosen, reason)
+    _tell(call, changed, f"is {status}", alone=len(session) == 1 and not (tree or older_than))
+    if changed and not back:
+        call.note(undo("archive", "--undo", *(found.label for found in changed)))
+
+
+def _change(ledger: Ledger, names: tuple[str, ...], chosen: dict[str, Any], reason: str | None) -> list[Session]:
+    change = ledger.unarchive_session if chosen["back"] else ledger.archive_session
+    return [change(found.id, reason=reason) for found in ledger.sessions_to_archive(list(names), **chosen)]
+
+
+def _tell(call: Call, sessions: list[Session], what: str, *, alone: bool) -> None:
+    """One session that was named alone is a document of its own, others are a list."""
+    if call.json:
+        call.document(to_json(sessions[0]) if alone else [to_json(each) for each in sessions])
+        return
+    for each in sessions:
+        call.screen.show(Span(each.label, "label"), f" {what}")
+    if not sessions:
+        call.note("no such sessions")
+
+
+def _list(call: Call, sessions: list[Session]) -> None:
+    if call.json:
+        call.documents(map(to_json, sessions))
+        return
+    rows = [(Span(each.label, "label"), local_time(each.updated_at), each.title or "") for each in sessions]
+    if rows:
+        call.screen.table(rows, ("session", "last change", "title"))
+        call.note(f"{counted(len(rows), 'session')} archived; `weft archive --undo SESSION` makes one active again")
+    else:
+        call.note("nothing is archived")

@@ -19,7 +19,7 @@ def command(call: Call, file: str) -> None:
 
     FILE must not exist yet; - is standard output. Into an empty ledger the lines give the same digests.
     """
-    with call.reading() as ledger:
+    with call.copying() as ledger:
         if file == STANDARD and call.screen.terminal:
             raise click.UsageError("facts are for files and pipes: stored text could drive the terminal")
         with progress(call, "export") as bar:

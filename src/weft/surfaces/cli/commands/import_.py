@@ -181,6 +181,8 @@ def _notes(summary: ImportSummary) -> Iterator[str]:
         yield f"{counted(sum(unknown.values()), 'record')} of kinds not known here, kept verbatim: {kinds}"
     if waiting := sum(totals.counts.open_turns for totals in summary.origins.values()):
         yield f"{counted(waiting, 'turn')} still being written; import again when the session has ended"
+    if erased := sum(totals.counts.erased for totals in summary.origins.values()):
+        yield f"{counted(erased, 'turn')} passed over: erased here, so not brought back"
     if summary.unrecognised:
         few = len(summary.unrecognised) <= FEW
         named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"

@@ -22,5 +22,10 @@ def command(call: Call, file: str) -> None:
     with call.writing() as ledger, progress(call, "import") as bar:
         source = stdin_bytes() if file == STANDARD else file
         brought = ledger.import_facts(source, progress=bar.counted)
+        waiting = len(ledger.pending_erasures())
     new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
     call.answer(brought, [f"{new}, {brought.known:,} known already"])
+    if brought.erased:
+        call.note(f"{counted(brought.erased, 'content')} passed over: erased here, so not brought back")
+    if waiting:
+        call.note(f"{counted(waiting, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")

@@ -1,0 +1,52 @@
+"""Copies that were made of a ledger: backups and exports, remembered so that an erasure can name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from weft.store.port import ReadTxn, Store, WriteTxn
+
+BACKUP, FACTS, BESIDE = "backup", "facts", "beside"
+
+
+class KnownCopy(Struct, frozen=True, kw_only=True):
+    """A file that holds what the ledger held when it was made."""
+
+    path: str
+    kind: str
+    """`backup`, `facts`: an export; `beside`: what an upgrade or an unfinished copy left beside the ledger."""
+    made_at: int | None
+    exists: bool
+    """It still lies there; otherwise it was moved or deleted."""
+
+
+def remember_copy(store: Store, path: Path, kind: str) -> None:
+    """Noted before the copy is made: one that is cut short is named, too. A ledger open for reading notes nothing, and
+    a file that stands in the way is no copy."""
+    if store.read_only or path.exists():
+        return
+    name, now = str(path.absolute()), store.now_ms()
+
+    def work(txn: WriteTxn) -> None:
+        (last,) = txn.sql.one("SELECT max(n) FROM content") or (None,)
+        txn.sql.run(
+            "INSERT INTO copy_made(path, kind, made_at, contents) VALUES (?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET"
+            " kind = excluded.kind, made_at = excluded.made_at, contents = excluded.contents",
+            (name, kind, now, last or 0),
+        )
+
+    store.write(work)
+
+
+def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
+    """Copies that were made here since content number `first` was, whether they still lie there or not; and what lies
+    beside the ledger."""
+    made = txn.sql.all("SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,))
+    for path, kind, made_at in made:
+        there = Path(path).exists() or Path(f"{path}.partial").exists()
+        yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
+    for beside in store.lying_beside():
+        yield KnownCopy(path=str(beside), kind=BESIDE, made_at=None, exists=True)

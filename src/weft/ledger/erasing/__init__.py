@@ -1,0 +1,21 @@
+"""Erasing: what is planned, what is done, and what was done so far."""
+
+from weft.ledger.erasing.act import FORGETTERS, Erasure, erase, finish
+from weft.ledger.erasing.plan import Affected, Doomed, ErasurePlan, HeldTurn, Staying, make_plan
+from weft.ledger.erasing.tombstones import Tombstone, pending, tombstones
+
+__all__ = [
+    "FORGETTERS",
+    "Affected",
+    "Doomed",
+    "Erasure",
+    "ErasurePlan",
+    "HeldTurn",
+    "Staying",
+    "Tombstone",
+    "erase",
+    "finish",
+    "make_plan",
+    "pending",
+    "tombstones",
+]

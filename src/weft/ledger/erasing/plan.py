@@ -1,0 +1,223 @@
+"""What an erasure would take, what it would leave and why, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from msgspec import Struct
+
+from weft.kernel.errors import ContentMissing
+from weft.ledger.batches import rows_in
+from weft.ledger.copies import KnownCopy, known_copies
+from weft.ledger.erasing.targets import Resolve, Target, find_target
+from weft.ledger.erasing.uses import Report, Use, Uses, find_uses
+from weft.ledger.erasing.verbatim import copies_of_sessions, copies_that_need
+from weft.ledger.rows import SessionRow, load_session
+from weft.ledger.sessions import sessions_containing
+from weft.store.port import ReadTxn, Sql, Store
+
+TELLING = ("run", "import")
+"""Streams that tell of a turn."""
+
+
+class Doomed(Struct, frozen=True, gc=False, kw_only=True):
+    """A content that would go."""
+
+    ref: str
+    size: int
+    what: str
+    """The kind of event that brought it, and where in it."""
+    turn_id: str | None = None
+    session_id: str | None = None
+
+
+class Staying(Struct, frozen=True, kw_only=True):
+    """A content of what was named that stays, since others use it too."""
+
+    ref: str
+    size: int
+    what: str
+    used_by: tuple[str, ...]
+    """Turns, sessions and other streams, a few of them."""
+
+
+class Affected(Struct, frozen=True, gc=False, kw_only=True):
+    """A session that contains, or once contained, something that would go."""
+
+    id: str
+    label: str
+    status: str
+    named: bool
+    """It was named itself; otherwise it is a fork, or shares a turn."""
+
+
+class HeldTurn(Struct, frozen=True, gc=False, kw_only=True):
+    """A turn of a named session that stays, since other sessions' threads contain it."""
+
+    id: str
+    sessions: tuple[str, ...]
+
+
+class ErasurePlan(Struct, frozen=True, kw_only=True):
+    """What would be erased. `until` is the event that it was made at."""
+
+    contents: tuple[Doomed, ...]
+    bytes: int
+    turns: tuple[str, ...]
+    """Turns that were named, themselves or by their session or tree."""
+    reached: tuple[str, ...]
+    """Other turns that would lose a content."""
+    messages: int
+    tool_calls: int
+    sessions: tuple[Affected, ...]
+    subagents: tuple[str, ...]
+    """Sessions that the named ones started; they stay unless they are named too."""
+    held: tuple[HeldTurn, ...]
+    stays: tuple[Staying, ...]
+    erased_already: int
+    copies: tuple[KnownCopy, ...]
+    """Backups and exports that may hold it."""
+    until: int
+    named_sessions: tuple[str, ...]
+    renames: bool
+    """A label, an alias or an agent's name goes with it."""
+    verbatim: int
+    """How many of the contents are stretches of imported sources."""
+    sources: tuple[str, ...]
+    """References of the names of imported files among the contents."""
+
+
+def make_plan(
+    store: Store, names: str | Sequence[str], resolve: Resolve, *, tree: bool, everywhere: bool, report: Report
+) -> ErasurePlan:
+    store.catch_up()
+    with store.read() as txn:
+        target = find_target(txn, names, tree, resolve)
+        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report)
+        return _plan(store, txn, target, uses, everywhere)
+
+
+def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bool) -> ErasurePlan:
+    sizes, erased = _sizes(txn, uses.inside)
+    shared = {ref for ref in uses.outside if not (everywhere or ref in target.contents)}
+    going = [ref for ref in sizes if ref not in shared]
+    reached = _reached_turns(txn.sql, target, uses)
+    sessions = tuple(_affected(txn, target, [*target.turns, *reached], uses))
+    copies = _verbatim(txn, going, sessions, [*target.turns, *reached])
+    sizes |= copies
+    going += [ref for ref in copies if ref not in going]
+    messages, calls = _counted(txn.sql, target.turns)
+    return ErasurePlan(
+        contents=tuple(_doomed(ref, sizes[ref], uses) for ref in going),
+        bytes=sum(sizes[ref] for ref in going),
+        turns=tuple(target.turns),
+        reached=reached,
+        messages=messages,
+        tool_calls=calls,
+        sessions=sessions,
+        subagents=tuple(_subagents(txn.sql, target)),
+        held=tuple(HeldTurn(id=turn, sessions=sessions) for turn, sessions in target.held.items()),
+        stays=tuple(_staying(ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
+        erased_already=erased,
+        copies=_copies(store, txn, going),
+        until=txn.facts.tip().n,
+        named_sessions=tuple(target.sessions),
+        renames=any(ref in uses.names for ref in going),
+        verbatim=len(copies),
+        sources=tuple(ref.hex() for ref in going if any(_is_file(use) for use in uses.inside.get(ref, ()))),
+    )
+
+
+def _reached_turns(sql: Sql, target: Target, uses: Uses) -> tuple[str, ...]:
+    streams = (stream.partition(":") for stream in uses.reached)
+    found = rows_in(sql, "SELECT id FROM turn WHERE id IN", [name for kind, _, name in streams if kind in TELLING])
+    return tuple(sorted(id for (id,) in found if id not in target.turns))
+
+
+def _verbatim(
+    txn: ReadTxn, going: Sequence[bytes], sessions: Sequence[Affected], turns: Sequence[str]
+) -> dict[bytes, int]:
+    """The verbatim copies that go along, with their sizes."""
+    if not going:
+        return {}
+    numbers = copies_of_sessions(txn, [session.id for session in sessions], turns)
+    numbers |= set(copies_that_need(txn, set(going)))
+    rows = rows_in(txn.sql, "SELECT ref, size FROM content WHERE length(salt) > 0 AND n IN", sorted(numbers))
+    return {bytes(ref): size for ref, size in rows}
+
+
+def _is_file(use: Use) -> bool:
+    return (use.kind, use.path) == ("sighting", "file")
+
+
+def _sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
+    """The sizes of contents that are here, and how many are erased already."""
+    sizes: dict[bytes, int] = {}
+    erased = 0
+    for ref in refs:
+        n = txn.facts.find_content(ref)
+        row = None if n is None else txn.sql.one("SELECT size, salt FROM content WHERE n = ?", (n,))
+        if row is not None and row[1]:
+            sizes[ref] = row[0]
+        erased += row is not None and not row[1]
+    return sizes, erased
+
+
+def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCopy, ...]:
+    numbers = [n for ref in going if (n := txn.facts.find_content(ref)) is not None]
+    return tuple(known_copies(store, txn, min(numbers))) if numbers else ()
+
+
+def _doomed(ref: bytes, size: int, uses: Uses) -> Doomed:
+    turn, session = uses.about.get(ref, (None, None))
+    return Doomed(ref=ref.hex(), size=size, what=_what(ref, uses), turn_id=turn, session_id=session)
+
+
+def _what(ref: bytes, uses: Uses) -> str:
+    found = uses.inside.get(ref) or uses.outside.get(ref)
+    return f"{found[0].kind} {found[0].path}" if found else "sighting raw"
+
+
+def _staying(ref: bytes, size: int, uses: Uses) -> Staying:
+    users = tuple(dict.fromkeys(map(_user, uses.outside[ref])))
+    return Staying(ref=ref.hex(), size=size, what=_what(ref, uses), used_by=users)
+
+
+def _user(use: Use) -> str:
+    kind, _, name = use.stream.partition(":")
+    return f"turn {name}" if kind == "run" else f"{kind} {name}"
+
+
+def _counted(sql: Sql, turns: Iterable[str]) -> tuple[int, int]:
+    rows = list(rows_in(sql, "SELECT messages, calls FROM turn WHERE id IN", turns))
+    return sum(row[0] for row in rows), sum(row[1] for row in rows)
+
+
+def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) -> Iterable[Affected]:
+    """Those named first, then those that ever contained one of the turns, or tell a content of their own."""
+    places = sorted(rows_in(txn.sql, "SELECT segment, depth FROM turn WHERE id IN", turns))
+    found: dict[str, SessionRow] = dict(target.sessions)
+    for segment, some in groupby(places, key=lambda place: place[0]):
+        for row in sessions_containing(txn, segment, next(some)[1]):
+            found.setdefault(row.id, row)
+    for stream in sorted(uses.reached):
+        kind, _, name = stream.partition(":")
+        told = load_session(txn.sql, name) if kind in ("session", "import") else None
+        if told is not None:
+            found.setdefault(told.id, told)
+    for row in found.values():
+        yield Affected(id=row.id, label=row.label, status=row.status, named=row.id in target.sessions)
+
+
+def _subagents(sql: Sql, target: Target) -> Iterable[str]:
+    query = "SELECT label, id FROM session WHERE status <> 'deleted' AND parent_session IN"
+    return (label for label, id in rows_in(sql, query, target.sessions) if id not in target.sessions)
+
+
+def numbers_of(txn: ReadTxn, plan: ErasurePlan) -> list[int]:
+    found = [(doomed.ref, txn.facts.find_content(bytes.fromhex(doomed.ref))) for doomed in plan.contents]
+    missing = [ref for ref, n in found if n is None]
+    if missing:
+        raise ContentMissing(missing[0])
+    return [n for _, n in found if n is not None]

@@ -1,0 +1,114 @@
+"""What an erasure is asked for: contents, turns, sessions, whole trees; and which turns of a session are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct, field
+
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.facts import is_digest
+from weft.ledger.arguments import checked_text
+from weft.ledger.batches import rows_in
+from weft.ledger.names import Spot
+from weft.ledger.rows import SESSION, TURN, SessionRow, TurnRow, find_session, load_session
+from weft.ledger.threads import ranges_to
+from weft.store.port import ReadTxn, Sql
+
+Resolve = Callable[[ReadTxn, str], Spot]
+
+
+class Target(Struct):
+    """Everything that was named, by what it is."""
+
+    contents: dict[bytes, None] = field(default_factory=dict)
+    turns: dict[str, TurnRow] = field(default_factory=dict)
+    sessions: dict[str, SessionRow] = field(default_factory=dict)
+    held: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Turns of a named session that stay, with the other sessions whose threads contain them."""
+
+    def streams(self) -> dict[str, tuple[str | None, str | None]]:
+        """The streams that tell of them, each with the turn or session that it is about."""
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for turn in self.turns:
+            found[f"run:{turn}"] = found[f"import:{turn}"] = (turn, None)
+        for session in self.sessions:
+            found[f"session:{session}"] = found[f"import:{session}"] = (None, session)
+        return found
+
+
+def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: Resolve) -> Target:
+    """A label or a session's id means the session, a reference its content, anything else a turn; with `tree` all
+    turns of the tree that it belongs to, and the sessions that stand in it."""
+    target, asked = Target(), [names] if isinstance(names, str) else list(names)
+    if not asked:
+        raise InvalidInput("nothing was named to be erased", "name a turn, a session or a content")
+    for name in asked:
+        _add(txn, target, checked_text(name, "name"), tree, resolve)
+    own = set(target.sessions)
+    for session in list(target.sessions.values()) if not tree else ():
+        _add_own_turns(txn.sql, target, session, own)
+    for turn in target.turns.values():
+        if not turn.closed:
+            raise NotApplicable(f"turn {turn.id} is still {turn.status}", "wait until it has ended, or fail it first")
+    return target
+
+
+def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
+    session = find_session(txn.sql, name) or load_session(txn.sql, name.upper())
+    if not tree and session is not None:
+        target.sessions[session.id] = session
+        return
+    if not tree and is_digest(name.lower()) and txn.facts.find_content(bytes.fromhex(name)) is not None:
+        target.contents[bytes.fromhex(name)] = None
+        return
+    if tree and session is not None and session.head is None:
+        raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
+    turn = resolve(txn, name if session is None or session.head is None else session.head).turn
+    if tree:
+        _add_tree(txn.sql, target, turn.root)
+    else:
+        target.turns[turn.id] = turn
+
+
+def _add_tree(sql: Sql, target: Target, root: int) -> None:
+    rows = sql.all(
+        f"{TURN.select} WHERE segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n",
+        (root,),
+    )
+    target.turns |= {row.id: row for row in (TurnRow(*row) for row in rows)}
+    standing = sql.all(
+        f"{SESSION.select} WHERE head_segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n", (root,)
+    )
+    target.sessions |= {row.id: row for row in (SessionRow(*row) for row in standing)}
+
+
+def _add_own_turns(sql: Sql, target: Target, session: SessionRow, named: set[str]) -> None:
+    """What a session made, and the thread that it stands on; but for turns that another session's thread contains."""
+    rows = {row.id: row for row in (TurnRow(*row) for row in sql.all(f"{TURN.select} WHERE session = ?", (session.n,)))}
+    if session.head_segment is not None and session.head_depth is not None:
+        for part in ranges_to(sql, session.head_segment, session.head_depth):
+            found = sql.all(
+                f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ?", (part.segment, part.low, part.high)
+            )
+            rows |= {row.id: row for row in (TurnRow(*row) for row in found)}
+    others = _standing_elsewhere(sql, {row.root for row in rows.values()}, named)
+    for row in rows.values():
+        holders = tuple(label for label, reach in others if row.depth <= reach.get(row.segment, 0))
+        if holders:
+            target.held[row.id] = holders
+        else:
+            target.turns[row.id] = row
+
+
+def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[str, dict[int, int]]]:
+    """Other sessions of these trees that are not deleted, with how deep each reaches into which segment."""
+    query = (
+        "SELECT s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
+        " WHERE s.status <> 'deleted' AND g.root IN"
+    )
+    found = []
+    for id, label, segment, depth in rows_in(sql, query, roots):
+        if id not in named:
+            found.append((label, {part.segment: part.high for part in ranges_to(sql, segment, depth)}))
+    return found

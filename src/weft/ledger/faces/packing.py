@@ -1,0 +1,48 @@
+"""Packing: what is cold takes less room, and stays what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.ledger import packing
+from weft.ledger.arguments import checked_flag, checked_number, checked_progress, checked_text
+from weft.ledger.faces.face import Face
+from weft.ledger.packing import Packed
+from weft.ledger.recomputing import silent
+
+
+class Packing(Face):
+    """What compresses cold trees."""
+
+    def pack(
+        self,
+        what: str | Sequence[str] = (),
+        *,
+        older_than: int | str | None = None,
+        dry_run: bool = False,
+        progress: Any = None,
+    ) -> Packed:
+        """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
+        ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
+        return packing.pack(
+            self._store,
+            _names(what),
+            self._moment(older_than),
+            self._resolve,
+            dry_run=checked_flag(dry_run, "dry_run"),
+            report=checked_progress(progress) or silent,
+        )
+
+    def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
+        """Put contents back where a plain SQL shell reads them: of these trees, or all."""
+        return packing.unpack(self._store, _names(what), self._resolve, checked_progress(progress) or silent)
+
+    def _moment(self, when: int | str | None) -> int | None:
+        if when is None:
+            return None
+        return self._parse_time(when) if isinstance(when, str) else checked_number(when, "older_than")
+
+
+def _names(what: str | Sequence[str]) -> list[str]:
+    return [checked_text(name, "name") for name in ([what] if isinstance(what, str) else what)]

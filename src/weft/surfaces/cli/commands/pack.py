@@ -1,0 +1,77 @@
+"""`weft pack`: what is cold takes less room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.undo import undo
+
+if TYPE_CHECKING:
+    from weft.ledger.packing import Packed
+
+DEFAULT = "90d"
+
+
+@weft_command("pack")
+@click.argument("what", nargs=-1, metavar="[SESSION|TURN]...", shell_complete=complete_labels)
+@click.option("--older-than", metavar="WHEN", help="Only trees in which nothing happened since, such as 90d.")
+@click.option("--undo", "back", is_flag=True, help="Unpack instead.")
+@click.option("--dry-run", is_flag=True, help="Show how much it would save, and stop.")
+def command(call: Call, what: tuple[str, ...], older_than: str | None, back: bool, dry_run: bool) -> None:
+    """Compress what is cold, or unpack it again.
+
+    Whole trees are packed: those that the names lead to, or, without any, those in which nothing happened for 90 days.
+    Everything stays addressable, readable, verified and exported as before; only a plain SQL shell cannot read the long
+    texts of a packed tree.
+    """
+    if back and (older_than or dry_run):
+        raise click.UsageError("--undo takes names only")
+    when = older_than or (None if what else DEFAULT)
+    with call.writing() as ledger, progress(call, "pack") as bar:
+        before = _size(ledger.path)
+        if back:
+            done = ledger.unpack(list(what), progress=bar.staged)
+        else:
+            done = ledger.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
+        after = _size(ledger.path)
+    answer = {**to_json(done), "dry_run": dry_run, "file_bytes_before": before, "file_bytes_after": after}
+    call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
+    if done.contents and not dry_run:
+        if before:
+            call.note(f"the file took {before:,} bytes and takes {after:,}")
+        if not back:
+            call.note(undo("pack", "--undo", *what))
+    if not done.complete:
+        call.note("somebody still reads what was there before: the room is given back once that has ended")
+    if not (done.contents or back):
+        call.note(_why_nothing(done, bool(what), when))
+
+
+def _verb(back: bool, dry_run: bool) -> str:
+    return "unpacked " if back else "would pack " if dry_run else "packed "
+
+
+def _words(done: Packed) -> str:
+    contents = f"{counted(done.contents, 'content')} of {counted(done.trees, 'tree')}"
+    return f"{contents}: {done.bytes:,} bytes, in packs {done.packed_bytes:,}"
+
+
+def _why_nothing(done: Packed, named: bool, when: str | None) -> str:
+    if not done.trees and when is not None:
+        return f"nothing is colder than {when}; name sessions to pack them anyway"
+    return "nothing there is long enough to be worth it, or it is packed already"
+
+
+def _size(path: str) -> int:
+    files = (Path(path), Path(f"{path}-wal"))
+    return sum(file.stat().st_size for file in files if file.is_file())

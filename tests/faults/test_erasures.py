@@ -1,0 +1,87 @@
+"""`kill -9` at every statement and every write of an erasure: nothing of it happened, or the next open finishes it.
+
+And of packing and unpacking: whatever was done, every reader says the same.
+"""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.faults import scenarios
+from tests.faults.checks import answers, assert_sound, copy_ledger
+from tests.faults.processes import KILLED, run
+from tests.faults.scenarios import SECRET
+from tests.faults.sizes import Record, sized
+from tests.ledger.canaries import files_with_canary
+
+STATEMENTS, WRITES = sized(test=61, prove=1), sized(test=29, prove=1)
+PACKING = sized(test=211, prove=5)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("base") / "ledger.db"
+    scenarios.make_ledger_with_secret(path)
+    return path
+
+
+def is_erased(path: Path) -> bool:
+    """Wholly, or not at all: the next open decides nothing, it only finishes."""
+    with weft.open(path) as ledger:
+        erased = bool(ledger.erasures())
+        label = next((one.label for one in ledger.sessions(every=True) if SECRET in one.label), None)
+        said = [message.text for turn in ledger.log() for message in ledger.messages(turn.id)]
+        assert list(ledger.verify()) == []
+    assert erased == (label is None) == (not any(SECRET in text for text in said))
+    assert erased == (files_with_canary(path.parent, canary=SECRET) == [])
+    return erased
+
+
+WAYS = pytest.mark.parametrize(
+    ("torn", "at_statements"),
+    [(False, True), (False, False), (True, False)],
+    ids=["at statements", "between writes", "inside a write"],
+)
+
+
+@WAYS
+def test_an_erasure_killed_at_any_point_did_not_happen_or_is_finished_by_the_next_open(
+    tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
+) -> None:
+    path, outcomes = tmp_path / "ledger.db", []
+    said: list[bool] = []
+    for k in count(1, STATEMENTS if at_statements else WRITES):
+        copy_ledger(base, path)
+        code, said = run(scenarios.die_while_erasing, str(path), k, torn, at_statements)
+        outcomes.append(is_erased(path))
+        assert outcomes == sorted(outcomes), "a later step undid an erasure"
+        if code == 0:
+            break
+        assert (code, said) == (KILLED, [])
+        assert_sound(path)
+    assert (outcomes[0], outcomes[-1], said) == (False, True, [True])
+    record_property("measured", f"{len(outcomes) - 1} kills")
+
+
+@WAYS
+def test_packing_killed_at_any_point_changes_no_answer(
+    tmp_path: Path, base: Path, torn: bool, at_statements: bool, record_property: Record
+) -> None:
+    path, kills = copy_ledger(base, tmp_path / "ledger.db"), 0
+    said: list[int] = []
+    with weft.open(path) as ledger:
+        before = answers(ledger)
+    for k in count(1, STATEMENTS if at_statements else PACKING):
+        copy_ledger(base, path)
+        code, said = run(scenarios.die_while_packing, str(path), k, torn, at_statements)
+        with weft.open(path) as ledger:
+            assert answers(ledger) == before
+            assert list(ledger.verify()) == []
+        if code == 0:
+            break
+        assert code == KILLED
+        kills += 1
+    assert said[0] == said[1] > 0
+    record_property("measured", f"{kills} kills")

@@ -1,0 +1,366 @@
+"""Erasing: what goes, what stays and why, and that the bytes are really gone."""
+
+import io
+import threading
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+import weft
+from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
+from tests.ledger.conftest import OpenLedger
+from tests.ledger.histories import change, exported, grow, import_into, problems, select, texts
+from tests.postgres import shared_server
+from weft.kernel.ambient import FixedClock
+from weft.kernel.contents import ERASED
+from weft.kernel.errors import ContentGone, ErasureChanged, InvalidInput, NotApplicable, NotFound, StoreFailed
+from weft.ledger.ledger import Ledger
+
+WHY = "somebody asked for it"
+
+
+def everything_readable(ledger: Ledger, turn: str) -> list[Any]:
+    """Ask every reader about a turn; none of them may fail."""
+    messages = ledger.messages(turn)
+    return [
+        ledger.turn(turn), messages, ledger.tool_calls(turn), list(ledger.thread(turn).messages),
+        list(ledger.thread(turn).turns), ledger.context(turn), ledger.events(turn), ledger.log(),
+        ledger.sessions(every=True),
+        [ledger.codeblocks(message.id) for message in messages], ledger.listing().subjects([turn]),
+        ledger.listing().files([message.id for message in messages]), ledger.usage("model"), ledger.usage("project"),
+        ledger.tree(turn), ledger.heads(), ledger.stats(), ledger.reflog("main"), exported(ledger),
+    ]  # fmt: skip
+
+
+def test_nothing_of_an_erased_turn_is_left_in_any_file(disk: Ledger, path: Path) -> None:
+    grow(disk, "main", "before")
+    turn = record_everywhere(disk)
+    grow(disk, "main", "after")
+    assert files_with_canary(path.parent)
+    digests = [found.digest for found in disk.log()]
+    done = disk.erase(turn, reason=WHY)
+    assert done.complete
+    assert done.contents > 30
+    assert files_with_canary(path.parent) == []
+    assert problems(disk) == []
+    assert disk.rebuild() == 0
+    assert [found.digest for found in disk.log()] == digests
+    disk.close()
+    assert files_with_canary(path.parent) == []
+
+
+def test_every_reader_shows_what_is_erased_as_erased(ledger: Ledger) -> None:
+    (before,) = grow(ledger, "main", "before")
+    turn = record_everywhere(ledger)
+    ledger.erase(turn, reason=WHY)
+    shown = repr(everything_readable(ledger, turn))
+    assert CANARY not in shown
+    assert ERASED in shown
+    assert {message.text for message in ledger.messages(turn)} == {ERASED}
+    assert texts(ledger.messages(before)) == ["before", "re: before"]
+    assert ledger.listing().subjects([turn]) == {turn: ERASED}
+    assert all(call.arguments == ERASED for call in ledger.tool_calls(turn)[:2])
+
+
+def test_a_tombstone_says_who_when_and_why(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a secret")
+    ledger.erase(turn, reason=WHY, actor="ann")
+    assert {(found.actor, found.reason, found.turn_id) for found in ledger.erasures()} == {("ann", WHY, turn)}
+    assert len(ledger.erasures()) == 2
+    assert ledger.stats()["erased_contents"] == 2
+
+
+def test_a_content_that_others_use_stays_unless_it_is_taken_everywhere(ledger: Ledger) -> None:
+    one, two = grow(ledger, "main", "said twice", "said twice")
+    plan = ledger.plan_erasure(one)
+    assert plan.contents == ()
+    assert {user for staying in plan.stays for user in staying.used_by} == {f"turn {two}"}
+    assert ledger.erase(one, reason=WHY).contents == 0
+    assert texts(ledger.messages(two)) == ["said twice", "re: said twice"]
+    wide = ledger.plan_erasure(one, everywhere=True)
+    assert wide.reached == (two,)
+    ledger.erase(wide, reason=WHY)
+    assert texts(ledger.messages(two)) == [ERASED, ERASED]
+    assert problems(ledger) == []
+
+
+def test_a_content_goes_wherever_it_is_used(ledger: Ledger) -> None:
+    one, two = grow(ledger, "main", "said twice", "said twice")
+    ledger.fork(two, label="alt")
+    ref = ledger.plan_erasure(one, everywhere=True).contents[0].ref
+    plan = ledger.plan_erasure(ref)
+    assert [doomed.ref for doomed in plan.contents] == [ref]
+    assert set(plan.reached) == {one, two}
+    assert {session.label for session in plan.sessions} == {"main", "alt"}
+    ledger.erase(ref, reason=WHY)
+    assert [message.text for message in ledger.thread("alt").messages] == [ERASED, "re: said twice"] * 2
+    with pytest.raises(ContentGone):
+        list(ledger.read_content(ref))
+
+
+def test_a_session_goes_with_its_label_but_for_turns_that_a_fork_contains(disk: Ledger, path: Path) -> None:
+    shared, own = grow(disk, f"{CANARY} label", "kept by the fork", told("query"))
+    disk.fork(shared, label="alt")
+    disk.add_alias(f"{CANARY}-nick", f"{CANARY} label")
+    disk.move_head(f"{CANARY} label", new=own, reason=told("reason"))
+    session = disk.session(f"{CANARY} label").id
+    plan = disk.plan_erasure(f"{CANARY} label")
+    assert [(held.id, held.sessions) for held in plan.held] == [(shared, ("alt",))]
+    assert plan.turns == (own,)
+    assert [(found.label, found.named) for found in plan.sessions] == [(f"{CANARY} label", True)]
+    disk.erase(plan, reason=WHY)
+    assert (disk.session(session).label, disk.session(session).status) == (session, "deleted")
+    assert [one.label for one in disk.sessions()] == ["alt"]
+    assert texts(disk.messages(shared)) == ["kept by the fork", "re: kept by the fork"]
+    assert files_with_canary(path.parent) == []
+    assert problems(disk) == []
+
+
+def test_a_tree_goes_with_all_its_sessions(disk: Ledger, path: Path) -> None:
+    first, second = grow(disk, "main", told("one"), told("two"))
+    disk.fork(first, label=f"{CANARY}-fork")
+    grow(disk, f"{CANARY}-fork", told("three"))
+    disk.record_compaction(session="main", summary=told("summary"), metadata=told("compaction"))
+    grow(disk, "apart", "not of this tree")
+    disk.erase(second, reason=WHY, tree=True)
+    assert [session.label for session in disk.sessions()] == ["apart"]
+    assert files_with_canary(path.parent) == []
+    assert problems(disk) == []
+    assert all(message.text == ERASED for message in disk.context(disk.heads()[0].id).messages)
+
+
+def test_an_agent_goes_by_its_id_once_its_name_is_erased(disk: Ledger, path: Path) -> None:
+    disk.record_turn(session="main", persona=f"{CANARY} agent", query="q", response="r")
+    made = next(found for found in disk.changes() if b"agent_created" in found.line)
+    disk.erase(str(made.event.name), reason=WHY)  # type: ignore[union-attr]
+    assert disk.turn("main").persona_id == made.event.stream.partition(":")[2]
+    assert files_with_canary(path.parent) == []
+    assert problems(disk) == []
+
+
+def test_erasing_twice_is_nothing_and_says_so(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "once")
+    ledger.erase(turn, reason=WHY)
+    events = ledger.stats()["events"]
+    again = ledger.erase(turn, reason=WHY)
+    assert (again.contents, again.erased_already) == (0, 2)
+    assert ledger.stats()["events"] == events
+
+
+def test_an_open_turn_is_not_erased(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    with ledger.begin_turn(session="main") as turn:
+        turn.message("being said")
+        for what in (turn.id, "main"):
+            with pytest.raises(NotApplicable):
+                ledger.erase(what, reason=WHY)
+        turn.finish()
+    ledger.erase(turn.id, reason=WHY)
+
+
+@pytest.mark.parametrize("what", ["nobody", "0" * 64, []])
+def test_what_is_not_there_is_not_erased(ledger: Ledger, what: Any) -> None:
+    with pytest.raises((NotFound, InvalidInput)):
+        ledger.erase(what, reason=WHY)
+
+
+def test_an_erasure_needs_a_reason_and_an_actor_who_may(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a")
+    with pytest.raises(InvalidInput):
+        ledger.erase(turn, reason=" ")
+    with pytest.raises(NotApplicable):
+        ledger.erase(turn, reason=WHY, actor="imported")
+    assert ledger.erasures() == []
+
+
+def test_a_plan_that_no_longer_holds_is_refused(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "said once so far")
+    plan = ledger.plan_erasure(turn)
+    grow(ledger, "main", "said once so far")
+    with pytest.raises(ErasureChanged):
+        ledger.erase(plan, reason=WHY)
+    grow(ledger, "other", "nothing to do with it")
+    plan = ledger.plan_erasure(turn, everywhere=True)
+    grow(ledger, "other", "nothing to do with it either")
+    ledger.erase(plan, reason=WHY)
+
+
+def test_equal_words_after_an_erasure_are_another_content(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "hello")
+    ledger.erase(turn, reason=WHY)
+    (again,) = grow(ledger, "main", "hello")
+    assert texts(ledger.messages(again)) == ["hello", "re: hello"]
+    assert problems(ledger) == []
+
+
+def test_another_open_ledger_does_not_go_on_using_what_was_erased(open_ledger: OpenLedger) -> None:
+    ours, theirs = open_ledger(), open_ledger()
+    grow(theirs, "main", "first")
+    (turn,) = grow(theirs, "main", "hello")
+    ours.erase(turn, reason=WHY)
+    (again,) = grow(theirs, "main", "hello")
+    assert texts(theirs.messages(again)) == ["hello", "re: hello"]
+    assert problems(ours) == []
+
+
+def test_a_content_put_before_and_erased_since_cannot_be_recorded(ledger: Ledger) -> None:
+    stored = ledger.put_content(b"x" * 10)
+    grow(ledger, "main", "a")
+    ledger.erase(stored.ref, reason=WHY)
+    with pytest.raises(ContentGone):
+        ledger.record_turn(session="main", query=stored)
+
+
+def test_erasing_goes_on_while_others_read_and_write(disk: Ledger) -> None:
+    turns = grow(disk, "main", *(told(f"query {i}") for i in range(8)))
+    stop, errors = threading.Event(), []
+
+    def work(name: str) -> None:
+        try:
+            while not stop.is_set():
+                grow(disk, name, f"{name} goes on")
+                list(disk.thread("main").messages)
+        except Exception as error:  # whatever it is, the test must hear of it
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for turn in turns:
+        disk.erase(turn, reason=WHY)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert problems(disk) == []
+    assert {message.text for message in disk.thread("main").messages} == {ERASED}
+
+
+def test_a_reader_from_before_holds_up_the_files_but_not_the_erasure(
+    disk: Ledger, path: Path, open_ledger: OpenLedger
+) -> None:
+    (turn,) = grow(disk, "main", told("query"))
+    other = open_ledger(read_only=True)
+    with other._store.read() as txn:
+        txn.facts.tip()
+        plan = disk.plan_erasure(turn)
+        rewrite = disk._store.rewrite
+        disk._store.rewrite = Mock(side_effect=lambda _: rewrite(0))  # type: ignore[method-assign]
+        assert not disk.erase(plan, reason=WHY).complete
+        assert texts(disk.messages(turn)) == [ERASED, ERASED]
+        grow(disk, "main", "goes on")
+    assert disk.finish_erasing()
+    assert files_with_canary(path.parent) == []
+
+
+def test_the_next_open_finishes_what_was_held_up(disk: Ledger, path: Path, open_ledger: OpenLedger) -> None:
+    grow(disk, f"{CANARY} label", "a")
+    plan = disk.plan_erasure(f"{CANARY} label")
+    disk._store.rewrite = Mock(side_effect=StoreFailed("the disk is full"))  # type: ignore[method-assign]
+    assert not disk.erase(plan, reason=WHY).complete
+    disk.close()
+    open_ledger().close()
+    assert files_with_canary(path.parent) == []
+
+
+def test_verify_tells_an_erased_content_from_one_whose_bytes_were_taken_away(disk: Ledger, path: Path) -> None:
+    grow(disk, "main", "a", "b")
+    change(path, "UPDATE content SET salt = x'', digest = x'', size = 0, shown = '[erased]', bytes = NULL WHERE n = 2")
+    assert any("no tombstone" in problem for problem in problems(disk))
+
+
+def test_verify_notices_what_an_erasure_left_behind(disk: Ledger, path: Path) -> None:
+    (turn,) = grow(disk, "main", "a")
+    disk.erase(turn, reason=WHY)
+    (row,) = select(path, "SELECT max(n) AS n FROM content WHERE length(salt) = 0")
+    change(path, "INSERT INTO content_part(content, idx, bytes) VALUES (?, 0, x'00')", row["n"])
+    assert any("still here" in problem for problem in problems(disk))
+
+
+def test_the_tables_show_what_is_erased(disk: Ledger, path: Path) -> None:
+    turn = record_everywhere(disk)
+    disk.erase(turn, reason=WHY)
+    tables = [row["name"] for row in select(path, "SELECT name FROM sqlite_schema WHERE type = 'view'")]
+    assert "erasures" in tables
+    assert CANARY not in repr([select(path, f"SELECT * FROM {table}") for table in tables])
+    (call, *_) = select(path, "SELECT id, json_extract(params_json, '$') AS params FROM tool_calls ORDER BY sequence")
+    assert call == {"id": f"{turn}:{ERASED}", "params": ERASED}
+    assert {row["reason"] for row in select(path, "SELECT reason FROM erasures")} == {WHY}
+
+
+def test_backups_and_exports_that_hold_it_are_named(disk: Ledger, tmp_path: Path, path: Path) -> None:
+    disk.backup(tmp_path / "early.db")
+    (turn,) = grow(disk, "main", told("query"))
+    disk.backup(tmp_path / "copy.db")
+    disk.export_facts(tmp_path / "facts.jsonl")
+    (tmp_path / "ledger.db.schema-1.backup").write_bytes(b"an upgrade left it")
+    (tmp_path / "facts.jsonl").unlink()
+    named = {(Path(copy.path).name, copy.kind, copy.exists) for copy in disk.plan_erasure(turn).copies}
+    assert named == {
+        ("copy.db", "backup", True),
+        ("facts.jsonl", "facts", False),
+        ("ledger.db.schema-1.backup", "beside", True),
+    }
+    done = disk.erase(turn, reason=WHY)
+    assert len(done.copies) == 3
+    assert files_with_canary(tmp_path) == ["copy.db: utf-8"]
+
+
+def test_facts_from_before_do_not_bring_it_back(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    turn = record_everywhere(ledger)
+    before = exported(ledger)
+    done = ledger.erase(turn, reason=WHY)
+    assert CANARY.encode() not in exported(ledger)
+    brought = ledger.import_facts(io.BytesIO(before))
+    assert (brought.events, brought.contents, brought.erased) == (0, 0, done.contents)
+    assert CANARY not in repr(everything_readable(ledger, turn))
+    assert problems(ledger) == []
+
+
+def test_an_export_after_it_gives_the_same_digests_and_the_same_readers(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    turn = record_everywhere(ledger)
+    before = exported(ledger)
+    ledger.erase(turn, reason=WHY)
+    with weft.open(":memory:") as other:
+        import_into(other, exported(ledger))
+        assert other.stats()["log"] == ledger.stats()["log"]
+        assert [found.digest for found in other.log()] == [found.digest for found in ledger.log()]
+        assert other.messages(turn) == ledger.messages(turn)
+        assert other.tool_calls(turn) == ledger.tool_calls(turn)
+        assert problems(other) == []
+        assert other.import_facts(io.BytesIO(before)).contents == 0
+        assert CANARY not in repr(everything_readable(other, turn))
+
+
+def test_an_erasure_of_another_ledger_waits_for_somebody_here(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a secret")
+    with weft.open(":memory:") as other:
+        import_into(other, exported(ledger))
+        ledger.erase(turn, reason=WHY)
+        import_into(other, exported(ledger))
+        waiting = other.pending_erasures()
+        assert {(found.reason, found.replica, found.turn_id) for found in waiting} == {(WHY, ledger.replica, turn)}
+        assert texts(other.messages(turn)) == ["a secret", "re: a secret"]
+        assert problems(other) == []
+        other.erase([found.ref for found in waiting], reason="theirs, followed here")
+        assert other.pending_erasures() == []
+        assert texts(other.messages(turn)) == [ERASED, ERASED]
+        assert {found.replica for found in other.erasures()} == {ledger.replica, other.replica}
+        assert problems(other) == []
+    assert ledger.pending_erasures() == []
+
+
+def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) -> None:
+    server = shared_server()
+    with weft.open(server.address(), clock=clock) as ledger:
+        grow(ledger, f"{CANARY} label", told("query"))
+        server.psql("-c", "CHECKPOINT")
+        assert files_with_canary(server.data / "base")
+        assert ledger.erase(f"{CANARY} label", reason=WHY).complete
+        server.psql("-c", "CHECKPOINT")
+        assert files_with_canary(server.data / "base") == []
+        assert problems(ledger) == []

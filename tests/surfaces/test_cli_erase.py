@@ -1,0 +1,122 @@
+"""`weft erase`: shown first, asked for, done, told."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.shell import PROGRAM, Shell
+
+SECRET = "hunter2-secret"
+
+
+@pytest.fixture
+def secret(weft: Shell) -> str:
+    weft.record("before")
+    return weft.record(f"{SECRET} is my password")
+
+
+def files(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in (folder / ".weft").iterdir())
+
+
+def test_a_dry_run_shows_what_would_go_and_changes_nothing(weft: Shell, secret: str, folder: Path) -> None:
+    weft("fork", secret, "alt")
+    weft("backup", "copy.db")
+    answer = weft("erase", secret, "--dry-run")
+    assert answer.code == 0
+    assert "goes: 2 contents" in answer.out
+    assert "session: alt (contains it, active)" in answer.out
+    assert f"copy: {folder}/copy.db may still hold it" in answer.out
+    plan = weft.json("erase", secret, "--dry-run")
+    assert [found["what"] for found in plan["contents"]] == [
+        "history_append message.parts[0].text",
+        "model_response output.parts[0].text",
+    ]
+    assert SECRET.encode() in files(folder)
+    assert weft.json("erase", "--list") == []
+
+
+def test_nothing_is_erased_where_nobody_can_say_yes(weft: Shell, secret: str, folder: Path) -> None:
+    answer = weft("erase", secret, "--reason", "r")
+    assert answer.code == 5
+    assert "--yes" in answer.err
+    assert weft("erase", secret, "--yes").code == 5
+    assert SECRET.encode() in files(folder)
+
+
+def test_an_erasure_is_done_told_and_listed(weft: Shell, secret: str, folder: Path) -> None:
+    answer = weft("erase", secret, "--reason", "leaked", "--yes", "--as", "ann")
+    assert answer.code == 0, answer.err
+    assert answer.out == "erased 2 contents (62 bytes)\n"
+    assert SECRET.encode() not in files(folder)
+    listed = weft.json("erase", "--list")
+    assert {(found["actor"], found["reason"], found["turn_id"]) for found in listed} == {("ann", "leaked", secret)}
+    assert "leaked" in weft("erase", "--list").out
+    verified = weft("verify")
+    assert (verified.out, "2 contents erased" in verified.err) == ("no problems\n", True)
+    assert "[erased]" in weft("show", secret).out
+    assert "[erased]" in weft("log").out
+    assert weft("erase", secret, "--reason", "again", "--yes").out == "nothing to erase: 2 contents erased already\n"
+
+
+def test_what_others_use_too_stays_and_is_said(weft: Shell) -> None:
+    one = weft.record("twice")
+    weft.record("twice")
+    answer = weft("erase", one, "--reason", "r", "--yes")
+    assert answer.out.startswith("nothing to erase: others use all of it")
+    assert "erased 2 contents" in weft("erase", one, "--reason", "r", "--yes", "--everywhere").out
+
+
+def test_erasures_of_another_ledger_wait_and_are_applied(weft: Shell, secret: str, folder: Path) -> None:
+    weft("export-facts", "before.jsonl")
+    weft("erase", secret, "--reason", "leaked", "--yes")
+    weft("export-facts", "after.jsonl")
+    other = ("--ledger", "other.db")
+    weft("init", "other.db")
+    weft(*other, "import-facts", "before.jsonl")
+    assert "2 erasures of other ledgers wait" in weft(*other, "import-facts", "after.jsonl").err
+    assert len(weft.json(*other, "erase", "--pending")) == 2
+    assert "erased 2 contents" in weft(*other, "erase", "--apply", "--yes").out
+    assert weft.json(*other, "erase", "--pending") == []
+    assert weft(*other, "erase", "--apply", "--yes").out == "no erasures of other ledgers are waiting\n"
+    again = weft(*other, "import-facts", "before.jsonl")
+    assert "2 contents passed over" in again.err
+
+
+@pytest.mark.parametrize("words", [(), ("x", "--list"), ("--pending", "--apply")])
+def test_one_thing_is_asked_for_at_a_time(weft: Shell, words: tuple[str, ...]) -> None:
+    assert weft("erase", *words).code == 2
+
+
+def test_nothing_is_left_to_finish_by_default(weft: Shell, secret: str) -> None:
+    assert weft.json("erase", "--finish") == {"complete": True}
+
+
+@pytest.mark.parametrize(("typed", "gone"), [("y\n", True), ("n\n", False)])
+def test_a_person_at_a_terminal_is_shown_the_plan_and_asked(
+    weft: Shell, secret: str, folder: Path, typed: str, gone: bool
+) -> None:
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, "erase", secret, "--reason", "r"], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as child:
+        os.close(theirs)
+        os.write(terminal, typed.encode())
+        shown = b""
+        while True:
+            try:
+                piece = os.read(terminal, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(terminal)
+    assert b"erase it for good?" in shown
+    assert (SECRET.encode() not in files(folder)) == gone
+    assert child.returncode == (0 if gone else 130)
