@@ -25,7 +25,7 @@ _FENCE = re.compile(
 )
 _INSERT = (
     "INSERT INTO codeblock(id, message, idx, language, content, start, length, path, line_start, line_end)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (message, idx) DO NOTHING"
 )
 Row = tuple[object, ...]
 
