@@ -205,6 +205,20 @@ class FactReader:
             rows = self.sql.all("SELECT n FROM content WHERE n > ? AND ref = ?", (mark, ref))
         return int(rows[0][0]) if rows else None
 
+    def find_bytes(self, scope: int, data: bytes) -> list[int]:
+        """The contents of a scope that hold exactly these bytes."""
+        digest = sha256(data).digest()
+        rows = self.sql.all(
+            "SELECT c.n FROM lookup_bytes l JOIN content c ON c.n = l.n"
+            " WHERE l.scope = ? AND l.key = ? AND c.digest = ?",
+            (scope, digest[:KEY_BYTES], digest),
+        )
+        rows += self.sql.all(
+            "SELECT n FROM content WHERE n > ? AND scope = ? AND digest = ?",
+            (self.watermark("lookup_content"), scope, digest),
+        )
+        return [n for (n,) in rows]
+
     def content(self, n: int) -> bytes:
         """The bytes of a content, hashed before they are shown."""
         held = self._held.get(n)
@@ -232,6 +246,16 @@ class FactReader:
                 if content_ref(salt, data) != ref:
                     raise FactDamaged("content", bytes(ref).hex(), "its bytes do not hash to its reference")
                 self._held[n] = data
+
+    def beginning(self, n: int) -> bytes:
+        """The first row's worth of a content, for looking into it; nothing of one that is not here."""
+        held = self._held.get(n)
+        if held is None:
+            try:
+                held = self.content_piece(self.content_head(n), 0)
+            except ContentMissing:
+                held = b""
+        return held
 
     def content_row(self, n: int) -> ContentRow | None:
         row = self.sql.one("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))
