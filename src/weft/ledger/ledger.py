@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from weft.ledger.faces.finding import Finding
 from weft.ledger.faces.importing import Importing
 from weft.ledger.faces.keeping import Keeping
 from weft.ledger.faces.reading import Reading
@@ -13,7 +14,7 @@ from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
 
 
-class Ledger(Recording, Sessions, Reading, Importing, Spending, Keeping):
+class Ledger(Recording, Sessions, Reading, Finding, Importing, Spending, Keeping):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:
@@ -26,5 +27,6 @@ class Ledger(Recording, Sessions, Reading, Importing, Spending, Keeping):
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
         try:
             give_up(self._desk)
+            self.index_if_behind()
         finally:
             self._store.close()

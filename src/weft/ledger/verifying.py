@@ -20,6 +20,7 @@ from weft.kernel.events import Event, UnknownEvent, encode
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
+from weft.ledger.search import checking
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.store.facts import FORMER, KEY_BYTES, LACKS, FactReader
@@ -248,8 +249,15 @@ def _verify_views(store: Store, progress: Progress) -> Iterator[Problem]:
         except (WeftError, ValueError, LookupError) as error:
             yield Problem("views", store.path, f"cannot be computed from the facts: {error}")
             return
+        sound = True
         for table, key in VIEW_TABLES.items():
-            yield from (_view_problem(table, *difference) for difference in compare(txn.sql, scratch, table, key))
+            for difference in compare(txn.sql, scratch, table, key):
+                sound = False
+                yield _view_problem(table, *difference)
+        if sound:  # else the words would be those of wrong rows
+            yield from (
+                Problem("view", table, what) for table, what in checking.problems(txn, store.word_index(txn.sql))
+            )
         for ref, n in lost.items():
             if txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)) is None:
                 yield Problem("content", ref, f"event {n} refers to it and it is not here")
@@ -341,7 +349,17 @@ def rebuild(store: Store, progress: Progress = _silent) -> int:
             until = txn.facts.tip().n
             stale = txn.sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_STALE,))
             project(txn.facts, scratch, until, progress)
-        return changed + store.write(lambda txn: _apply_and_unmark(txn, scratch, until, stale))
+        changed += store.write(lambda txn: _apply_and_unmark(txn, scratch, until, stale))
+    return changed + _renew_words(store)
+
+
+def _renew_words(store: Store) -> int:
+    """Empty the index of words, if it is wrong, as with what finds facts by their hash."""
+    with store.read() as txn:
+        wrong = len(list(checking.problems(txn, store.word_index(txn.sql))))
+    if wrong:
+        store.write(lambda txn: checking.empty(txn, store.word_index(txn.sql)))
+    return wrong
 
 
 def _apply_and_unmark(txn: WriteTxn, scratch: Sql, until: int, stale: Row | None) -> int:
