@@ -22,6 +22,12 @@ from weft.store.words_testing import INJECTIONS
 DAY = 86_400_000
 
 
+@pytest.fixture(autouse=True)
+def _always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ledgers go through the index, too."""
+    monkeypatch.setattr("weft.ledger.faces.searching.A_LITTLE", 0)
+
+
 def said(hits: list[Hit]) -> list[str]:
     return [hit.snippet for hit in hits]
 

@@ -9,6 +9,7 @@ from weft.ledger.faces.importing import Importing
 from weft.ledger.faces.keeping import Keeping
 from weft.ledger.faces.reading import Reading
 from weft.ledger.faces.recording import Recording
+from weft.ledger.faces.searching import MOMENT
 from weft.ledger.faces.sessions import Sessions
 from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
@@ -27,6 +28,6 @@ class Ledger(Recording, Sessions, Reading, Finding, Importing, Spending, Keeping
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
         try:
             give_up(self._desk)
-            self.index_if_behind()
+            self.index_if_behind(seconds=MOMENT)
         finally:
             self._store.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -248,10 +249,10 @@ class Touched(Struct):
                     self.turns[stream_of(n, line).removeprefix("run:")] = None
 
 
-def touched(txn: Txn, mark: int, log_rows: int = MAX_INTEGER, turns: int = MAX_INTEGER) -> Touched:
+def touched(txn: Txn, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> Touched:
     """What the events beyond `mark` say something about, of a few rows of the log."""
     found = Touched({}, {})
-    for row in txn.facts.log(mark, log_rows):
+    for row in islice(txn.facts.rows(mark), log_rows):
         for n, line in enumerate(row.lines(), row.first):
             if n > mark:
                 found.take(txn.facts, n, line)
