@@ -20,6 +20,7 @@ from benchmarks.plot import write_plot
 from benchmarks.registry import WEFT
 from benchmarks.report import notes, tables
 from benchmarks.results import Results
+from benchmarks.searching import measure_search
 from benchmarks.sections import (
     Stages,
     measure_append,
@@ -88,6 +89,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         measure_group(stages, results, directory)
     if "import" in sections:
         results.imports = measure_import(sizes, directory)
+    if "search" in sections:
+        results.search = measure_search(sizes, directory)
     if "cli" in sections:
         measure_command_line(stages, results)
     if "fsync" in sections:

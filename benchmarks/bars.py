@@ -9,6 +9,7 @@ from benchmarks.measure import Figure
 from benchmarks.peers import BARE
 from benchmarks.registry import WEFT
 from benchmarks.results import START, Rate, Results, ratio, wall
+from benchmarks.searching import Searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ def bars(results: Results) -> list[Bar]:
         *_group_bars(results),
         *_fork_and_read_bars(results),
         *_import_bars(results),
+        *_search_bars(results),
         *_other_bars(results),
     ]
 
@@ -92,6 +94,15 @@ def _import_bars(results: Results) -> list[Bar]:
         Bar("import: ledger against source bytes", measured.size_ratio if measured else None, 0.9, "x"),
         Bar("import: peak memory, four times the bytes", memory, 1.5, "x"),
         Bar("import: into a ledger that has many sessions", slower, 1.2, "x"),
+    ]
+
+
+def _search_bars(results: Results) -> list[Bar]:
+    found = next((each for each in results.search.values() if isinstance(each, Searched)), None)
+    asked = f"search {results.sizes.search_messages:,} messages: p95 of the mix"
+    return [
+        Bar(asked, found.whole.p95_ms if found else None, 100, "ms"),
+        Bar("search: caught up after a burst", found.burst_seconds if found else None, 2, "s"),
     ]
 
 

@@ -39,6 +39,8 @@ more.
   forked at the end of the deepest thread.
 - *Import* reads Claude Code sessions, each time in a process of its own: made-up ones of one length and of four times
   that, and real ones where a corpus lies beside the checkout.
+- *Search* asks a ledger of a million made-up messages for twenty hits: common words, rare and absent ones, two words,
+  beginnings, and words with filters, several of each. The ledger also has to catch up with a burst of turns.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 
 ![Append cost against depth](images/append-cost.svg)

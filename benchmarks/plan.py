@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-SECTIONS = ("append", "fork", "load", "read", "verify", "group", "import", "cli", "fsync", "plot")
+SECTIONS = ("append", "fork", "load", "read", "verify", "group", "import", "search", "cli", "fsync", "plot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Sizes:
     import_mib: int = 24
     import_sessions: int = 200
     import_corpus: bool = True
+    search_messages: int = 1_000_000
 
 
 FULL = Sizes()
@@ -44,6 +45,7 @@ QUICK = Sizes(
     import_mib=1,
     import_sessions=2,
     import_corpus=False,
+    search_messages=2_000,
 )
 
 

@@ -10,6 +10,7 @@ from benchmarks.measure import Figure, NotMeasured
 from benchmarks.peers import BARE, PEERS
 from benchmarks.registry import ALL, WEFT
 from benchmarks.results import Rate, Results, ratio, wall
+from benchmarks.searching import Searched
 
 ABSENT = "–"
 
@@ -33,7 +34,14 @@ class Table:
 
 
 def tables(results: Results) -> list[Table]:
-    made = [bar_table(results), append_table(results), store_table(results), weft_table(results), import_table(results)]
+    made = [
+        bar_table(results),
+        append_table(results),
+        store_table(results),
+        weft_table(results),
+        import_table(results),
+        search_table(results),
+    ]
     return [table for table in made if table.rows]
 
 
@@ -112,6 +120,17 @@ def import_table(results: Results) -> Table:
     return Table("Importing", header, rows)
 
 
+def search_table(results: Results) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for name, found in results.search.items():
+        if isinstance(found, Searched):
+            latencies = {**found.kinds, "the whole mix": found.whole}
+            rows += [(f"{name}: {kind}", number(each.p50_ms), number(each.p95_ms)) for kind, each in latencies.items()]
+            rows.append((f"{name}: made the index, s", number(found.index_seconds), ABSENT))
+            rows.append((f"caught up with {found.burst_turns:,} more turns, s", number(found.burst_seconds), ABSENT))
+    return Table("Searching", ("search for 20 hits", "p50 ms", "p95 ms"), rows)
+
+
 def notes(results: Results) -> list[str]:
     """How each store was driven, and what stood in the way of those without figures."""
     lines = [f"{spec.name}: {spec.note}" for spec in ALL if spec.note and spec.name in _measured_names(results)]
@@ -124,6 +143,7 @@ def notes(results: Results) -> list[str]:
         "verify ": results.verify,
         "group commit, ": results.group,
         "import, ": results.imports,
+        "search ": results.search,
         "": results.command_line,
     }
     for kind, figures in others.items():

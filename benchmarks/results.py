@@ -7,6 +7,7 @@ from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
+from benchmarks.searching import Searched
 
 START = "weft log -n 20"
 """The command whose time is the command line's start; without a limit it prints every turn."""
@@ -38,6 +39,7 @@ class Results:
     verify: dict[str, Rate | NotMeasured] = field(default_factory=dict)
     group: dict[str, Rate | NotMeasured] = field(default_factory=dict)
     imports: dict[str, Import | NotMeasured] = field(default_factory=dict)
+    search: dict[str, Searched | NotMeasured] = field(default_factory=dict)
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)

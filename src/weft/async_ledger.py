@@ -33,12 +33,14 @@ from weft.ledger.model import (
     Point,
     RecordedTurn,
     Session,
+    SessionMove,
     StoredContent,
     ToolCall,
     Turn,
 )
 from weft.ledger.packing import Packed
 from weft.ledger.runs import Recorded
+from weft.ledger.search.hits import Hit
 from weft.ledger.threads import ThreadDiff
 from weft.ledger.touched import Touch
 from weft.ledger.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
@@ -164,9 +166,9 @@ class Ledger(crossing.Mirror[SyncLedger]):
         """Make every view anew from the facts; returns how many rows were wrong."""
         return await self._run(partial(self._sync.rebuild, progress=crossing.told(progress)))
 
-    async def catch_up(self) -> None:
+    async def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
-        await self._run(self._sync.catch_up)
+        await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
 
     async def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
@@ -231,6 +233,57 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def share_imports_of(self, other: Ledger) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
         await self._run(partial(self._sync.share_imports_of, other=other._sync))
+
+    async def search(
+        self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any
+    ) -> list[Hit]:
+        """Messages and tool calls that hold all these words, the newest first.
+
+        `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
+        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
+        origin. With `rank` the best come first, by the engine's own idea of it."""
+        return await self._run(partial(self._sync.search, words=words, limit=limit, rank=rank, **filters))
+
+    async def search_lag(self) -> int:
+        """How many events search has yet to index; until then it looks through them each time."""
+        return await self._run(self._sync.search_lag)
+
+    async def index_if_behind(self, *, seconds: float | None = None) -> None:
+        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
+        not find everything still to be done."""
+        await self._run(partial(self._sync.index_if_behind, seconds=seconds))
+
+    async def find_turns(
+        self, *, limit: int | None = None, parent: str | None = None, persona: str | None = None, **wanted: Any
+    ) -> list[Turn]:
+        """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
+        and until."""
+        return await self._run(partial(self._sync.find_turns, limit=limit, parent=parent, persona=persona, **wanted))
+
+    async def find_messages(self, *, limit: int | None = None, **filters: Any) -> list[Message]:
+        """Messages, the newest first; by the filters of `search`."""
+        return await self._run(partial(self._sync.find_messages, limit=limit, **filters))
+
+    async def find_tool_calls(
+        self,
+        *,
+        tool: str | None = None,
+        message: str | None = None,
+        spawned: str | None = None,
+        limit: int | None = None,
+    ) -> list[ToolCall]:
+        """Tool calls by the tool's whole name, the newest first; of one message; or that which started a session."""
+        return await self._run(
+            partial(self._sync.find_tool_calls, tool=tool, message=message, spawned=spawned, limit=limit)
+        )
+
+    async def find_sessions(self, *, limit: int | None = None, **wanted: Any) -> list[Session]:
+        """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since."""
+        return await self._run(partial(self._sync.find_sessions, limit=limit, **wanted))
+
+    async def moves_to(self, turn: str) -> list[SessionMove]:
+        """Every movement of a session's head to this very turn, in order."""
+        return await self._run(partial(self._sync.moves_to, turn=turn))
 
     async def turn(self, name: str) -> Turn:
         return await self._run(partial(self._sync.turn, name=name))

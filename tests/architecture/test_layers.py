@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from weft import Ledger
+
 SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "surfaces")
 FACADE = "the facade"  # weft/__init__.py and its siblings: they show what the layers offer
@@ -307,3 +309,13 @@ def test_a_rule_fails_on_code_that_breaks_it(rule: Rule, path: str, source: str)
 )
 def test_a_rule_lets_good_code_pass(rule: Rule, path: str, source: str) -> None:
     assert list(rule(Module(path, source))) == []
+
+
+def test_no_two_rooms_of_the_ledger_have_a_verb_of_one_name() -> None:
+    """They are joined into one class, where one would hide the other."""
+    owners: dict[str, set[str]] = {}
+    for room in (kind for kind in Ledger.__mro__ if kind not in (Ledger, object)):
+        for name in vars(room):
+            if not name.startswith("__"):
+                owners.setdefault(name, set()).add(room.__name__)
+    assert {name: rooms for name, rooms in owners.items() if len(rooms) > 1} == {}

@@ -19,6 +19,7 @@ from tests.conftest import PROVING
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import exported, grow, problems, select
 from tests.ledger.imported import rich_import
+from tests.ledger.test_search import histories
 from tests.ledger.test_sql_surface import Story
 from tests.ledger.test_state_machine import FIRST_SEED, TTL_MS, LedgerMachine, counted, run_steps
 from tests.ledger.twins import TwinClock, assert_same_everywhere, carried, open_twins
@@ -36,6 +37,36 @@ ODD = [
     "",
     "€" * 500_000,
     '{"a": [1, null]}',
+]
+
+
+QUERIES = st.sampled_from(
+    [
+        "cat",
+        "ca*",
+        '"cat dog"',
+        "snake_case",
+        "日",
+        "日本",
+        "é dog",
+        "ask",
+        "yes",
+        "42 cat",
+        "ls",
+        "zebra",
+        "x.y",
+        "the",
+    ]
+)
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"limit": 2},
+    {"role": "user"},
+    {"tool": "cat"},
+    {"session": "a"},
+    {"origin": "weft", "since": NOON + 1000},
+    {"until": NOON + 60_000_000},
+    {"path": "notes.md"},
 ]
 
 
@@ -182,3 +213,25 @@ def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(
     record_property("measured", f"{steps:,} steps with seeds {first} to {last}")
     assert steps >= STEPS
     assert counted["steps"] == steps
+
+
+@settings(max_examples=3 if not PROVING else 100, deadline=None)
+@given(st.lists(histories(), min_size=1, max_size=3), st.lists(QUERIES, min_size=3, max_size=8, unique=True))
+def test_searches_give_the_same_hits_on_both_engines(stories: list[list[dict[str, Any]]], queries: list[str]) -> None:
+    """Random histories, half of them caught up with: the same hits in the same order, however they are filtered."""
+    clock = TwinClock(NOON)
+    with tempfile.TemporaryDirectory() as folder:
+        address = shared_server().address()
+        with open_twins(Path(folder) / "ledger.db", address, clock, "search") as twins:
+            for story in stories:
+                twins.catch_up()
+                for turn in story:
+                    clock.tick(int(turn.pop("gap") * 1000))
+                    turn.pop("number")
+                    twins.record_turn(**turn)
+            rich_import(twins)
+            for query in queries:
+                for filters in FILTERS:
+                    twins.search(query, **filters)
+            assert len(twins.search("", role="user")) > len(stories)
+            assert problems(twins) == []

@@ -111,7 +111,7 @@ def test_an_invented_row_of_a_view_is_named_and_mended(damaged: Ledger, path: Pa
     key = VIEW_TABLES[table][0]
     columns = [name for name in select(path, f"SELECT * FROM {table} LIMIT 1")[0] if name != key]
     invented = "99999999" if key == "id" and table != "program" else "'invented'"
-    unique = ["'invented name'" if name == "name" else name for name in columns]
+    unique = ["'invented name'" if name in ("name", "message") else name for name in columns]
     change(
         path,
         f"INSERT INTO {table}({key}, {', '.join(columns)}) SELECT {invented}, {', '.join(unique)} FROM {table} LIMIT 1",

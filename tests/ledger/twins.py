@@ -107,7 +107,11 @@ def assert_same_everywhere(path: Path, address: str) -> None:
 
 
 def tables(path: Path) -> list[str]:
-    found = select(path, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%'")
+    found = select(
+        path,
+        "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%'"
+        " AND name NOT LIKE 'word%'",
+    )
     return [row["name"] for row in found]
 
 

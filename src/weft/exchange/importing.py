@@ -99,12 +99,18 @@ class Importing:
         for number, unit in enumerate(units):
             self._progress(self._step(number, len(units), done, of_bytes, unit.candidate.name))
             self._take(unit)
+            self._index()
             done += unit.candidate.size
         if units:
             self._progress(self._step(len(units), len(units), done, of_bytes, ""))
         for desk in self._desks.values():
             desk.finish()
         return self.summary
+
+    def _index(self) -> None:
+        """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
+        if self._ledger is not None:
+            self._ledger.index_if_behind()
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> Step:
         sessions = sum(totals.counts.sessions for totals in self.summary.origins.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
 from msgspec import UNSET
@@ -13,6 +13,7 @@ from weft.kernel.errors import ContentMissing
 from weft.kernel.fields import MessageFact, TextFact, Words, is_name
 from weft.kernel.kinds import KINDS
 from weft.ledger.batches import rows_in
+from weft.ledger.forgotten import Forgotten
 from weft.ledger.model import Codeblock
 from weft.ledger.values import shown_text, text_if_there
 from weft.ledger.views.runs import ROWS_PER_EVENT
@@ -26,7 +27,7 @@ _FENCE = re.compile(
 )
 _INSERT = (
     "INSERT INTO codeblock(id, message, idx, language, content, start, length, path, line_start, line_end)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (message, idx) DO NOTHING"
 )
 Row = tuple[object, ...]
 
@@ -144,10 +145,10 @@ def _shown(facts: FactReader, number: int) -> str:
         return ""
 
 
-def forget(txn: WriteTxn, contents: Sequence[int]) -> None:
+def forget(_: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
     """Blocks that were read out of texts that are erased now, with the languages that stood there."""
     query = "SELECT DISTINCT id FROM codeblock WHERE start IS NOT NULL AND content IN"
-    for n in sorted({id // ROWS_PER_EVENT for (id,) in rows_in(txn.sql, query, contents)}):
+    for n in sorted({id // ROWS_PER_EVENT for (id,) in rows_in(txn.sql, query, forgotten.contents)}):
         low = n * ROWS_PER_EVENT
         txn.sql.run("DELETE FROM codeblock WHERE id BETWEEN ? AND ?", (low, low + ROWS_PER_EVENT - 1))
         txn.sql.run_many(_INSERT, list(_blocks(txn.facts, n, txn.facts.line(n) or b"")))

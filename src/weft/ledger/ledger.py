@@ -6,17 +6,19 @@ from types import TracebackType
 
 from weft.ledger.faces.auditing import Auditing
 from weft.ledger.faces.erasing import Erasing
+from weft.ledger.faces.finding import Finding
 from weft.ledger.faces.importing import Importing
 from weft.ledger.faces.keeping import Keeping
 from weft.ledger.faces.packing import Packing
 from weft.ledger.faces.reading import Reading
 from weft.ledger.faces.recording import Recording
+from weft.ledger.faces.searching import MOMENT
 from weft.ledger.faces.sessions import Sessions
 from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
 
 
-class Ledger(Recording, Sessions, Reading, Importing, Spending, Auditing, Keeping, Erasing, Packing):
+class Ledger(Recording, Sessions, Reading, Finding, Importing, Spending, Auditing, Keeping, Erasing, Packing):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:
@@ -29,5 +31,6 @@ class Ledger(Recording, Sessions, Reading, Importing, Spending, Auditing, Keepin
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
         try:
             give_up(self._desk)
+            self.index_if_behind(seconds=MOMENT)
         finally:
             self._store.close()

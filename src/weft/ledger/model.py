@@ -297,6 +297,14 @@ class HeadMove(Struct, frozen=True, gc=False, kw_only=True):
     at_event: int | None = None
 
 
+class SessionMove(Struct, frozen=True, gc=False, kw_only=True):
+    """A movement of a session's head, seen from the turn that it went to."""
+
+    session: str
+    changed_at: int
+    why: str
+
+
 class Compaction(Struct, frozen=True, kw_only=True):
     turn_id: str
     summary: str

@@ -17,14 +17,17 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ulid import ALPHABET, is_ulid
 from weft.ledger.arguments import checked_text
+from weft.ledger.batches import rows_in
 from weft.ledger.beginnings import find_by_beginning
-from weft.ledger.rows import SessionRow, TurnRow, find_session, load_session, load_turn
+from weft.ledger.rows import SESSION, SessionRow, TurnRow, find_session, load_session, load_turn
 from weft.ledger.runs import place_of_event
 from weft.ledger.sessions import head_at, reflog
 from weft.ledger.threads import ranges_to
+from weft.store.facts import LEDGER_SCOPE
 from weft.store.port import ReadTxn
 
 _STEP = re.compile(r"~(\d*)|\^")
@@ -99,8 +102,15 @@ def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
 
 def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
     """Keys such as `dm:…` or `worker:…`; one that several sessions share names none of them."""
-    rows = txn.sql.all("SELECT id FROM sessions WHERE routing_key = ? AND status <> 'deleted'", (key,))
-    return load_session(txn.sql, rows[0][0]) if len(rows) == 1 else None
+    rows = [row for row in routed_sessions(txn, key) if row.status != "deleted"]
+    return rows[0] if len(rows) == 1 else None
+
+
+def routed_sessions(txn: ReadTxn, key: str) -> list[SessionRow]:
+    """Every session that was made with this routing key."""
+    keys = txn.facts.find_bytes(LEDGER_SCOPE, text_bytes(key))
+    found = rows_in(txn.sql, f"{SESSION.select} WHERE routing IS NOT NULL AND routing IN", keys)
+    return [SessionRow(*row) for row in found]
 
 
 def _number(digits: str) -> int:

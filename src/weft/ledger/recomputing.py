@@ -19,6 +19,7 @@ from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
 from weft.ledger.rows import RowMemory
+from weft.ledger.search import checking
 from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
@@ -290,7 +291,7 @@ def rebuild(store: Store, progress: Progress) -> int:
             changed += store.write(partial(_mend_everything, fresh))
     if stale is not None:
         store.write(partial(_unmark, stale))
-    return changed
+    return changed + checking.renew(store)
 
 
 def _unmark(stale: Row, txn: WriteTxn) -> None:

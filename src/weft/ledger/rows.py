@@ -219,7 +219,8 @@ MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
 HISTORY = Table("history", HistoryRow, ("n",))
 
 
-FILES = Insert("message_file", ("id", "message", "kind", "path", "line_start", "line_end"))
+_FILE_ONCE = ("message", "kind", "path", "(COALESCE(line_start, -1))")
+FILES = Insert("message_file", ("id", "message", "kind", "path", "line_start", "line_end"), _FILE_ONCE)
 _LINT_PLACE = ("start_line", "start_col", "end_line", "end_col")
 LINTS = Insert("message_lint", ("id", "message", "path", "text", "source", *_LINT_PLACE, "severity"))
 CONTEXTS = Insert("message_context", ("message", "idx", "name", "listed", "content"))

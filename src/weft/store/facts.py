@@ -51,9 +51,6 @@ LACKS = "lacks:"
 FORMER = "former:"
 """Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
 LOG = Insert("log", ("n", "count", "at", "chain", "contents", "events"))
-LOOKUP_EVENT = Insert("lookup_event", ("key", "n"), ("key", "n"))
-LOOKUP_CONTENT = Insert("lookup_content", ("key", "n"), ("key", "n"))
-LOOKUP_BYTES = Insert("lookup_bytes", ("scope", "key", "n"), ("scope", "key", "n"))
 CONTENT = Insert("content", ("n", "scope", "ref", "salt", "digest", "size", "shown", "bytes"))
 
 
@@ -209,6 +206,20 @@ class FactReader:
             rows = self.sql.all("SELECT n FROM content WHERE n > ? AND ref = ?", (mark, ref))
         return int(rows[0][0]) if rows else None
 
+    def find_bytes(self, scope: int, data: bytes) -> list[int]:
+        """The contents of a scope that hold exactly these bytes."""
+        digest = sha256(data).digest()
+        rows = self.sql.all(
+            "SELECT c.n FROM lookup_bytes l JOIN content c ON c.n = l.n"
+            " WHERE l.scope = ? AND l.key = ? AND c.digest = ?",
+            (scope, digest[:KEY_BYTES], digest),
+        )
+        rows += self.sql.all(
+            "SELECT n FROM content WHERE n > ? AND scope = ? AND digest = ?",
+            (self.watermark("lookup_content"), scope, digest),
+        )
+        return [n for (n,) in rows]
+
     def content(self, n: int) -> bytes:
         """The bytes of a content, hashed before they are shown."""
         held = self._held.get(n)
@@ -238,6 +249,16 @@ class FactReader:
                 if content_ref(salt, data) != ref:
                     raise FactDamaged("content", bytes(ref).hex(), "its bytes do not hash to its reference")
                 self._held[n] = data
+
+    def beginning(self, n: int) -> bytes:
+        """The first row's worth of a content, for looking into it; nothing of one that is not here."""
+        held = self._held.get(n)
+        if held is None:
+            try:
+                held = self.content_piece(self.content_head(n), 0)
+            except (ContentGone, ContentMissing):
+                held = b""
+        return held
 
     def content_row(self, n: int) -> ContentRow | None:
         row = self.sql.one("SELECT ref, salt, size, bytes FROM content WHERE n = ?", (n,))
@@ -527,47 +548,6 @@ class FactWriter(FactReader):
         self._tail.by_digest.update(self._fresh)
         self._tail.seen = self._next - 1
         return self._tip
-
-
-class LookupView:
-    """Fills the lookup tables from their watermarks on, in sorted batches so that neighbours share pages."""
-
-    BATCH = 8192
-
-    def __init__(self, sql: Sql) -> None:
-        self.sql, self.facts = sql, FactReader(sql)
-
-    def advance(self) -> bool:
-        """One batch of each; True when there may be more."""
-        return self._advance_events() | self._advance_contents()
-
-    def _advance_events(self) -> bool:
-        mark = self.facts.watermark("lookup_event")
-        rows = self.facts.log(mark, self.BATCH // 8)
-        keys = [(sha256(line).digest()[:KEY_BYTES], n) for row in rows for n, line in enumerate(row.lines(), row.first)]
-        if keys:
-            self.sql.add(LOOKUP_EVENT, sorted(keys))
-            self._mark("lookup_event", rows[-1].n)
-        return bool(keys)
-
-    def _advance_contents(self) -> bool:
-        mark = self.facts.watermark("lookup_content")
-        rows = self.sql.all(
-            "SELECT n, scope, ref, digest FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, self.BATCH)
-        )
-        if not rows:
-            return False
-        refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
-        digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest)
-        self.sql.add(LOOKUP_CONTENT, refs)
-        self.sql.add(LOOKUP_BYTES, digests)
-        self._mark("lookup_content", rows[-1][0])
-        return True
-
-    def _mark(self, view: str, n: int) -> None:
-        self.sql.run(
-            "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (view, n)
-        )
 
 
 def local_value(sql: Sql, key: str) -> str:

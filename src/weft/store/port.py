@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.contents import Prepared
 from weft.store.buffer import Insert
 from weft.store.facts import FactReader, FactWriter, Key, Stored
+from weft.store.words import WordIndex
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -102,6 +103,9 @@ class Store(Protocol):
 
     def changes(self, after: int, timeout: float) -> bool:
         """Wait until an event beyond arrival number `after` exists; False when `timeout` seconds passed."""
+
+    def word_index(self, sql: Sql) -> WordIndex:
+        """Which passages hold which words, within the transaction that `sql` belongs to."""
 
     def scratch(self) -> AbstractContextManager[Sql]:
         """An empty database with the same tables, for computing views aside."""

@@ -31,8 +31,9 @@ from weft.kernel.errors import (
 )
 from weft.kernel.ulid import UlidSource
 from weft.store.buffer import RowsRefused, WriteBuffer
-from weft.store.facts import FactWriter, Key, LookupView, Stored, Tail, Tip
+from weft.store.facts import FactWriter, Key, Stored, Tail, Tip
 from weft.store.group_commit import Batch, GroupCommit, Job
+from weft.store.lookups import LookupView
 from weft.store.port import Sql, WriteTxn
 
 T = TypeVar("T")

@@ -22,6 +22,7 @@ from weft.kernel.ulid import is_ulid
 from weft.store.facts import FactReader, Stored
 from weft.store.port import Store, WriteTxn
 from weft.store.testing_erasing import ErasingContract
+from weft.store.words_testing import WordIndexContract
 
 T = TypeVar("T")
 TREE = 7  # a scope: the tree that shares its contents
@@ -103,7 +104,7 @@ def assert_sound(store: Store) -> None:
     assert store.check_integrity() == []
 
 
-class StoreContract(ErasingContract):
+class StoreContract(WordIndexContract, ErasingContract):
     """What every store promises."""
 
     backend: type  # the class under test; a backend that no contract names fails the build

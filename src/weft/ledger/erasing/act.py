@@ -21,8 +21,10 @@ from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.erasing.plan import ErasurePlan, numbers_of
 from weft.ledger.erasing.uses import references
 from weft.ledger.erasing.verbatim import forget_sources
+from weft.ledger.forgotten import Forgotten
 from weft.ledger.recomputing import VIEWS_STALE, rebuild, silent
 from weft.ledger.rows import load_turn
+from weft.ledger.search import passages
 from weft.ledger.sessions import require_session, stream_of
 from weft.ledger.values import text_of
 from weft.store.facts import LEDGER_SCOPE
@@ -30,9 +32,9 @@ from weft.store.husks import IN_LOG, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
 
 ROW_EVENTS = 128
-FORGETTERS: list[Callable[[WriteTxn, Sequence[int]], None]] = [codeblocks.forget]
-"""Views that hold words of contents, each with a `forget(txn, contents)`: called once the bytes are gone, in the same
-transaction. A view that keeps words and is not here brings them back to light."""
+FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [codeblocks.forget, passages.forget]
+"""Views that hold words of contents: called once the bytes are gone, in the same transaction. A view that keeps words
+and is not here brings them back to light."""
 
 
 class Erasure(Struct, frozen=True, kw_only=True):
@@ -61,7 +63,7 @@ def ensure_may_erase(actor: str, sessions: Sequence[str]) -> None:
 def erase(desk: Desk, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
     """Carry a plan out, if it still says the truth."""
     if plan.contents:
-        desk.write(lambda draft: _write(draft, plan, reason, actor))
+        desk.write(lambda draft: _write(desk.store, draft, plan, reason, actor))
         desk.memory.clear()
     return Erasure(
         contents=len(plan.contents),
@@ -83,7 +85,7 @@ def _finished(store: Store) -> bool:
         return False
 
 
-def _write(draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
+def _write(store: Store, draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
     ensure_may_erase(actor, [session.id for session in plan.sessions])
     _ensure_unchanged(draft, plan)
     reading = ReadTxn(draft.sql, draft.txn.facts)
@@ -91,7 +93,7 @@ def _write(draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
     forget_sources(draft.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
     draft.txn.facts.erase(numbers)
     for forget in FORGETTERS:
-        forget(draft.txn, numbers)
+        forget(store, draft.txn, Forgotten(numbers, (*plan.turns, *plan.reached)))
     _add_tombstones(draft, plan, reason, actor)
     for session in plan.named_sessions:
         row = require_session(draft, session)

@@ -43,7 +43,7 @@ def _dictionary(txn: ReadTxn, n: int) -> list[bytes]:
 def forget_sources(txn: WriteTxn, turns: Iterable[str], names: Iterable[str]) -> None:
     """Native ids and file names of what is erased, as importing remembers them."""
     for turn in turns:
-        txn.sql.run("DELETE FROM import_name WHERE turn = ?", (turn,))
+        txn.sql.run("DELETE FROM import_name WHERE turn = (SELECT n FROM turn WHERE id = ?)", (turn,))
         txn.sql.run("DELETE FROM import_wait WHERE child = ?", (turn,))
     for name in names:
         txn.sql.run("DELETE FROM import_source WHERE name = ?", (name,))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timezone, tzinfo
+from typing import Any
 
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import StoreError
 from weft.kernel.ulid import UlidSource
 from weft.ledger import sessions
+from weft.ledger.arguments import checked_number
 from weft.ledger.draft import Desk
 from weft.ledger.erasing.act import finish as finish_erasing
 from weft.ledger.leases import sweep_dead
@@ -73,3 +75,7 @@ class Face:
 
     def _parse_time(self, text: str) -> int:
         return parse_moment(text, self._clock.now_ms(), self._zone)
+
+    def _moment(self, when: Any, what: str = "time") -> int:
+        """Unix milliseconds, or words for a time."""
+        return self._parse_time(when) if isinstance(when, str) else checked_number(when, what)

@@ -12,6 +12,7 @@ from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.copies import BACKUP, FACTS, remember_copy
 from weft.ledger.faces.face import Face
+from weft.ledger.search import passages
 from weft.ledger.verifying import Problem
 
 
@@ -36,12 +37,14 @@ class Keeping(Face):
         """Make every view anew from the facts; returns how many rows were wrong."""
         changed = recomputing.rebuild(self._store, progress or recomputing.silent)
         codeblocks.catch_up(self._store)
+        passages.catch_up(self._store)
         return changed
 
-    def catch_up(self) -> None:
+    def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
         self._store.catch_up()
         codeblocks.catch_up(self._store)
+        passages.catch_up(self._store, progress=progress)
 
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""

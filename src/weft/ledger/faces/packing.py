@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.ledger import packing
-from weft.ledger.arguments import checked_flag, checked_number, checked_progress, checked_text
+from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.faces.face import Face
 from weft.ledger.packing import Packed
 from weft.ledger.recomputing import silent
@@ -28,7 +28,7 @@ class Packing(Face):
         return packing.pack(
             self._store,
             _names(what),
-            self._moment(older_than),
+            None if older_than is None else self._moment(older_than, "older_than"),
             self._resolve,
             dry_run=checked_flag(dry_run, "dry_run"),
             report=checked_progress(progress) or silent,
@@ -37,11 +37,6 @@ class Packing(Face):
     def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
         return packing.unpack(self._store, _names(what), self._resolve, checked_progress(progress) or silent)
-
-    def _moment(self, when: int | str | None) -> int | None:
-        if when is None:
-            return None
-        return self._parse_time(when) if isinstance(when, str) else checked_number(when, "older_than")
 
 
 def _names(what: str | Sequence[str]) -> list[str]:

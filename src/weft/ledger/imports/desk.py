@@ -36,6 +36,7 @@ from weft.store.port import Sql
 ROW_EVENTS = 128
 BATCH_TURNS = 64
 BATCH_BYTES = 2 * 1024 * 1024
+_NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
 
 
 class ImportSource(Struct, frozen=True, kw_only=True):
@@ -328,7 +329,7 @@ class ImportDesk:
         keys = sorted({self._key(name) for name in (turn.key, *turn.names)})
         found = {row.id: row for row in self._versions(draft, turn)}
         for key in keys:
-            for (id,) in draft.sql.all("SELECT turn FROM import_name WHERE key = ?", (key,)):
+            for (id,) in draft.sql.all(_NAMED, (key,)):
                 if id not in found and (row := draft.view.find_turn(id)) is not None:
                     found[id] = row
         shown = {at.id for at in landed}
@@ -406,7 +407,7 @@ class ImportDesk:
     def _note_names(self, draft: Draft, batch: list[NativeTurn], landed: list[Landed]) -> None:
         """Native ids of the batch, for links from elsewhere, and what the batch itself wants to be linked to."""
         draft.seal()
-        names = sorted({(self._key(name), at.id) for turn, at in zip(batch, landed, strict=True)
+        names = sorted({(self._key(name), draft.view.turn(at.id).n) for turn, at in zip(batch, landed, strict=True)
                         for name in (turn.key, *turn.names) if not at.erased})  # fmt: skip
         draft.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
         for turn, at in zip(batch, landed, strict=True):
@@ -421,8 +422,8 @@ class ImportDesk:
     def _join(
         self, draft: Draft, child: str, wants: bytes, why: str, session: str | None, counts: ImportCounts
     ) -> None:
-        found = draft.sql.all("SELECT turn FROM import_name WHERE key = ? AND turn <> ?", (wants, child))
-        parents = [row for (id,) in found if (row := draft.view.find_turn(id)) is not None]
+        found = draft.sql.all(_NAMED, (wants,))
+        parents = [row for (id,) in found if id != child and (row := draft.view.find_turn(id)) is not None]
         if not parents and session is not None:
             parents = _last_before(draft, session, child)
         if not parents:

@@ -12,13 +12,18 @@ import apsw
 
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
+from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.copies import mark_as_copy, put_in_place
 from weft.store.sqlite.migrations import migrate, shipped_schema
+from weft.store.sqlite.words import FtsIndex
 
 PLACE = "place"
 """Local state: the cluster, database and schema that the ledger lies in; elsewhere it is a copy."""
 AT_ONCE = 256
-_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
+_TABLES = (
+    "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'word%'"
+    " ORDER BY name"
+)
 
 
 def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> None:
@@ -30,11 +35,21 @@ def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> Non
         connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")
         migrate(connection, ":memory:", shipped_schema())
         _copy_tables(sql, connection, progress)
+        _copy_words(sql, connection)
         connection.execute("DELETE FROM local WHERE key = ?", (PLACE,))
         mark_as_copy(connection)
     finally:
         connection.close()
     put_in_place(aside, target)
+
+
+def _copy_words(sql: PostgresSql, into: apsw.Connection) -> None:
+    """The index of words is each engine's own; its words are the same."""
+    rows = sql.each("SELECT n, array_to_string(tsvector_to_array(words), ' ') FROM word")
+    index = FtsIndex(SqliteSql(into))
+    while some := list(islice(rows, AT_ONCE)):
+        with into:
+            index.put((n, words.split(" ")) for n, words in some)
 
 
 def _copy_tables(sql: PostgresSql, into: apsw.Connection, progress: Progress | None) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
+from msgspec.structs import replace
+
 from weft.kernel.errors import LedgerTooNew, NotALedger
 from weft.store.postgres.address import Address
 from weft.store.postgres.connection import PostgresSql
-from weft.store.sqlite.migrations import Schema
+from weft.store.sqlite.migrations import Schema, own_part
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 
 MARK = "weft_schema"
@@ -31,8 +33,9 @@ _WORDS = re.compile(r"--[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b")
 
 
 def shipped_schema() -> Schema:
-    steps = sqlite_schema().migrations
-    return Schema(steps, files("weft.store.postgres").joinpath("surface.sql").read_text())
+    folder = files("weft.store.postgres")
+    steps = (replace(step, own=own_part(folder, f"{step.number:04}")) for step in sqlite_schema().migrations)
+    return Schema(tuple(steps), folder.joinpath("surface.sql").read_text())
 
 
 def in_postgres(step: str) -> str:
@@ -78,5 +81,7 @@ def migrate(sql: PostgresSql, address: Address, schema: Schema) -> None:
     for step in schema.migrations:
         if step.number > found:
             sql.script(in_postgres(step.sql))
+            if step.own:
+                sql.script(step.own)
     sql.script(schema.surface)
     sql.script(f"UPDATE {MARK} SET number = {schema.number}")

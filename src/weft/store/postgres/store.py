@@ -30,11 +30,13 @@ from weft.store.postgres.health import find_damage
 from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
 from weft.store.postgres.rewriting import rewrite_tables
+from weft.store.postgres.words import GinIndex
 from weft.store.sql_store import BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as scratch_schema
 from weft.store.sqlite.scratch import scratch
+from weft.store.words import WordIndex
 
 T = TypeVar("T")
 ATTEMPTS = 6
@@ -381,6 +383,9 @@ class PostgresStore(SqlStore):
                 (self.address.ledger,),
             )
         return int(found[0]) if found else 0
+
+    def word_index(self, sql: Sql) -> WordIndex:
+        return GinIndex(sql)
 
     def check_integrity(self) -> list[str]:
         with self._snapshot() as sql:

@@ -50,7 +50,7 @@ CREATE VIEW turns AS
         text_of(t.error) AS error, t.interrupted AS interruption_reason, t.compaction AS compaction_turn_id,
         encode(t.last_event, 'hex') AS digest, t.origin, text_of(t.native) AS native_id,
         text_of(t.git_branch) AS git_branch, text_of(t.version) AS version, json_of(t.metadata) AS metadata_json,
-        t.current AS is_current, (t.synthesised IS DISTINCT FROM 1)::int AS time_known
+        t.current AS is_current, (t.synthesised IS DISTINCT FROM 1)::int AS time_known, t.listed_at
     FROM turn t;
 
 CREATE VIEW threads AS

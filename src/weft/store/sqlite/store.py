@@ -21,7 +21,7 @@ from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, S
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
 from weft.store.names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
-from weft.store.port import PATIENCE, Progress, ReadTxn
+from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
 from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,
@@ -38,6 +38,8 @@ from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, refuse_newer, shipped_schema
 from weft.store.sqlite.scratch import scratch
+from weft.store.sqlite.words import FtsIndex
+from weft.store.words import WordIndex
 
 POLL_SECONDS = 0.02
 POOLED_READERS = 8
@@ -107,6 +109,9 @@ class SqliteBase(SqlStore):
             return None
         return next((column for column in MINTED if column in str(error)), str(error))
 
+    def word_index(self, sql: Sql) -> WordIndex:
+        return FtsIndex(sql)
+
     def changes(self, after: int, timeout: float) -> bool:
         until = self._clock.monotonic() + timeout
         while True:
@@ -123,6 +128,7 @@ class SqliteBase(SqlStore):
 
     def check_integrity(self) -> list[str]:
         with translated(self.path), self.read() as txn:
+            FtsIndex(txn.sql).look_again()
             found = txn.sql.all("PRAGMA integrity_check")
         return [text for (text,) in found if text != "ok"]
 

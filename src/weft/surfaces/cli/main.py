@@ -25,6 +25,7 @@ COMMANDS = {
     },
     "look": {
         "log": "Show turns, the newest first.",
+        "search": "Find messages and tool calls by their words.",
         "show": "Show one turn: messages, tool calls, usage.",
         "tree": "Show the whole tree that a turn belongs to.",
         "diff": "Show where two threads part.",

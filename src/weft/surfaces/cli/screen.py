@@ -31,6 +31,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "assistant": {"fg": "green", "bold": True},
     "tool": {"fg": "magenta"},
     "line": {"fg": "bright_black"},
+    "match": {"fg": "red", "bold": True},
 }
 
 

@@ -226,7 +226,7 @@ CREATE TABLE message_file (
     line_start INTEGER,
     line_end INTEGER
 );
-CREATE INDEX message_file_message ON message_file (message);
+CREATE UNIQUE INDEX message_file_once ON message_file (message, kind, path, (COALESCE(line_start, -1)));
 CREATE TABLE message_lint (
     id INTEGER PRIMARY KEY,
     message TEXT NOT NULL,
@@ -261,4 +261,4 @@ CREATE TABLE codeblock (
     line_start INTEGER,
     line_end INTEGER
 );
-CREATE INDEX codeblock_message ON codeblock (message);
+CREATE UNIQUE INDEX codeblock_once ON codeblock (message, idx);

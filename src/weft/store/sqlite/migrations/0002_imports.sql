@@ -81,7 +81,7 @@ CREATE TABLE import_source (
 ) WITHOUT ROWID;
 CREATE TABLE import_name (          -- native ids of records, and the turn that holds them
     key BLOB NOT NULL,
-    turn TEXT NOT NULL,
+    turn INTEGER NOT NULL,          -- its number
     PRIMARY KEY (key, turn)
 ) WITHOUT ROWID;
 CREATE TABLE import_wait (          -- links to what is not here yet

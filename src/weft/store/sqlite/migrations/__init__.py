@@ -8,6 +8,7 @@ it was opened before the number rose.
 from __future__ import annotations
 
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import apsw
@@ -20,8 +21,11 @@ APPLICATION_ID = 0x57454654  # "WEFT"
 
 
 class Migration(Struct, frozen=True):
+    """A step that both engines take, and what each of them alone does beside it."""
+
     number: int
     sql: str
+    own: str = ""
 
 
 class Schema(Struct, frozen=True):
@@ -38,8 +42,16 @@ class Schema(Struct, frozen=True):
 def shipped_schema() -> Schema:
     folder = files(__name__)
     steps = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
-    migrations = tuple(Migration(int(name[:4]), folder.joinpath(name).read_text()) for name in steps)
+    migrations = tuple(
+        Migration(int(name[:4]), folder.joinpath(name).read_text(), own_part(folder, name[:4])) for name in steps
+    )
     return Schema(migrations, folder.joinpath("surface.sql").read_text())
+
+
+def own_part(folder: Traversable, number: str) -> str:
+    """What one engine alone does at a step."""
+    file = folder.joinpath(f"own_{number}.sql")
+    return file.read_text() if file.is_file() else ""
 
 
 def check_version(connection: apsw.Connection, path: str, schema: Schema) -> int:
@@ -78,6 +90,7 @@ def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None
         for name in [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")]:
             connection.execute(f'DROP VIEW "{name}"')
         connection.execute(step.sql).fetchall()  # to the end, also past a statement that answers
+        connection.execute(step.own).fetchall()
         if step.number == schema.number:
             connection.execute(schema.surface)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

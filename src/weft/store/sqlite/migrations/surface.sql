@@ -50,7 +50,7 @@ CREATE VIEW turns AS
         (SELECT text FROM content_text WHERE n = t.git_branch) AS git_branch,
         (SELECT text FROM content_text WHERE n = t.version) AS version,
         (SELECT json FROM content_json WHERE n = t.metadata) AS metadata_json,
-        t.current AS is_current, t.synthesised IS NOT 1 AS time_known
+        t.current AS is_current, t.synthesised IS NOT 1 AS time_known, t.listed_at
     FROM turn t;
 
 CREATE VIEW threads AS

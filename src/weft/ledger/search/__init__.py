@@ -1,0 +1,1 @@
+"""Search: what was said and done, found by its words."""

@@ -1,0 +1,181 @@
+"""Filters of a search: each narrows the question to the index by words about passages, and then judges every entry.
+
+Names (of tools, models and files) fit where the given words stand in them in this order: `--tool github` fits
+`mcp__github__create_issue`, `--path ledger/search` fits `src/weft/ledger/search/query.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import InvalidInput
+from weft.kernel.words import index_words, tokens
+from weft.ledger.arguments import checked_number, checked_text
+from weft.ledger.batches import rows_in
+from weft.ledger.listing import HERE, project_of
+from weft.ledger.names import require
+from weft.ledger.rows import SessionRow, TurnRow
+from weft.ledger.search.entries import Entry, Place, known_name, known_text
+from weft.ledger.search.passages import DAY
+from weft.ledger.search.query import Phrase, Text
+from weft.ledger.threads import ranges_to
+from weft.store.port import ReadTxn
+from weft.store.words import Question, Term
+
+DAYS_SPELLED = 62
+
+
+class Filters(Struct, frozen=True, kw_only=True):
+    """What else must hold; null: whatever it is."""
+
+    session: str | None = None
+    role: str | None = None
+    tool: str | None = None
+    path: str | None = None
+    since: int | None = None
+    until: int | None = None
+    model: str | None = None
+    project: str | None = None
+    origin: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("session", "tool", "path", "model", "project", "origin"):
+            if getattr(self, name) is not None:
+                checked_text(getattr(self, name), name)
+        for name in ("since", "until"):
+            if getattr(self, name) is not None:
+                checked_number(getattr(self, name), name)
+        if self.role is not None and self.role not in set(MessageRole):
+            raise InvalidInput(f"role is {self.role!r:.80}", f"it is one of {', '.join(MessageRole)}")
+
+    @property
+    def any(self) -> bool:
+        return any(getattr(self, name) is not None for name in self.__struct_fields__)
+
+
+Judge = Callable[[Entry], bool]
+
+
+class Sieve:
+    """The filters of one search, ready to be asked."""
+
+    def __init__(self, txn: ReadTxn, filters: Filters) -> None:
+        self._txn, self._filters = txn, filters
+        self.question: Question = ()
+        self._judges: list[Judge] = []
+        for name in filters.__struct_fields__:
+            value = getattr(filters, name)
+            if value is not None and name not in ("since", "until"):
+                getattr(self, f"_by_{name}")(value)
+        self._by_time(filters.since, filters.until)
+
+    def fits(self, entry: Entry) -> bool:
+        return all(judge(entry) for judge in self._judges)
+
+    def _need(self, letter: str, words: set[str]) -> None:
+        self.question += tuple((Term(f"{letter}{word}"),) for word in sorted(words))
+
+    def _by_role(self, role: str) -> None:
+        self._need(":r", {role})
+        self._judges.append(lambda entry: entry.role == role)
+
+    def _by_origin(self, origin: str) -> None:
+        wanted = origin.casefold()
+        self._need(":o", index_words(origin))
+        self._judges.append(lambda entry: (entry.turn.origin or HERE).casefold() == wanted)
+
+    def _by_tool(self, tool: str) -> None:
+        phrase = name_phrase(tool, "tool")
+        self._need(":c", index_words(tool))
+        facts = self._txn.facts
+        self._judges.append(lambda entry: entry.call is not None and holds(phrase, known_name(facts, entry.call.tool)))
+
+    def _by_model(self, model: str) -> None:
+        phrase = name_phrase(model, "model")
+        self._need(":m", index_words(model))
+        self._judges.append(lambda entry: holds(phrase, known_name(self._txn.facts, entry.model)))
+
+    def _by_project(self, project: str) -> None:
+        wanted = (project.rstrip("/") or project).casefold()
+        self._need(":p", index_words(project_of(project)))
+
+        def judge(entry: Entry) -> bool:
+            folder = known_text(self._txn.facts, entry.turn.workspace)
+            whole = (folder.rstrip("/") or folder).casefold()
+            return bool(folder) and wanted in (whole, project_of(folder).casefold())
+
+        self._judges.append(judge)
+
+    def _by_path(self, path: str) -> None:
+        phrase = name_phrase(path, "path")
+        self._need("", index_words(path))
+
+        def judge(entry: Entry) -> bool:
+            if entry.call is not None:
+                texts = entry.texts(self._txn.facts)
+                return any(place is Place.ARGUMENTS and holds(phrase, text) for place, text in texts)
+            rows = self._txn.sql.all("SELECT path FROM message_file WHERE message = ?", (entry.message,))
+            return any(holds(phrase, known_text(self._txn.facts, n)) for (n,) in rows)
+
+        self._judges.append(judge)
+
+    def _by_session(self, name: str) -> None:
+        """What the session made, and what it goes on from: its thread."""
+        session = require(self._txn, name)
+        reach = _reach(self._txn, session)
+        roots = rows_in(self._txn.sql, "SELECT DISTINCT root FROM segment WHERE n IN", reach)
+        trees = tuple(Term(f":t{root}") for root in sorted({root for (root,) in roots}))
+        self.question += ((Term(f":s{session.n}"), *trees),)
+
+        def judge(entry: Entry) -> bool:
+            turn: TurnRow = entry.turn
+            return turn.session == session.n or turn.depth <= reach.get(turn.segment, 0)
+
+        self._judges.append(judge)
+
+    def _by_time(self, since: int | None, until: int | None) -> None:
+        if since is not None:
+            self._judges.append(lambda entry: entry.at >= since)
+        if until is not None:
+            self._judges.append(lambda entry: entry.at <= until)
+        if since is not None and until is not None:
+            self.question += day_words(since, until)
+
+
+def _reach(txn: ReadTxn, session: SessionRow) -> dict[int, int]:
+    """How deep the session's thread goes in each segment."""
+    if session.head_segment is None or session.head_depth is None:
+        return {}
+    parts = ranges_to(txn.sql, session.head_segment, session.head_depth, across=True)
+    return {part.segment: part.high for part in parts}
+
+
+def day_words(since: int, until: int) -> Question:
+    """The days from one time to another, as words; none where they are too many to spell out."""
+    first, last = since // DAY, until // DAY
+    if not 0 <= last - first < DAYS_SPELLED:
+        return ()
+    return (tuple(Term(f":d{day}") for day in range(first, last + 1)),)
+
+
+def name_phrase(name: str, what: str) -> Phrase:
+    found = tuple(tokens(name))
+    if not found:
+        raise InvalidInput(f"{what} is {name!r:.80}", "give at least one word of its name")
+    return Phrase(found)
+
+
+def holds(phrase: Phrase, text: str) -> bool:
+    return bool(Text(text).spans(phrase))
+
+
+def as_filters(given: dict[str, Any], parse_time: Callable[[str], int]) -> Filters:
+    """From keyword arguments; times may be words."""
+    for name in given.keys() - set(Filters.__struct_fields__):
+        raise InvalidInput(f"search knows no filter {name!r:.80}", f"it knows {', '.join(Filters.__struct_fields__)}")
+    times = {name: parse_time(given[name]) for name in ("since", "until") if isinstance(given.get(name), str)}
+    return Filters(**{**given, **times})

@@ -1,0 +1,145 @@
+"""Hits: what a search answers, and the piece of text that shows why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from weft.ledger.batches import rows_in
+from weft.ledger.listing import HERE
+from weft.ledger.model import repeated_id
+from weft.ledger.search.entries import Entry, Place, known_name, known_text
+from weft.ledger.search.query import Query, Span, Text
+from weft.store.port import ReadTxn
+
+BEFORE, LONG = 60, 200
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """A message, or a tool call of one, that holds what was looked for."""
+
+    message_id: str | None
+    """Of a call: the message that made it. Null for a summary, and for a call that no message is known of."""
+    tool_call_id: str | None
+    tool: str | None
+    turn_id: str
+    role: str
+    created_at: int
+    session: str | None
+    """The label of the session that made the turn."""
+    session_status: str | None
+    heads: tuple[str, ...]
+    """The labels of the sessions that stand at the turn."""
+    model: str | None
+    origin: str
+    place: str
+    """Where it was found: text, thinking, summary, tool, arguments, result or error."""
+    snippet: str
+    """A piece of that text, on one line."""
+    marks: tuple[tuple[int, int], ...]
+    """Where the words stand in the snippet: from, to."""
+
+
+class Found(Struct, frozen=True):
+    """Where the words of a query stand in one text."""
+
+    place: Place
+    text: str
+    spans: list[Span]
+
+
+class Match(Struct, frozen=True):
+    """An entry, and where in it the words stand."""
+
+    entry: Entry
+    found: Found
+
+
+def look_through(query: Query, texts: Iterable[tuple[Place, str]]) -> Found | None:
+    """The text that holds most of the query, if all the texts together hold all of it."""
+    missing, best, most = set(query.phrases), None, -1
+    for place, text in texts:
+        looked = Text(text)
+        found = [(phrase, spans) for phrase in query.phrases if (spans := looked.spans(phrase))]
+        missing.difference_update(phrase for phrase, _ in found)
+        if len(found) > most:
+            best, most = Found(place, text, sorted(span for _, spans in found for span in spans)), len(found)
+    return None if missing else best
+
+
+def snippet(found: Found) -> tuple[str, tuple[Span, ...]]:
+    """A piece of the text around the first words found, on one line, and where they stand in it."""
+    first = found.spans[0][0] if found.spans else 0
+    start = 0 if first <= BEFORE else _word_start(found.text, first - BEFORE, first)
+    end = start + LONG if start + LONG < len(found.text) else len(found.text)
+    pieces: list[str] = ["…"] if start else []
+    marks: list[Span] = []
+    at, length = start, len(pieces)
+    for low, high in _apart(found.spans, end):
+        before, word = one_line(found.text[at:low]), one_line(found.text[low:high])
+        pieces += (before, word)
+        marks.append((length + len(before), length + len(before) + len(word)))
+        at, length = high, length + len(before) + len(word)
+    pieces += (one_line(found.text[at:end]), "…" if end < len(found.text) else "")
+    return "".join(pieces), tuple(marks)
+
+
+def one_line(text: str) -> str:
+    """Line breaks and runs of blanks become a space each."""
+    made = " ".join(text.split())
+    lead = " " if text[:1].isspace() and made else ""
+    return lead + made + (" " if text[-1:].isspace() else "")
+
+
+def _apart(spans: Sequence[Span], end: int) -> Iterable[Span]:
+    """Those that end in time, without any that begins inside another."""
+    last = -1
+    for low, high in spans:
+        if low >= last and high <= end:
+            yield low, high
+            last = high
+
+
+def _word_start(text: str, start: int, first: int) -> int:
+    """Where a word begins, between here and the first one found."""
+    blank = max(text.find(" ", start, first), text.find("\n", start, min(start + 20, first)))
+    return start if blank < 0 or blank - start > 20 else blank + 1
+
+
+def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:
+    """What people get to see of them; a few statements for many."""
+    turns = [match.entry.turn for match in matches]
+    made_by = {turn.session for turn in turns if turn.session is not None}
+    sessions = {n: (label, status) for n, label, status in rows_in(txn.sql, _SESSIONS, made_by)}
+    heads: dict[str, list[str]] = {}
+    for head, label in rows_in(txn.sql, _HEADS, {turn.segment for turn in turns}):
+        heads.setdefault(head, []).append(label)
+    return [_to_hit(txn, match, *sessions.get(match.entry.turn.session, (None, None)), heads) for match in matches]
+
+
+_SESSIONS = "SELECT n, label, status FROM session WHERE n IN"
+_HEADS = "SELECT head, label FROM session WHERE status = 'active' AND head IS NOT NULL AND head_segment IN"
+
+
+def _to_hit(txn: ReadTxn, match: Match, session: str | None, status: str | None, heads: dict[str, list[str]]) -> Hit:
+    entry = match.entry
+    turn, call = entry.turn, entry.call
+    text, marks = snippet(match.found)
+    native = known_text(txn.facts, call.call_id) if call else ""
+    return Hit(
+        message_id=entry.message,
+        tool_call_id=f"{turn.id}:{repeated_id(native, call.repeated)}" if call else None,
+        tool=known_name(txn.facts, call.tool) if call else None,
+        turn_id=turn.id,
+        role=entry.role,
+        created_at=call.started_at if call else entry.at,
+        session=session,
+        session_status=status,
+        heads=tuple(sorted(heads.get(turn.id, ()))),
+        model=known_name(txn.facts, entry.model) or None,
+        origin=turn.origin or HERE,
+        place=match.found.place.value,
+        snippet=text,
+        marks=marks,
+    )

@@ -1,0 +1,282 @@
+"""Passages: what the index of words holds, and how it keeps up with the facts.
+
+A passage is a few neighbouring messages of one turn, of one role and one UTC day, with the calls they made. It is
+coarser than a message, so that the index stays small: common words stand once for all of them. Beside the words in them
+passages have words about them, each after a `:` and a letter, so that a filter is one more word to look for.
+
+The view lags: it goes by a watermark, and every turn that an event beyond it touches is indexed anew, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.words import Gathered, index_words
+from weft.ledger.batches import rows_in
+from weft.ledger.forgotten import Forgotten
+from weft.ledger.listing import HERE, project_of
+from weft.ledger.rows import TURN, TurnRow
+from weft.ledger.runs import stream_of
+from weft.ledger.search.entries import LOOSE, Entry, Place, Txn, hold_texts, known_name, known_text, load_entries
+from weft.store.buffer import Insert
+from weft.store.facts import FactReader
+from weft.store.port import Progress, Store, WriteTxn
+from weft.store.words import Question, WordIndex
+
+VIEW = "search"
+DAY = 86_400_000
+MESSAGES = 8
+LETTERS = 64 * 1024
+LOG_ROWS, TURNS, TOGETHER = 256, 512, 64
+UNREMARKABLE = ("local", "imported")
+"""Agents that nearly every turn belongs to: no word is spent on them."""
+
+
+class Passage(Struct, frozen=True):
+    """Messages `first` to `last` of a turn, with the words by which they are found."""
+
+    first: int
+    last: int
+    at: int
+    words: frozenset[str]
+
+
+def passages_of(txn: Txn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRow, list[Passage]]]:
+    """Each turn with its passages; a turn that another version stands for has none."""
+    for start in range(0, len(turns), TOGETHER):
+        some = turns[start : start + TOGETHER]
+        current = [turn for turn in some if turn.current]
+        entries = load_entries(txn, current)
+        paths = _paths(txn, [entry.message for found in entries.values() for entry in found if entry.message])
+        others = [n for some_paths in paths.values() for n in some_paths]
+        others += [n for turn in current for n in (turn.workspace, turn.source_event) if n]
+        hold_texts(txn.facts, (entry for found in entries.values() for entry in found), others)
+        for turn in some:
+            yield turn, _passages(txn.facts, turn, entries.get(turn.n, []), paths) if turn.current else []
+
+
+def _paths(txn: Txn, messages: Iterable[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for message, path in rows_in(txn.sql, "SELECT message, path FROM message_file WHERE message IN", messages):
+        found.setdefault(message, []).append(path)
+    return found
+
+
+def _passages(facts: FactReader, turn: TurnRow, entries: list[Entry], paths: dict[str, list[int]]) -> list[Passage]:
+    made: list[_Growing] = []
+    about = _about_turn(facts, turn)
+    for entry in entries:
+        growing = made[-1] if made and made[-1].takes(entry) else None
+        if growing is None:
+            growing = _Growing(entry)
+            made.append(growing)
+        growing.take(facts, entry, paths)
+    if not made and any(word[:2] in (":a", ":e") for word in about):
+        return [Passage(LOOSE, LOOSE, turn.started_at, frozenset(about))]
+    return [growing.passage(about) for growing in made]
+
+
+class _Growing:
+    """A passage in the making."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.first, self.last, self.role, self.day = entry.seq, entry.seq, entry.role, entry.at // DAY
+        self.at, self.messages, self.letters = entry.at, 0, 0
+        self._about = {f":r{entry.role}", f":d{self.day}"}
+        self._gathered, self._names = Gathered(), set[tuple[str, str]]()
+
+    def takes(self, entry: Entry) -> bool:
+        """The calls of a message stay with it; what belongs to none fills passages of its own."""
+        if entry.seq == self.last != LOOSE:
+            return True
+        fits = entry.role == self.role and entry.at // DAY == self.day and (entry.seq == LOOSE) == (self.last == LOOSE)
+        return fits and self.letters < LETTERS and (self.messages < MESSAGES or entry.seq == LOOSE)
+
+    def take(self, facts: FactReader, entry: Entry, paths: dict[str, list[int]]) -> None:
+        if entry.call is None:
+            self.messages += 1
+            for path in paths.get(entry.message or "", ()):
+                self._gathered.add(known_text(facts, path))
+        self.last, self.at = entry.seq, max(self.at, entry.at)
+        self._take_name("m", known_name(facts, entry.model))
+        for place, text in entry.texts(facts):
+            self.letters += len(text)
+            self._gathered.add(text)
+            if place is Place.TOOL:
+                self._take_name("c", text)
+
+    def _take_name(self, letter: str, name: str) -> None:
+        if name and (letter, name) not in self._names:
+            self._names.add((letter, name))
+            self._about |= {f":{letter}{word}" for word in index_words(name)}
+
+    def passage(self, about: set[str]) -> Passage:
+        return Passage(self.first, self.last, self.at, frozenset(self._gathered.words() | self._about | about))
+
+
+def _about_turn(facts: FactReader, turn: TurnRow) -> set[str]:
+    """Words that every passage of a turn has."""
+    words = {f":t{turn.root}"}
+    if turn.session is not None:
+        words.add(f":s{turn.session}")
+    words |= {f":o{word}" for word in index_words(turn.origin or HERE)}
+    if turn.workspace:
+        words |= {f":p{word}" for word in index_words(project_of(known_text(facts, turn.workspace)))}
+    if turn.persona not in UNREMARKABLE:
+        words.add(f":a{turn.persona.lower()}")
+    if turn.source_event:
+        words.add(source_word(known_text(facts, turn.source_event)))
+    return words
+
+
+def source_word(source_event: str) -> str:
+    """An outside event's id may be any text: its word is a hash of it."""
+    return f":e{sha256(source_event.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def fits_words(question: Question, words: frozenset[str]) -> bool:
+    """What an index would say of these words."""
+    return all(
+        any(term.word in words or (term.prefix and any(word.startswith(term.word) for word in words)) for term in group)
+        for group in question
+    )
+
+
+# --- keeping up -------------------------------------------------------------------------------------------------
+
+
+def catch_up(store: Store, seconds: float | None = None, now: Any = None, progress: Progress | None = None) -> bool:
+    """Index what came since, batch by batch, so that writers get their turn in between; with `seconds` for so long at
+    most. True when nothing is left."""
+    if store.read_only:
+        return False
+    until = None if seconds is None else now() + seconds
+    behind = lag_of(store) if progress else 0
+    while store.write(lambda txn: advance(txn, store.word_index(txn.sql))):
+        if progress is not None:
+            progress(max(behind - lag_of(store), 0), behind)
+        if until is not None and now() >= until:
+            return False
+    return True
+
+
+def advance(txn: WriteTxn, index: WordIndex) -> bool:
+    """One batch from the watermark on; True when there may be more."""
+    mark = txn.facts.watermark(VIEW)
+    touching = touched(txn, mark, LOG_ROWS, TURNS)
+    until = touching.until
+    if until is None:
+        return False
+    renew(txn, index, load_turns(txn, touching.turns))
+    note_changes(txn, mark, touching)
+    txn.sql.run(
+        "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
+    )
+    return True
+
+
+def lag_of(store: Store) -> int:
+    """How many events the index has not seen."""
+    with store.read() as txn:
+        return txn.facts.tip().n - txn.facts.watermark(VIEW)
+
+
+def renew(txn: WriteTxn, index: WordIndex, turns: Sequence[TurnRow]) -> None:
+    """Index these turns anew, as they are now."""
+    old = [n for (n,) in rows_in(txn.sql, "SELECT n FROM passage WHERE turn IN", (turn.n for turn in turns))]
+    if old:
+        index.drop(old)
+        txn.sql.run_many("DELETE FROM passage WHERE n = ?", ((n,) for n in old))
+    (highest,) = txn.sql.one("SELECT max(n) FROM passage") or (0,)
+    n = max(highest or 0, *old, 0)
+    for turn, passages in passages_of(txn, turns):
+        numbered = list(enumerate(passages, n + 1))
+        n += len(numbered)
+        txn.sql.run_many(
+            "INSERT INTO passage(n, turn, first, last, at) VALUES (?, ?, ?, ?, ?)",
+            [(number, turn.n, each.first, each.last, each.at) for number, each in numbered],
+        )
+        index.put((number, each.words) for number, each in numbered)
+
+
+def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+    """Turns that lost contents are indexed as they are now, and the words that went leave no trace."""
+    index = store.word_index(txn.sql)
+    turns = load_turns(txn, forgotten.turns)
+    for start in range(0, len(turns), TURNS):
+        renew(txn, index, turns[start : start + TURNS])
+    index.purge()
+
+
+def note_changes(txn: WriteTxn, mark: int, touching: Touched) -> None:
+    """Moves by the turn they went to, and when sessions changed last."""
+    moves = txn.sql.all(_MOVES, (mark, touching.until))
+    txn.sql.add(_ARRIVAL, sorted(moves))
+    changed = rows_in(txn.sql, "SELECT n, updated_at FROM session WHERE id IN", touching.sessions)
+    txn.sql.add(_CHANGE, list(changed))
+
+
+_MOVES = "SELECT t.n, h.n FROM history h JOIN turn t ON t.id = h.turn WHERE h.n > ? AND h.n <= ?"
+_ARRIVAL = Insert("arrival", ("turn", "move"), ("turn", "move"))
+_CHANGE = Insert("session_change", ("session", "at"), ("session",), ("at",))
+
+
+class Touched(Struct):
+    """Turns and sessions that some events say something about, by their ids, and the last of these events."""
+
+    turns: dict[str, None]
+    sessions: dict[str, None]
+    until: int | None = None
+
+    def take(self, facts: FactReader, n: int, line: bytes) -> None:
+        stream = stream_of(n, line)
+        if stream[:4] == "run:":
+            self.turns[stream[4:]] = None
+        elif stream[:8] == "session:":
+            self.sessions[stream[8:]] = None
+        else:
+            self._take_other(facts, orjson.loads(line))
+
+    def _take_other(self, facts: FactReader, event: dict[str, Any]) -> None:
+        match event.get("kind"):
+            case "sighting":
+                self.sessions[event["session"]] = None
+                if "turn" in event:
+                    self.turns[event["turn"]] = None
+            case "turn_superseded":
+                self.turns |= dict.fromkeys((event["turn"], event["by"]))
+            case "tool_result":
+                n = facts.find_event(bytes.fromhex(event["call"]["event_id"]))
+                line = None if n is None else facts.line(n)
+                if n is not None and line is not None:
+                    self.turns[stream_of(n, line).removeprefix("run:")] = None
+
+
+def touched(txn: Txn, mark: int, log_rows: int | None = None, turns: int = MAX_INTEGER) -> Touched:
+    """What the events beyond `mark` say something about, of a few rows of the log."""
+    found = Touched({}, {})
+    for row in islice(txn.facts.rows(mark), log_rows):
+        for n, line in enumerate(row.lines(), row.first):
+            if n > mark:
+                found.take(txn.facts, n, line)
+        found.until = row.n
+        if len(found.turns) >= turns:
+            break
+    return found
+
+
+def load_turns(txn: Txn, ids: Iterable[str]) -> list[TurnRow]:
+    """These turns and all versions of them: which one is current may have changed for each."""
+    found = {row.n: row for row in (TurnRow(*row) for row in rows_in(txn.sql, f"{TURN.select} WHERE id IN", ids))}
+    natives = {row.native for row in found.values() if row.native}
+    for values in rows_in(txn.sql, f"{TURN.select} WHERE native IN", natives):
+        row = TurnRow(*values)
+        found.setdefault(row.n, row)
+    return [found[n] for n in sorted(found)]

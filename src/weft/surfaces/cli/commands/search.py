@@ -1,0 +1,120 @@
+"""`weft search`: messages and tool calls by their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.kernel.enums import MessageRole
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.history import Reader, short
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.zones import local_time
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+    from weft.ledger.search.hits import Hit
+
+SHOWN = 20
+WORTH_INDEXING = 2048
+"""So many events that search does not know yet are looked through each time; more are indexed first."""
+PLACES = {"text": "", "summary": "summary", "thinking": "thinking", "tool": "name", "arguments": "arguments"}
+
+
+@weft_command("search")
+@click.argument("words", nargs=-1)
+@arguments.session_option("Only what this session made or goes on from.")
+@click.option("--role", type=click.Choice([role.value for role in MessageRole]), help="Only messages of this role.")
+@click.option("--tool", metavar="NAME", help="Only calls of tools with these words in their name.")
+@click.option("--path", "file", metavar="PATH", help="Only what names this file, or one below this folder.")
+@click.option("--since", metavar="WHEN", help="Only what was said since then, such as '2 days ago'.")
+@click.option("--until", metavar="WHEN", help="Only what was said until then.")
+@click.option("--model", metavar="NAME", help="Only of models with these words in their name.")
+@click.option("--project", metavar="NAME", help="Only of this folder, by its path or its last part.")
+@click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N hits; {SHOWN} by default.")
+@click.option("--rank", is_flag=True, help="The best first instead of the newest, as the database sees it.")
+def command(call: Call, words: tuple[str, ...], limit: int | None, rank: bool, file: str | None, **given: Any) -> None:
+    """Find messages and tool calls by their words.
+
+    The newest come first. All WORDS must stand in one message, or in one tool call with its result, in any case. An
+    argument with spaces is a phrase, as is a name such as read_file or src/app.py. The last word may be the beginning
+    of one; any word is, with a * after it. Filters alone list what fits them.
+    """
+    most = SHOWN if limit is None else limit
+    filters = {name: value for name, value in {**given, "path": file}.items() if value is not None}
+    _index_much(call)
+    with call.reading() as ledger:
+        hits = ledger.search(as_query(words), limit=most + 1, rank=rank, **filters)
+        shown = hits[:most]
+        if call.json:
+            call.documents(map(to_json, shown))
+        elif shown:
+            call.screen.page(_lines(shown, Reader(ledger)))
+        if not hits:
+            call.note(_nothing(ledger, bool(words), bool(filters)))
+    if len(hits) > most and not call.json:
+        call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, filters such as --since show fewer")
+
+
+def as_query(words: Sequence[str]) -> str:
+    """An argument with spaces was in quotation marks, which the shell has taken away."""
+    return " ".join(f'"{word}"' if " " in word.strip() and '"' not in word else word for word in words)
+
+
+def _index_much(call: Call) -> None:
+    """Where search is far behind, as after an import that was cut off, its index is brought up to date first."""
+    from weft.kernel.errors import StoreError
+    from weft.surfaces.cli.progress import progress
+
+    with call.reading() as ledger:
+        if ledger.search_lag() <= WORTH_INDEXING:
+            return
+    try:
+        with call.writing() as ledger, progress(call, "index") as bar:
+            ledger.catch_up(progress=bar.counted)
+    except StoreError as error:  # where nothing can be written, everything is looked through instead
+        call.note(f"the index cannot be brought up to date ({error}), so this takes longer")
+
+
+def _lines(hits: list[Hit], reader: Reader) -> Iterator[Line]:
+    for i, hit in enumerate(hits):
+        if i:
+            yield []
+        yield _heading(hit, reader)
+        yield ["    ", *marked(hit.snippet, hit.marks)]
+
+
+def _heading(hit: Hit, reader: Reader) -> Line:
+    what = PLACES.get(hit.place, hit.place)
+    if hit.tool is not None:
+        what = f"{what} of {hit.tool}"
+    state = f" [{hit.session_status}]" if hit.session_status not in (None, "active") else ""
+    label = reader.short_labels.get(hit.session, hit.session) if hit.session else "no session"
+    style = {"user": "user", "assistant": "assistant"}.get(hit.role, "tool")
+    when, beside = local_time(hit.created_at), f", {what}" if what else ""
+    lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", Span(label, "label"), Span(state, "dim"))
+    return (*lead, " ", Span(hit.role, style), Span(beside, "dim"))
+
+
+def marked(text: str, marks: Sequence[tuple[int, int]]) -> Iterator[Span | str]:
+    """The text in pieces, with what was found standing out."""
+    at = 0
+    for low, high in marks:
+        yield text[at:low]
+        yield Span(text[low:high], "match")
+        at = high
+    yield text[at:]
+
+
+def _nothing(ledger: Ledger, words: bool, filters: bool) -> str:
+    if not ledger.log(1):
+        return "no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one"
+    if words and filters:
+        return "nothing there holds all these words: try fewer words, or fewer filters"
+    return "nothing holds all these words: try fewer, or a beginning such as conf*" if words else "nothing fits these"
