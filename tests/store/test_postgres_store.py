@@ -18,6 +18,7 @@ from weft.kernel.errors import (
     LedgerMissing,
     LedgerTooNew,
     NotALedger,
+    NotFound,
     StoreFailed,
     Unsupported,
 )
@@ -137,6 +138,19 @@ def test_values_come_back_as_sqlite_gives_them(address: str) -> None:
         assert row == (2**53, b"\0\xff", "é", 1, None, 3)
         assert [type(value) for value in row[:4]] == [int, bytes, str, int]
         assert type(row[5]) is int
+
+
+def test_a_name_with_a_nul_is_nobody_s(address: str) -> None:
+    with weft.open(address) as ledger:
+        ledger.record_turn(session="main", query="hello")
+        for name in ("ma\0in", "main\0", "\0"):
+            for ask in (ledger.session, ledger.resolve, ledger.turn):
+                with pytest.raises(NotFound):
+                    ask(name)
+        with pytest.raises(InvalidInput):
+            ledger.create_session("ma\0in")
+        with pytest.raises(StoreFailed):
+            ledger._store.write(lambda txn: txn.sql.run("INSERT INTO local(key, value) VALUES (?, '')", ("a\0b",)))
 
 
 def test_many_rows_are_read_a_few_at_a_time_and_others_in_between(address: str) -> None:
