@@ -27,7 +27,7 @@ from weft.store.port import Store, WriteTxn
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import translate
-from weft.store.postgres.migrations import in_postgres, shipped_schema
+from weft.store.postgres.migrations import in_postgres, shipped_schema, spelled_out
 from weft.store.sqlite.migrations import Migration, Schema
 from weft.store.testing import append, ask, feed
 
@@ -129,6 +129,15 @@ def test_values_are_numbered_and_quoted_marks_are_left_alone() -> None:
 def test_types_are_called_by_postgresql_s_names() -> None:
     step = "CREATE TABLE t (n INTEGER PRIMARY KEY, -- TEXT\n b BLOB, t TEXT) WITHOUT ROWID;"
     assert in_postgres(step).split() == 'CREATE TABLE t (n BIGINT PRIMARY KEY, b BYTEA, t TEXT COLLATE "C") ;'.split()
+
+
+def test_short_words_of_the_surface_are_spelled_out() -> None:
+    assert spelled_out("quoted(text_of((j ->> 'x')::bigint))") == (
+        "quoted((SELECT text FROM content_text WHERE n = (j ->> 'x')::bigint))"
+    )
+    assert "_of(" not in SHIPPED.surface
+    with pytest.raises(ValueError, match="left open"):
+        spelled_out("text_of(x")
 
 
 def test_values_come_back_as_sqlite_gives_them(address: str) -> None:
