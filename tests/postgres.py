@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-NOBODY = "nobody"
+NOBODY, PREFIX = "nobody", "weft-pg-"
 START_TRIES = 400
 SETTINGS = {
     "fsync": "on",
@@ -43,7 +43,8 @@ class Server:
     """A cluster in a folder of its own, reached by a socket there. Its parent's end is its own."""
 
     def __init__(self, **settings: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="weft-pg-", dir="/tmp"))
+        _sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir="/tmp"))
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._user: str | None = None
@@ -135,6 +136,24 @@ class Server:
             copy = self.folder / "pginstall"
             shutil.copytree(self._home, copy)
             self._home = copy
+
+
+def _sweep() -> None:
+    """Folders of test runs that were killed: their servers have ended with them."""
+    for folder in Path("/tmp").glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not _lives(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def new_name() -> str:

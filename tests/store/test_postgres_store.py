@@ -18,6 +18,7 @@ from weft.kernel.errors import (
     LedgerMissing,
     LedgerTooNew,
     NotALedger,
+    NotFound,
     StoreFailed,
     Unsupported,
 )
@@ -26,7 +27,7 @@ from weft.store.port import Store, WriteTxn
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import translate
-from weft.store.postgres.migrations import in_postgres, shipped_schema
+from weft.store.postgres.migrations import in_postgres, shipped_schema, spelled_out
 from weft.store.sqlite.migrations import Migration, Schema
 from weft.store.testing import append, ask, feed
 
@@ -130,6 +131,15 @@ def test_types_are_called_by_postgresql_s_names() -> None:
     assert in_postgres(step).split() == 'CREATE TABLE t (n BIGINT PRIMARY KEY, b BYTEA, t TEXT COLLATE "C") ;'.split()
 
 
+def test_short_words_of_the_surface_are_spelled_out() -> None:
+    assert spelled_out("quoted(text_of((j ->> 'x')::bigint))") == (
+        "quoted((SELECT text FROM content_text WHERE n = (j ->> 'x')::bigint))"
+    )
+    assert "_of(" not in SHIPPED.surface
+    with pytest.raises(ValueError, match="left open"):
+        spelled_out("text_of(x")
+
+
 def test_values_come_back_as_sqlite_gives_them(address: str) -> None:
     with weft.open(address) as ledger, ledger._store.read() as txn:
         row = txn.sql.one("SELECT CAST(? AS BIGINT), CAST(? AS BLOB), CAST(? AS TEXT), 1 = 1, ?, sum(n) FROM"
@@ -137,6 +147,19 @@ def test_values_come_back_as_sqlite_gives_them(address: str) -> None:
         assert row == (2**53, b"\0\xff", "é", 1, None, 3)
         assert [type(value) for value in row[:4]] == [int, bytes, str, int]
         assert type(row[5]) is int
+
+
+def test_a_name_with_a_nul_is_nobody_s(address: str) -> None:
+    with weft.open(address) as ledger:
+        ledger.record_turn(session="main", query="hello")
+        for name in ("ma\0in", "main\0", "\0"):
+            for ask in (ledger.session, ledger.resolve, ledger.turn):
+                with pytest.raises(NotFound):
+                    ask(name)
+        with pytest.raises(InvalidInput):
+            ledger.create_session("ma\0in")
+        with pytest.raises(StoreFailed):
+            ledger._store.write(lambda txn: txn.sql.run("INSERT INTO local(key, value) VALUES (?, '')", ("a\0b",)))
 
 
 def test_many_rows_are_read_a_few_at_a_time_and_others_in_between(address: str) -> None:

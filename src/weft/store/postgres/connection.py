@@ -28,6 +28,8 @@ OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512
 FETCHED_BYTES = 1024 * 1024
 PREPARED = 512
+NUL = "\ufdd0NUL\ufdd1"
+"""In questions only: two code points that are no characters, around what they stand for."""
 DEFAULTS: dict[str, Any] = {
     "application_name": "weft",
     "connect_timeout": 10,
@@ -123,12 +125,22 @@ class PostgresSql:
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
-        return self._cursor.execute(translate(sql), values, binary=True).fetchone()
+        return self._ask(sql, values).fetchone()
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
-        return self._cursor.execute(translate(sql), values, binary=True).fetchall()
+        return self._ask(sql, values).fetchall()
+
+    def _ask(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
+        """No text in PostgreSQL holds a NUL, and Weft stores none: who asks for one is told that there is none."""
+        try:
+            return self._cursor.execute(translate(sql), values, binary=True)
+        except psycopg.DataError:
+            stand_ins = [value.replace("\0", NUL) if isinstance(value, str) else value for value in values]
+            if stand_ins == list(values):
+                raise
+            return self._cursor.execute(translate(sql), stand_ins, binary=True)
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""

@@ -28,6 +28,12 @@ CREATE SEQUENCE writes;
 CREATE TABLE outcome (writer TEXT COLLATE "C" PRIMARY KEY, mark BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now());
 """
 """What PostgreSQL alone needs: who wrote last, and how a commit without events is told from one that failed."""
+_SHORT = {
+    "text_of": "(SELECT text FROM content_text WHERE n = {0})",
+    "json_of": "(SELECT json FROM content_json WHERE n = {0})",
+    "name_of": "CASE WHEN {0} LIKE '#%' THEN (SELECT text FROM content_text"
+    " WHERE n = CAST(substr({0}, 2) AS BIGINT)) ELSE {0} END",
+}
 _TYPES = {"INTEGER": "BIGINT", "BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"', "WITHOUT ROWID": ""}
 _WORDS = re.compile(r"--[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b")
 
@@ -35,7 +41,26 @@ _WORDS = re.compile(r"--[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b")
 def shipped_schema() -> Schema:
     folder = files("weft.store.postgres")
     steps = (replace(step, own=own_part(folder, f"{step.number:04}")) for step in sqlite_schema().migrations)
-    return Schema(tuple(steps), folder.joinpath("surface.sql").read_text())
+    return Schema(tuple(steps), spelled_out(folder.joinpath("surface.sql").read_text()))
+
+
+def spelled_out(surface: str) -> str:
+    """The surface's short words, each with the question that it is short for in its place."""
+    for word, question in _SHORT.items():
+        while (at := surface.find(f"{word}(")) >= 0:
+            asked = _inside(surface, at + len(word))
+            surface = surface[:at] + question.format(asked) + surface[at + len(f"{word}({asked})") :]
+    return surface
+
+
+def _inside(text: str, at: int) -> str:
+    """What stands between the bracket that opens here and the one that closes it."""
+    depth = 0
+    for end in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        if depth == 0:
+            return text[at + 1 : end]
+    raise ValueError("a bracket is left open")
 
 
 def in_postgres(step: str) -> str:

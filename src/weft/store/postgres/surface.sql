@@ -1,5 +1,7 @@
 -- Seed 4's tables, as views that a plain `psql` can read. Made again with every schema version. The same names, columns
 -- and values as SQLite's, letter by letter: JSON that is put together here is put together as SQLite does it.
+-- `text_of`, `json_of` and `name_of` are short for questions, which are put in their place when this file is read: as
+-- functions they would be called row by row.
 CREATE VIEW content_text AS
     SELECT n, COALESCE(shown, convert_from(COALESCE(bytes,
         (SELECT string_agg(p.bytes, ''::bytea ORDER BY p.idx) FROM content_part p WHERE p.content = content.n)),
@@ -7,22 +9,12 @@ CREATE VIEW content_text AS
         (length(salt) = 0)::int AS erased, EXISTS (SELECT 1 FROM packed p WHERE p.content = content.n)::int AS packed
     FROM content;
 
-CREATE FUNCTION text_of(number BIGINT) RETURNS TEXT STABLE
-    BEGIN ATOMIC SELECT c.text FROM content_text c WHERE c.n = number; END;
-
--- A name stands for itself, or as '#' and the number of the content that holds it.
-CREATE FUNCTION name_of(name TEXT) RETURNS TEXT STABLE
-    BEGIN ATOMIC SELECT CASE WHEN name LIKE '#%' THEN (SELECT c.text FROM content_text c
-        WHERE c.n = CAST(substr(name, 2) AS BIGINT)) ELSE name END; END;
-
-CREATE OR REPLACE FUNCTION quoted(value TEXT) RETURNS TEXT IMMUTABLE
+-- A text as JSON writes it. Stable, as what it calls is: only then is it taken into the query that asks for it.
+CREATE OR REPLACE FUNCTION quoted(value TEXT) RETURNS TEXT STABLE
     BEGIN ATOMIC SELECT COALESCE(to_json(value)::text, 'null'); END;
 
 CREATE VIEW content_json AS
     SELECT n, CASE WHEN erased = 1 THEN quoted(text) ELSE text END AS json FROM content_text;
-
-CREATE FUNCTION json_of(number BIGINT) RETURNS TEXT STABLE
-    BEGIN ATOMIC SELECT c.json FROM content_json c WHERE c.n = number; END;
 
 CREATE VIEW events AS
     SELECT l.n - l.count + j.place AS n, l.at AS arrived_at, j.value::json ->> 'kind' AS kind,
@@ -56,10 +48,12 @@ CREATE VIEW turns AS
 CREATE VIEW threads AS
     SELECT t.id AS turn_id,
         CASE WHEN t.depth <= 1000 THEN (
-            WITH RECURSIVE up(id, parent, depth) AS (
-                SELECT t.id, t.parent, t.depth
-                UNION ALL SELECT p.id, p.parent, p.depth FROM up JOIN turn p ON p.id = up.parent)
-            SELECT '[' || string_agg(quoted(id), ',' ORDER BY depth) || ']' FROM up) END AS ancestry,
+            WITH RECURSIVE up(segment, base, depth, parent, parent_depth) AS (
+                SELECT s.n, s.base, t.depth, s.parent, s.parent_depth FROM segment s WHERE s.n = t.segment
+                UNION ALL SELECT s.n, s.base, up.parent_depth, s.parent, s.parent_depth
+                FROM up JOIN segment s ON s.n = up.parent)
+            SELECT '[' || string_agg(quoted(a.id), ',' ORDER BY a.depth) || ']'
+            FROM up JOIN turn a ON a.segment = up.segment AND a.depth BETWEEN up.base AND up.depth) END AS ancestry,
         t.tokens_before + COALESCE(t.total_tokens, 0) AS total_tokens,
         t.depth,
         COALESCE((SELECT name FROM program WHERE id = t.persona), t.persona) AS persona_id,
