@@ -30,7 +30,7 @@ class Pool:
     """The threads of one open ledger, and what is under way in them."""
 
     def __init__(self, threads: int = THREADS) -> None:
-        self._threads = ThreadPoolExecutor(checked_count(threads, "threads") or 1, "weft")
+        self._threads = ThreadPoolExecutor(checked_count(threads, "threads") or 1, "weft-aio")
         self._under_way: set[asyncio.Future[Any]] = set()
         self._closed = False
 
@@ -74,7 +74,7 @@ class Pool:
             await self.run(last)
         finally:
             self._closed = True
-            self._threads.shutdown(wait=False)
+            self._threads.shutdown()  # they have nothing to do any more, and end at once
 
 
 class Mirror(Generic[T]):

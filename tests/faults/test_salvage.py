@@ -245,6 +245,34 @@ def test_imports_go_on_under_the_same_names(damaged: Path) -> None:
         assert grown(made) == grown(origin)
 
 
+def test_packed_contents_are_saved(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with weft.open(path) as ledger:
+        for i in range(4):
+            grow(ledger, f"tree {i}", *(f"question {i}.{k} " + "word " * 200 for k in range(8)))
+        ledger.record_turn(session="big", response=ledger.put_content([b"large " * 100_000] * 3))
+        packed = ledger.pack(["tree 0", "tree 1", "big"])
+        assert packed.contents > 0
+        facts = set(exported(ledger).splitlines())
+    overwrite(path, 0, bytes(PAGE))
+    saved, new = save(path)
+    assert saved.is_whole
+    assert check(saved, new, facts) == facts
+
+
+def test_what_was_erased_stays_erased_though_an_older_copy_has_it(tmp_path: Path) -> None:
+    path, older = tmp_path / "ledger.db", tmp_path / "older.db"
+    with weft.open(path) as ledger:
+        grow(ledger, "main", "a secret canary", "kept")
+        ledger.backup(older)
+        ledger.erase(ledger.resolve("main~1"), reason="asked for")
+    _, new = save(path, older)
+    assert b"canary" not in new.read_bytes()
+    with weft.open(new) as ledger:
+        assert problems(ledger) == []
+        assert b"kept" in exported(ledger)
+
+
 def test_nothing_is_overwritten(damaged: Path, tmp_path: Path) -> None:
     (tmp_path / "new.db").write_text("mine")
     with pytest.raises(StoreError):

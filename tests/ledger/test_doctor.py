@@ -157,6 +157,11 @@ def test_an_older_schema_is_told_before_it_is_upgraded(closed: Path, clock: Fixe
     assert "backup" in found[0].why
 
 
+def test_an_erasure_that_is_not_finished_is_told(closed: Path, clock: FixedClock) -> None:
+    change(closed, "INSERT INTO local VALUES ('erasing', '7')")
+    assert "an erasure is not finished" in notes(closed, clock)
+
+
 def test_leftovers_are_listed_with_their_size(closed: Path, clock: FixedClock) -> None:
     Path(f"{closed}.partial").write_bytes(bytes(1234))
     Path(f"{closed}.schema-1.backup").write_bytes(bytes(99))

@@ -17,6 +17,7 @@ from weft.ledger.runs import recorded_after, stream_of
 from weft.ledger.verifying import Problem, verify_facts, verify_views
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FORMER, LACKS
+from weft.store.husks import UNFINISHED
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
 
@@ -192,6 +193,9 @@ def _names(store: Store) -> Iterator[Diagnosis]:
         (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
     if VIEWS_STALE in keys:
         yield error("views", "contents came after events that name them", "they do not show yet", REBUILD)
+    if UNFINISHED in keys:
+        why = "erased bytes may still lie in free pages or in the log"
+        yield warning("erasing", "an erasure is not finished", why, "open it for writing while nobody reads")
     if "copying" in keys:
         yield error("copy", "this is a copy that was not finished", "it lacks facts", "run the same `weft copy` again")
     if "copied" in keys:

@@ -21,9 +21,10 @@ from weft.kernel.events import Event, UnknownEvent, run_stream
 from weft.kernel.facts import check_event, check_unknown
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased, SessionMoved
-from weft.ledger.facts_file import BATCH_LINES, Fact, NewContent, NewEvent, event_line, take_batch
+from weft.ledger.facts_file import BATCH_LINES, Fact, NewContent, NewEvent, event_line, take_batch, views_are_stale
 from weft.ledger.imports.secret import KEY as IMPORT_SECRET
 from weft.ledger.imports.secret import adopt_secret
+from weft.ledger.recomputing import rebuild, silent
 from weft.store.facts import LACKS
 from weft.store.found import ProvedContent, ProvedEvent
 from weft.store.port import Progress, Store
@@ -79,6 +80,8 @@ def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | Non
     placing.take_contents()
     placing.take_events()
     store.catch_up()
+    if views_are_stale(store):
+        rebuild(store, silent)
     left = _write_unplaced(finds, unplaced)
     with store.read() as txn:
         (missing,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)

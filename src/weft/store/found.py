@@ -31,6 +31,23 @@ class FoundPart(Struct, frozen=True):
     data: bytes
 
 
+class FoundPack(Struct, frozen=True):
+    """What may be a pack: compressed bytes of several contents."""
+
+    n: int
+    data: bytes
+
+
+class FoundSlice(Struct, frozen=True):
+    """Where a content, or a part of a large one, may lie in a pack."""
+
+    content: int
+    idx: int
+    pack: int
+    start: int
+    size: int
+
+
 class FoundLocal(Struct, frozen=True):
     """What may be a piece of local state."""
 
@@ -38,7 +55,7 @@ class FoundLocal(Struct, frozen=True):
     value: str
 
 
-Found = FoundRow | FoundContent | FoundPart | FoundLocal
+Found = FoundRow | FoundContent | FoundPart | FoundPack | FoundSlice | FoundLocal
 
 
 class ProvedContent(Struct, frozen=True):

@@ -15,11 +15,23 @@ from typing import Any
 
 import apsw
 import orjson
+import zstandard
 
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import content_ref
 from weft.store.facts import blob
-from weft.store.found import Found, FoundContent, FoundLocal, FoundPart, FoundRow, ProvedContent, ProvedEvent
+from weft.store.found import (
+    Found,
+    FoundContent,
+    FoundLocal,
+    FoundPack,
+    FoundPart,
+    FoundRow,
+    FoundSlice,
+    ProvedContent,
+    ProvedEvent,
+)
+from weft.store.packs import PACK_BYTES
 from weft.store.port import Progress
 from weft.store.sqlite.files import HeadFile
 from weft.store.sqlite.pages import search
@@ -30,6 +42,10 @@ CREATE TABLE row (n INTEGER, count INTEGER, chain BLOB, events BLOB, PRIMARY KEY
 CREATE TABLE content (ref BLOB PRIMARY KEY, n INTEGER, salt BLOB, data BLOB);
 CREATE TABLE large (n INTEGER, ref BLOB, salt BLOB, size INTEGER, PRIMARY KEY (n, ref)) WITHOUT ROWID;
 CREATE TABLE part (content INTEGER, idx INTEGER, data BLOB);
+CREATE TABLE pack (n INTEGER, data BLOB);
+CREATE TABLE slice (content INTEGER, idx INTEGER, pack INTEGER, start INTEGER, size INTEGER);
+CREATE INDEX slice_pack ON slice (pack);
+CREATE INDEX part_content ON part (content);
 CREATE TABLE local (key TEXT, value TEXT, PRIMARY KEY (key, value)) WITHOUT ROWID;
 CREATE TABLE event (id BLOB PRIMARY KEY, n INTEGER, line BLOB, placed INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE named (id BLOB PRIMARY KEY) WITHOUT ROWID;
@@ -64,8 +80,9 @@ class Gathered:
         self.acknowledged = max([self.acknowledged, *(head.n for head in heads)])
         for found in search(path, progress):
             self._add(found)
+        self._unpack()
         self._join_parts()
-        for table in ("large", "part"):
+        for table in ("large", "part", "pack", "slice"):
             self._db.execute(f"DELETE FROM {table}")
 
     def _add(self, found: Found) -> None:
@@ -78,6 +95,10 @@ class Gathered:
                 self._add_content(found.n, found.ref, found.salt, found.data)
             case FoundPart(content, idx, data):
                 self._db.execute("INSERT INTO part VALUES (?, ?, ?)", (content, idx, data))
+            case FoundPack(n, data):
+                self._db.execute("INSERT INTO pack VALUES (?, ?)", (n, data))
+            case FoundSlice(content, idx, pack, start, size):
+                self._db.execute("INSERT INTO slice VALUES (?, ?, ?, ?, ?)", (content, idx, pack, start, size))
             case FoundLocal(key, value):
                 self._db.execute("INSERT OR IGNORE INTO local VALUES (?, ?)", (key, value))
 
@@ -87,6 +108,20 @@ class Gathered:
             return False
         self._db.execute("INSERT OR IGNORE INTO content VALUES (?, ?, ?, ?)", (ref, n, salt, data))
         return True
+
+    def _unpack(self) -> None:
+        """Slices of packs become parts; a pack that cannot be unpacked has lost all of its own."""
+        found: list[Any] = self._db.execute("SELECT n, data FROM pack").fetchall()
+        for n, data in found:
+            try:
+                whole = zstandard.ZstdDecompressor().decompress(data, max_output_size=2 * PACK_BYTES)
+            except zstandard.ZstdError:
+                continue
+            slices: list[Any] = self._db.execute(
+                "SELECT content, idx, start, size FROM slice WHERE pack = ?", (n,)
+            ).fetchall()
+            rows = [(content, idx, whole[start : start + size]) for content, idx, start, size in slices]
+            self._db.executemany("INSERT INTO part VALUES (?, ?, ?)", rows)
 
     def _join_parts(self) -> None:
         """A large content is one whose parts, in their order, hash to its reference. Of a part that was found twice the

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 
 from weft.kernel.contents import ROW_BYTES, SALT_BYTES
-from weft.store.found import Found, FoundContent, FoundLocal, FoundPart, FoundRow
+from weft.store.found import Found, FoundContent, FoundLocal, FoundPack, FoundPart, FoundRow, FoundSlice
 from weft.store.port import Progress
 from weft.store.sqlite.connection import READ_ONLY, translated
 
@@ -27,8 +27,8 @@ WAL_HEADER, FRAME_HEADER = 32, 24
 MAX_PAYLOAD = 64 * 1024 * 1024
 DIGEST = 32
 LONGEST_HEADER = 128
-WIDE, NARROW = range(6, 13), range(2, 4)
-"""Columns of the tables of facts, with room for more; columns of those without rowid."""
+WITH_ROWID, WITHOUT = {3, *range(6, 13)}, {2, 3, 5}
+"""How many columns tables of facts have, with room for more."""
 KEPT_KEYS = ("replica", "import_secret")
 
 
@@ -168,7 +168,7 @@ def _record(pages: Pages, page: bytes, at: int, kind: int) -> Iterator[tuple[boo
     if not 0 < size <= MAX_PAYLOAD:
         raise Malformed
     types, end = types_of(page[at : at + LONGEST_HEADER])
-    if len(types) not in (WIDE if kind == TABLE_LEAF else NARROW):
+    if len(types) not in (WITH_ROWID if kind == TABLE_LEAF else WITHOUT):
         return
     given = set()
     for in_file in (False, True) if pages.has_log else (True,):
@@ -250,15 +250,28 @@ def _value(kind: int, data: bytes) -> Any:
 
 def _fact(is_table: bool, columns: Sequence[Any], rowid: int) -> Found | None:
     """By the number and the types of its columns; a row's own number is not among them, SQLite keeps it apart."""
+    return _with_rowid(columns, rowid) if is_table else _without_rowid(columns)
+
+
+def _with_rowid(columns: Sequence[Any], rowid: int) -> Found | None:
     match columns:
-        case [None, int(count), int(at), bytes(chain), int(_), bytes(events)] if is_table and len(chain) == DIGEST:
+        case [None, int(count), int(at), bytes(chain), int(_), bytes(events)] if len(chain) == DIGEST:
             return FoundRow(rowid, count, at, chain, events)
         case [None, int(_), bytes(ref), bytes(salt), bytes(_), int(size), None | str(_), None | bytes(_), *_] if (
-            is_table and len(ref) == DIGEST and len(salt) == SALT_BYTES
+            len(ref) == DIGEST and len(salt) == SALT_BYTES
         ):
             return FoundContent(rowid, ref, salt, size, columns[7])
-        case [int(content), int(idx), bytes(data)] if not is_table and len(data) <= ROW_BYTES:
+        case [None, int(_), bytes(data)]:
+            return FoundPack(rowid, data)
+    return None
+
+
+def _without_rowid(columns: Sequence[Any]) -> Found | None:
+    match columns:
+        case [int(content), int(idx), int(pack), int(start), int(size)]:
+            return FoundSlice(content, idx, pack, start, size)
+        case [int(content), int(idx), bytes(data)] if len(data) <= ROW_BYTES:
             return FoundPart(content, idx, data)
-        case [str(key), str(value)] if not is_table and key in KEPT_KEYS:
+        case [str(key), str(value)] if key in KEPT_KEYS:
             return FoundLocal(key, value)
     return None
