@@ -94,24 +94,39 @@ class Gathered:
     """The words by which an index finds some texts: the distinct ones of `indexed(tokens(text))`, found faster."""
 
     def __init__(self) -> None:
-        self._pieces: set[bytes] = set()
+        self._texts: list[str] = []
 
     def add(self, text: str) -> None:
-        data = text.encode("utf-8", "surrogatepass")
-        pieces = set(data.translate(_LOWER).split())
-        longest = max(map(len, pieces), default=0)
-        if longest > MAX_LETTERS and any(len(piece) > MAX_LETTERS and _LONG.search(piece) for piece in pieces):
-            pieces = set(_BASE64.sub(b" ", data).translate(_LOWER).split())
-        self._pieces |= pieces
+        self._texts.append(text)
+
+    def spelled(self) -> str:
+        """All of them, with spaces in between."""
+        pieces = self._pieces()
+        plain = list(filter(bytes.isascii, pieces))
+        found = [b" ".join(plain).decode()] if plain else []
+        if len(plain) < len(pieces):
+            further = set[str]().union(*map(_further_words, pieces.difference(plain)))
+            found += (word for word in further if not (word.isascii() and word.encode() in pieces))
+        return " ".join(found)
 
     def words(self) -> set[str]:
-        plain = [piece for piece in self._pieces if piece.isascii()]
-        found = set(b" ".join(plain).decode().split())
-        if max(map(len, plain), default=0) > MAX_LETTERS:
-            found = {word for word in found if len(word) <= MAX_LETTERS}
-        if len(plain) < len(self._pieces):
-            found.update(*map(_further_words, self._pieces.difference(plain)))
-        return found
+        return set(self.spelled().split())
+
+    def _pieces(self) -> set[bytes]:
+        """What stands between spaces, signs and controls of ASCII, in lower case; what is too long is left out."""
+        pieces = set("\n".join(self._texts).encode("utf-8", "surrogatepass").translate(_LOWER).split())
+        if max(map(len, pieces), default=0) <= MAX_LETTERS:
+            return pieces
+        if any(len(piece) > MAX_LETTERS and _LONG.search(piece) for piece in pieces):
+            pieces = set[bytes]().union(*map(_pieces_without_blobs, self._texts))
+        return {piece for piece in pieces if len(piece) <= MAX_LETTERS or not piece.isascii()}
+
+
+def _pieces_without_blobs(text: str) -> set[bytes]:
+    data = text.encode("utf-8", "surrogatepass")
+    if _LONG.search(data) is not None:
+        data = _BASE64.sub(b" ", data)
+    return set(data.translate(_LOWER).split())
 
 
 def index_words(text: str) -> set[str]:

@@ -15,6 +15,8 @@ from weft.ledger.rows import TurnRow, load_turn
 from weft.store.facts import FactReader, LogRow
 from weft.store.port import Sql
 
+_STREAM = b'"stream":"'
+
 
 class Recorded(Struct, frozen=True):
     """An event as it is stored, with its arrival number, its id and what it says."""
@@ -50,7 +52,10 @@ def recorded_after(facts: FactReader, after: int, rows: int) -> list[Recorded]:
 
 
 def stream_of(n: int, line: bytes) -> str:
-    """The stream of an event, without reading the rest of it."""
+    """The stream of an event, without reading the rest of it where only one is named in it."""
+    if line.count(_STREAM) == 1:
+        start = line.index(_STREAM) + len(_STREAM)
+        return line[start : line.index(b'"', start)].decode()
     try:
         return str(orjson.loads(line)["stream"])
     except (ValueError, LookupError, TypeError) as error:

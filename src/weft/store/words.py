@@ -36,8 +36,8 @@ Question = tuple[AnyOf, ...]
 class WordIndex(Protocol):
     """Which passages hold which words, within one transaction."""
 
-    def put(self, passages: Iterable[tuple[int, Iterable[str]]]) -> None:
-        """New passages with their words; none of these numbers is in use."""
+    def put(self, passages: Iterable[tuple[int, str]]) -> None:
+        """New passages with their words, each once and a space between them; none of these numbers is in use."""
 
     def drop(self, passages: Sequence[int]) -> None:
         """Passages that go, with all their words."""

@@ -49,7 +49,7 @@ def asked(*words: str) -> Question:
 
 
 def put_words(store: Store, passages: dict[int, str]) -> None:
-    store.write(lambda txn: store.word_index(txn.sql).put((n, words.split()) for n, words in passages.items()))
+    store.write(lambda txn: store.word_index(txn.sql).put(passages.items()))
 
 
 def matching(store: Store, question: Question, limit: int = 1000, *between: int) -> set[int]:

@@ -10,6 +10,7 @@ The view lags: it goes by a watermark, and every turn that an event beyond it to
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -45,7 +46,12 @@ class Passage(Struct, frozen=True):
     first: int
     last: int
     at: int
-    words: frozenset[str]
+    spelled: str
+    """The words, with spaces in between."""
+
+    @property
+    def words(self) -> frozenset[str]:
+        return frozenset(self.spelled.split(" "))
 
 
 def passages_of(txn: Txn, turns: Sequence[TurnRow]) -> Iterator[tuple[TurnRow, list[Passage]]]:
@@ -79,7 +85,7 @@ def _passages(facts: FactReader, turn: TurnRow, entries: list[Entry], paths: dic
             made.append(growing)
         growing.take(facts, entry, paths)
     if not made and any(word[:2] in (":a", ":e") for word in about):
-        return [Passage(LOOSE, LOOSE, turn.started_at, frozenset(about))]
+        return [Passage(LOOSE, LOOSE, turn.started_at, " ".join(about))]
     return [growing.passage(about) for growing in made]
 
 
@@ -115,10 +121,12 @@ class _Growing:
     def _take_name(self, letter: str, name: str) -> None:
         if name and (letter, name) not in self._names:
             self._names.add((letter, name))
-            self._about |= {f":{letter}{word}" for word in index_words(name)}
+            self._about |= words_about(letter, name)
 
     def passage(self, about: set[str]) -> Passage:
-        return Passage(self.first, self.last, self.at, frozenset(self._gathered.words() | self._about | about))
+        words = self._gathered.spelled()
+        spelled = " ".join([words, *self._about, *about]) if words else " ".join([*self._about, *about])
+        return Passage(self.first, self.last, self.at, spelled)
 
 
 def _about_turn(facts: FactReader, turn: TurnRow) -> set[str]:
@@ -126,14 +134,20 @@ def _about_turn(facts: FactReader, turn: TurnRow) -> set[str]:
     words = {f":t{turn.root}"}
     if turn.session is not None:
         words.add(f":s{turn.session}")
-    words |= {f":o{word}" for word in index_words(turn.origin or HERE)}
+    words |= words_about("o", turn.origin or HERE)
     if turn.workspace:
-        words |= {f":p{word}" for word in index_words(project_of(known_text(facts, turn.workspace)))}
+        words |= words_about("p", project_of(known_text(facts, turn.workspace)))
     if turn.persona not in UNREMARKABLE:
         words.add(f":a{turn.persona.lower()}")
     if turn.source_event:
         words.add(source_word(known_text(facts, turn.source_event)))
     return words
+
+
+@lru_cache(maxsize=1024)
+def words_about(letter: str, name: str) -> frozenset[str]:
+    """The words of a name, each with a mark that says whose name it is."""
+    return frozenset(f":{letter}{word}" for word in index_words(name))
 
 
 def source_word(source_event: str) -> str:
@@ -196,14 +210,12 @@ def renew(txn: WriteTxn, index: WordIndex, turns: Sequence[TurnRow]) -> None:
         txn.sql.run_many("DELETE FROM passage WHERE n = ?", ((n,) for n in old))
     (highest,) = txn.sql.one("SELECT max(n) FROM passage") or (0,)
     n = max(highest or 0, *old, 0)
-    for turn, passages in passages_of(txn, turns):
-        numbered = list(enumerate(passages, n + 1))
+    made = passages_of(txn, turns)
+    while some := list(islice(made, TOGETHER)):
+        numbered = list(enumerate(((turn.n, each) for turn, passages in some for each in passages), n + 1))
         n += len(numbered)
-        txn.sql.run_many(
-            "INSERT INTO passage(n, turn, first, last, at) VALUES (?, ?, ?, ?, ?)",
-            [(number, turn.n, each.first, each.last, each.at) for number, each in numbered],
-        )
-        index.put((number, each.words) for number, each in numbered)
+        txn.sql.add(_PASSAGE, [(number, turn, each.first, each.last, each.at) for number, (turn, each) in numbered])
+        index.put((number, each.spelled) for number, (_, each) in numbered)
 
 
 def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
@@ -224,6 +236,7 @@ def note_changes(txn: WriteTxn, mark: int, touching: Touched) -> None:
 
 
 _MOVES = "SELECT t.n, h.n FROM history h JOIN turn t ON t.id = h.turn WHERE h.n > ? AND h.n <= ?"
+_PASSAGE = Insert("passage", ("n", "turn", "first", "last", "at"))
 _ARRIVAL = Insert("arrival", ("turn", "move"), ("turn", "move"))
 _CHANGE = Insert("session_change", ("session", "at"), ("session",), ("at",))
 

@@ -49,7 +49,7 @@ def _copy_words(sql: PostgresSql, into: apsw.Connection) -> None:
     index = FtsIndex(SqliteSql(into))
     while some := list(islice(rows, AT_ONCE)):
         with into:
-            index.put((n, words.split(" ")) for n, words in some)
+            index.put((n, words) for n, words in some)
 
 
 def _copy_tables(sql: PostgresSql, into: apsw.Connection, progress: Progress | None) -> None:

@@ -18,8 +18,8 @@ class GinIndex:
     def __init__(self, sql: Sql) -> None:
         self._sql = sql
 
-    def put(self, passages: Iterable[tuple[int, Iterable[str]]]) -> None:
-        self._sql.run_many(_INSERT, [(n, " ".join(words)) for n, words in passages])
+    def put(self, passages: Iterable[tuple[int, str]]) -> None:
+        self._sql.run_many(_INSERT, list(passages))
 
     def drop(self, passages: Sequence[int]) -> None:
         self._sql.run_many("DELETE FROM word WHERE n = ?", [(n,) for n in passages])

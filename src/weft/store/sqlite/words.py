@@ -17,10 +17,8 @@ class FtsIndex:
     def __init__(self, sql: Sql) -> None:
         self._sql = sql
 
-    def put(self, passages: Iterable[tuple[int, Iterable[str]]]) -> None:
-        self._sql.run_many(
-            "INSERT INTO word(rowid, words) VALUES (?, ?)", ((n, " ".join(words)) for n, words in passages)
-        )
+    def put(self, passages: Iterable[tuple[int, str]]) -> None:
+        self._sql.run_many("INSERT INTO word(rowid, words) VALUES (?, ?)", passages)
 
     def drop(self, passages: Sequence[int]) -> None:
         self._sql.run_many("DELETE FROM word WHERE rowid = ?", ((n,) for n in passages))
