@@ -16,6 +16,8 @@ from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.contents import ERASED
 from weft.kernel.errors import ContentGone, ErasureChanged, InvalidInput, NotApplicable, NotFound, StoreFailed
+from weft.ledger import copying
+from weft.ledger.doctor import examine_ledger
 from weft.ledger.ledger import Ledger
 
 WHY = "somebody asked for it"
@@ -364,3 +366,37 @@ def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) ->
         server.psql("-c", "CHECKPOINT")
         assert files_with_canary(server.data / "base") == []
         assert problems(ledger) == []
+
+
+def test_what_came_while_a_backup_was_made_is_in_it(disk: Ledger, tmp_path: Path) -> None:
+    late: list[str] = []
+
+    def report(done: int, of: int) -> None:
+        if not late:
+            late.extend(grow(disk, "main", told("query")))
+
+    grow(disk, "main", "before")
+    disk.backup(tmp_path / "copy.db", progress=report)
+    assert [Path(copy.path).name for copy in disk.plan_erasure(late[0]).copies] == ["copy.db"]
+
+
+def test_a_ledger_that_was_copied_elsewhere_names_its_origin_and_its_backups(disk: Ledger, tmp_path: Path) -> None:
+    (turn,) = grow(disk, "main", told("query"))
+    disk.backup(tmp_path / "copy.db")
+    disk.close()
+    with weft.open(tmp_path / "ledger.db", read_only=True) as origin, weft.open(tmp_path / "moved.db") as moved:
+        copying.copy(origin._store, moved._store)
+        named = {(Path(copy.path).name, copy.kind) for copy in moved.plan_erasure(turn).copies}
+    assert named == {("copy.db", "backup"), ("ledger.db", "ledger")}
+
+
+def test_the_doctor_knows_an_erasure_that_is_not_finished(disk: Ledger) -> None:
+    (turn,) = grow(disk, "main", "a")
+    assert [found.grade for found in examine_ledger(disk._store, full=False) if found.check == "erasing"] == ["good"]
+    rewrite = disk._store.rewrite
+    disk._store.rewrite = Mock(side_effect=StoreFailed("full"))  # type: ignore[method-assign]
+    disk.erase(turn, reason=WHY)
+    (found,) = [found for found in examine_ledger(disk._store, full=False) if found.check == "erasing"]
+    assert (found.grade, "--finish" in found.mend) == ("warning", True)
+    disk._store.rewrite = rewrite  # type: ignore[method-assign]
+    assert disk.finish_erasing()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from weft.store.port import ReadTxn, Store, WriteTxn
 
-BACKUP, FACTS, BESIDE = "backup", "facts", "beside"
+BACKUP, FACTS, LEDGER, BESIDE = "backup", "facts", "ledger", "beside"
 
 
 class KnownCopy(Struct, frozen=True, kw_only=True):
@@ -17,28 +19,34 @@ class KnownCopy(Struct, frozen=True, kw_only=True):
 
     path: str
     kind: str
-    """`backup`, `facts`: an export; `beside`: what an upgrade or an unfinished copy left beside the ledger."""
+    """`backup`; `facts`: an export; `ledger`: one that this one was copied from; `beside`: what an upgrade or an
+    unfinished copy left beside it."""
     made_at: int | None
     exists: bool
-    """It still lies there; otherwise it was moved or deleted."""
+    """It still lies there, as far as can be told from here; otherwise it was moved or deleted."""
 
 
-def remember_copy(store: Store, path: Path, kind: str) -> None:
-    """Noted before the copy is made: one that is cut short is named, too. A ledger open for reading notes nothing, and
-    a file that stands in the way is no copy."""
+@contextmanager
+def remembered(store: Store, path: Path, kind: str) -> Iterator[None]:
+    """Around the making of a copy. Noted before it: one that is cut short is named, too; and after it, with whatever
+    came meanwhile. A ledger open for reading notes nothing, and a file that stands in the way is no copy."""
     if store.read_only or path.exists():
+        yield
         return
-    name, now = str(path.absolute()), store.now_ms()
+    note = partial(note_copy, str(path.absolute()), kind)
+    store.write(note)
+    yield
+    store.write(note)
 
-    def work(txn: WriteTxn) -> None:
-        (last,) = txn.sql.one("SELECT max(n) FROM content") or (None,)
-        txn.sql.run(
-            "INSERT INTO copy_made(path, kind, made_at, contents) VALUES (?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET"
-            " kind = excluded.kind, made_at = excluded.made_at, contents = excluded.contents",
-            (name, kind, now, last or 0),
-        )
 
-    store.write(work)
+def note_copy(path: str, kind: str, txn: WriteTxn) -> None:
+    """There is a copy of all that is here now."""
+    (last,) = txn.sql.one("SELECT max(n) FROM content") or (None,)
+    txn.sql.run(
+        "INSERT INTO copy_made(path, kind, made_at, contents) VALUES (?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET"
+        " kind = excluded.kind, made_at = excluded.made_at, contents = excluded.contents",
+        (path, kind, txn.facts.now_ms, last or 0),
+    )
 
 
 def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
@@ -46,7 +54,7 @@ def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
     beside the ledger."""
     made = txn.sql.all("SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,))
     for path, kind, made_at in made:
-        there = Path(path).exists() or Path(f"{path}.partial").exists()
+        there = "://" in path or Path(path).exists() or Path(f"{path}.partial").exists()
         yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
     for beside in store.lying_beside():
         yield KnownCopy(path=str(beside), kind=BESIDE, made_at=None, exists=True)

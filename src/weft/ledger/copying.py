@@ -20,6 +20,7 @@ from weft.kernel.errors import FactDamaged, NotApplicable
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
+from weft.ledger.copies import LEDGER, note_copy
 from weft.ledger.imports.secret import KEY as IMPORT_SECRET
 from weft.ledger.recomputing import rebuild, silent
 from weft.ledger.rows import RowMemory
@@ -38,6 +39,7 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "import_source": ("name",),
     "import_name": ("key", "turn"),
     "import_wait": ("child", "wants", "why"),
+    "copy_made": ("path",),
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some, `watermark` is its own."""
 _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n <= ? ORDER BY n LIMIT ?"
@@ -190,6 +192,7 @@ class Copying:
 
     def _settle(self, kept: list[Row], held: list[Row], txn: WriteTxn) -> None:
         _note(FORMER + self._source.replica, str(txn.facts.tip().n), txn)
+        note_copy(self._source.path, LEDGER, txn)
         for key, value in kept:
             _note(key, value, txn)
         for session, epoch, turn in held:

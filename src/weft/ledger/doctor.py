@@ -12,12 +12,13 @@ from pathlib import Path
 
 from weft.kernel.contents import content_ref
 from weft.kernel.times import iso_from_ms
+from weft.ledger.erasing.tombstones import pending
 from weft.ledger.recomputing import VIEWS_STALE
 from weft.ledger.runs import recorded_after, stream_of
 from weft.ledger.verifying import Problem, verify_facts, verify_views
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FORMER, LACKS
-from weft.store.husks import UNFINISHED
+from weft.store.husks import unfinished
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
 
@@ -193,9 +194,6 @@ def _names(store: Store) -> Iterator[Diagnosis]:
         (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
     if VIEWS_STALE in keys:
         yield error("views", "contents came after events that name them", "they do not show yet", REBUILD)
-    if UNFINISHED in keys:
-        why = "erased bytes may still lie in free pages or in the log"
-        yield warning("erasing", "an erasure is not finished", why, "open it for writing while nobody reads")
     if "copying" in keys:
         yield error("copy", "this is a copy that was not finished", "it lacks facts", "run the same `weft copy` again")
     if "copied" in keys:
@@ -216,10 +214,28 @@ def _names(store: Store) -> Iterator[Diagnosis]:
 
 THOROUGH: tuple[tuple[str, Check], ...] = (("facts", _all_facts), ("views", _all_views))
 QUICK: tuple[tuple[str, Check], ...] = (("facts", _newest_facts), ("views", _newest_views))
+
+
+def _erasures(store: Store) -> Iterator[Diagnosis]:
+    with store.read() as txn:
+        left, waiting = unfinished(txn.sql), len(pending(txn))
+    if left is not None:
+        why = "what was erased may still be read in the files"
+        yield warning(
+            "erasing", "an erasure is not finished", why, "close what has it open, then `weft erase --finish`"
+        )
+    if waiting:
+        what = f"{waiting} content{'' if waiting == 1 else 's'} that other ledgers erased are still here"
+        yield note("erasing", what, "nobody here has said yes to it", "`weft erase --pending`, then --apply")
+    if left is None and not waiting:
+        yield good("erasing", "no erasure is left to be done")
+
+
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("watermarks", _watermarks),
     ("turns", _writers),
     ("imports", _sources),
     ("clock", _clocks),
     ("copy", _names),
+    ("erasing", _erasures),
 )

@@ -10,7 +10,7 @@ from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_path, path_error
-from weft.ledger.copies import BACKUP, FACTS, remember_copy
+from weft.ledger.copies import BACKUP, FACTS, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
 from weft.ledger.verifying import Problem
@@ -52,9 +52,9 @@ class Keeping(Face):
         if hasattr(target, "write"):
             return facts_file.write_lines(target, lines)
         path = checked_path(target, "target")
-        remember_copy(self._store, path, FACTS)
         try:
-            return facts_file.write_new(path, lines)
+            with remembered(self._store, path, FACTS):
+                return facts_file.write_new(path, lines)
         except OSError as error:
             raise path_error(path, error) from error
 
@@ -77,9 +77,9 @@ class Keeping(Face):
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
         path = checked_path(target, "target")
-        remember_copy(self._store, path, BACKUP)
         try:
-            self._store.backup(path, progress)
+            with remembered(self._store, path, BACKUP):
+                self._store.backup(path, progress)
         except OSError as error:
             raise path_error(path, error) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -38,17 +37,16 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
         raise click.UsageError("--undo takes names only")
     when = older_than or (None if what else DEFAULT)
     with call.writing() as ledger, progress(call, "pack") as bar:
-        before = _size(ledger.path)
+        before = ledger.disk_bytes()
         if back:
             done = ledger.unpack(list(what), progress=bar.staged)
         else:
             done = ledger.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
-        after = _size(ledger.path)
+        after = ledger.disk_bytes()
     answer = {**to_json(done), "dry_run": dry_run, "file_bytes_before": before, "file_bytes_after": after}
     call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
     if done.contents and not dry_run:
-        if before:
-            call.note(f"the file took {before:,} bytes and takes {after:,}")
+        call.note(f"the ledger took {before:,} bytes and takes {after:,}")
         if not back:
             call.note(undo("pack", "--undo", *what))
     if not done.complete:
@@ -70,8 +68,3 @@ def _why_nothing(done: Packed, named: bool, when: str | None) -> str:
     if not done.trees and when is not None:
         return f"nothing is colder than {when}; name sessions to pack them anyway"
     return "nothing there is long enough to be worth it, or it is packed already"
-
-
-def _size(path: str) -> int:
-    files = (Path(path), Path(f"{path}-wal"))
-    return sum(file.stat().st_size for file in files if file.is_file())
