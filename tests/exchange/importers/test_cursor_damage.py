@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,14 +32,9 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_state,
     write_store,
 )
+from tests.exchange.mutating import changed, mutations
 from tests.exchange.reading import said, source_of
 from weft.exchange.importers.cursor import Cursor
-
-ODD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
 
 
 def everything() -> dict[str, Any]:
@@ -64,34 +58,6 @@ def everything() -> dict[str, Any]:
         *bubbles, latestConversationSummary=summary, codeBlockData={"f": blocks}, subagentInfo={"parentComposerId": "p"}
     )
     return rows_of(told, bubbles) | {f"messageRequestContext:{COMPOSER}:b1": {"cursorRules": [1]}}
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, each in inner for found in places(each, (*path, key)))]
-
-
-def changed(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> Any:
-    document = copy.deepcopy(document)
-    for place, change in changes:
-        target = document
-        try:
-            for key in place[:-1]:
-                target = target[key]
-            if change is None:
-                del target[place[-1]]
-            else:
-                target[place[-1]] = change[0]
-        except (KeyError, IndexError, TypeError):
-            continue
-    return document
-
-
-def mutations(base: Any, least: int) -> st.SearchStrategy[list[tuple[tuple[Any, ...], Any]]]:
-    spots = [place for place in places(base) if len(place) > least]
-    change = st.none() | ODD.map(lambda value: (value,))
-    return st.lists(st.tuples(st.sampled_from(spots), change), min_size=1, max_size=6)
 
 
 ROWS = everything()
