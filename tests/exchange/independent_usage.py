@@ -256,3 +256,37 @@ def pi(paths: Iterable[Path]) -> Counts:
             told = (usage.get("input"), usage.get("output"), usage.get("cacheRead"), usage.get("cacheWrite"), reasoning)
             add(counts, message.get("model"), dict(zip(KINDS, map(number, told), strict=True)))
     return without_empty(counts)
+
+
+# --- Cursor: a bubble may count its tokens; one that lies in two databases is one -------------------------------------
+
+
+def cursor(paths: Iterable[Path]) -> Counts:
+    """Of each bubble's own count, under its own model or else that which its session is set to."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    for path in paths:
+        for id, bubble, model in _cursor_bubbles(path) if path.suffix == ".vscdb" else ():
+            tokens = as_dict(bubble.get("tokenCount"))
+            told = {"input": number(tokens.get("inputTokens")), "output": number(tokens.get("outputTokens"))}
+            if id not in seen:
+                own = bubble.get("modelType") or as_dict(bubble.get("modelInfo")).get("modelName")
+                add(counts, own or model, told)
+            seen.add(id)
+    return without_empty(counts)
+
+
+def _cursor_bubbles(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
+    try:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+        rows = dict(connection.execute("SELECT key, value FROM cursorDiskKV")) if "cursorDiskKV" in tables else {}
+    finally:
+        connection.close()
+    for key, value in rows.items():
+        kind, _, rest = key.partition(":")
+        if kind == "bubbleId" and value is not None:
+            session, _, id = rest.partition(":")
+            told = as_dict(json.loads(rows.get(f"composerData:{session}") or "{}"))
+            model = as_dict(told.get("modelConfig")).get("modelName")
+            yield id, as_dict(json.loads(value)), None if model == "default" else model

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.exchange.independent_usage import claude_code, codex, objects, opencode, pi, total
+from tests.exchange.independent_usage import claude_code, codex, cursor, objects, opencode, pi, total
 
 
 def lines(path: Path, *records: Any) -> Path:
@@ -127,3 +127,22 @@ def test_a_pi_entry_that_was_copied_counts_once(tmp_path: Path) -> None:
     one = lines(tmp_path / "one.jsonl", {"type": "session"}, entry, {"type": "message", "message": {"role": "user"}})
     two = lines(tmp_path / "two.jsonl", entry, later)
     assert pi([one, two]) == {"m": kinds(2, 4, 6, 8, 2)}
+
+
+def test_a_cursor_bubble_counts_once_under_its_own_model(tmp_path: Path) -> None:
+    tokens = {"inputTokens": 30, "outputTokens": 4}
+    rows = {
+        "composerData:c": {"modelConfig": {"modelName": "large"}},
+        "composerData:copy": {"modelConfig": {"modelName": "default"}},
+        "bubbleId:c:1": {"tokenCount": tokens},
+        "bubbleId:c:2": {"tokenCount": tokens, "modelInfo": {"modelName": "tiny"}},
+        "bubbleId:c:3": {"tokenCount": {"inputTokens": 0, "outputTokens": 0}},
+        "bubbleId:copy:1": {"tokenCount": tokens},
+    }
+    path = tmp_path / "state.vscdb"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE cursorDiskKV (key TEXT, value BLOB)")
+        connection.execute("INSERT INTO cursorDiskKV VALUES ('bubbleId:c:gone', NULL)")
+        pairs = [(key, json.dumps(value)) for key, value in rows.items()]
+        connection.executemany("INSERT INTO cursorDiskKV VALUES (?, ?)", pairs)
+    assert cursor([path, tmp_path / "other.jsonl"]) == {"large": kinds(30, 4), "tiny": kinds(30, 4)}

@@ -213,7 +213,7 @@ def complete(folder: Path, *words: str, shell: str = "bash") -> list[str]:
         (("log", "--session", "ap"), {"apart"}),
         (("fork", ""), {"main", "alt", "apart"}),
         (("log", "--gr"), {"--graph"}),
-        (("import", "--format", "c"), {"claude-code", "codex"}),
+        (("import", "--format", "openc"), {"opencode"}),
     ],
 )
 def test_commands_options_and_labels_are_completed(forked: Shell, words: tuple[str, ...], expected: set[str]) -> None:

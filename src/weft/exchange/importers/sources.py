@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import lzma
 import os
+import re
 import stat
 import struct
 import zipfile
@@ -22,8 +23,10 @@ from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.ledger.imports import ImportSource
 
-SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".zst", ".zip"})
-DATABASES = frozenset({".db", ".sqlite"})
+SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".vscdb", ".zst", ".zip"})
+DATABASES = frozenset({".db", ".sqlite", ".sqlite3", ".vscdb"})
+TEXTS = (re.compile(r".*/agent-transcripts/.*\.txt", re.DOTALL), re.compile(r".*/cursor_[^/]*\.md", re.DOTALL))
+"""Texts that a tool writes sessions into. Others are not opened: most texts are no session."""
 QUIET_SECONDS = 300
 BROKEN = (
     zstandard.ZstdError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
@@ -132,7 +135,7 @@ def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[
             folders.sort()
             for name in sorted(names):
                 file = Path(folder) / name
-                if file.suffix not in SUFFIXES:
+                if file.suffix not in SUFFIXES and not any(form.fullmatch(str(file)) for form in TEXTS):
                     continue
                 if file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(root):
                     failed(file, OSError("it is a link to another place; name that place to import it"))

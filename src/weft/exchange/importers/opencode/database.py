@@ -1,101 +1,56 @@
 """`opencode.db`, since version 1.2: the tables session, message and part, their JSON without the ids.
 
-The tool may be writing to it. So the file and its write-ahead log are copied, and the copy is read, one session after
-the other. Only plain tables are read, and only these; what others of them hold (accounts, tokens) is not touched.
+A copy is read, one session after the other, and of its tables only these; what others of them hold (accounts, tokens)
+is not touched.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import apsw
 import orjson
 
+from weft.exchange.importers.databases import UNREADABLE, Database, opened
+from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.opencode.rows import Session
-from weft.exchange.importers.opencode.values import loaded
 from weft.exchange.importers.opencode.verbatim import Drafted, Verbatim
 from weft.exchange.importers.port import Report
 
-MAGIC = b"SQLite format 3\0"
-TRIES = 3
 JSON_COLUMNS = frozenset({"revert", "permission", "summary_diffs", "model", "metadata", "goal"})
 TOKENS = ("input", "output", "reasoning")
 
 
 def read_database(path: Path, report: Report) -> Iterator[Session]:
-    with _copy(path, report) as copy:
-        try:
-            connection = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
-        except apsw.Error as error:
-            report.problem(None, f"the database cannot be opened: {error}"[:300])
-            return
-        try:
-            yield from _Database(connection, report).sessions()
-        finally:
-            connection.close()
-
-
-@contextmanager
-def _copy(path: Path, report: Report) -> Iterator[Path]:
-    """The database and its log as they were at one moment, if nobody wrote all the time."""
-    log = path.with_name(f"{path.name}-wal")
-    with TemporaryDirectory(prefix="weft-import-") as folder:
-        target = Path(folder) / "copy.db"
-        for _ in range(TRIES):
-            before = _stamps(path, log)
-            shutil.copyfile(path, target)
-            if log.exists() and not log.is_symlink():
-                shutil.copyfile(log, target.with_name("copy.db-wal"))
-            if _stamps(path, log) == before:
-                break
-        else:
-            report.problem(None, "the database was written to while it was copied; import it again")
-        yield target
-
-
-def _stamps(*paths: Path) -> list[tuple[int, int] | None]:
-    found = (path.stat() if path.exists() else None for path in paths)
-    return [None if each is None else (each.st_mtime_ns, each.st_size) for each in found]
+    with opened(path, report) as database:
+        if database is not None:
+            yield from _Database(database, report).sessions()
 
 
 class _Database:
-    def __init__(self, connection: apsw.Connection, report: Report) -> None:
-        self._connection, self._report = connection, report
-        self._columns: dict[str, list[str]] = {}
+    def __init__(self, database: Database, report: Report) -> None:
+        self._report = report
+        self._rows, self._walk, self._has, self._columns = (
+            database.rows,
+            database.walk,
+            database.has,
+            database.columns,
+        )
 
     def sessions(self) -> Iterator[Session]:
         try:
-            self._look()
             ids = self._session_ids()
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             self._report.problem(None, f"the database is not readable: {error}"[:300])
             return
         for id in ids:
             try:
                 session = self._session(id)
-            except (apsw.Error, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 self._report.problem(None, f"session {id} is not readable: {error}"[:300])
             else:
                 yield session
-
-    def _look(self) -> None:
-        """The plain tables and their columns. The schema is not trusted: it may come from anybody."""
-        self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        self._connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        found = self._rows("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
-        for (name,) in found:
-            self._columns[name] = [row[1] for row in self._rows("SELECT * FROM pragma_table_info(?)", (name,))]
-
-    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        return list(self._connection.execute(sql, values))
-
-    def _has(self, table: str, *columns: str) -> bool:
-        return set(columns) <= set(self._columns.get(table, ()))
 
     def _session_ids(self) -> list[str]:
         """Those of the table, then those that only messages name."""
@@ -132,7 +87,7 @@ class _Database:
         created = "time_created" if self._has("message", "time_created") else "NULL"
         sql = f"SELECT id, {created}, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY {order}"
         drafted = []
-        for id, when, data in self._connection.execute(sql, (session,)):
+        for id, when, data in self._walk(sql, (session,)):
             number = verbatim.count
             message = verbatim.add("message", _id(id), data or b"", time_created=when)
             parts = [verbatim.add("part", _id(part), text or b"") for part, text in self._parts(id)]
@@ -161,12 +116,12 @@ class _Database:
                 "SELECT id, CAST(data AS BLOB), message_id FROM part WHERE session_id = ?"
                 " AND message_id NOT IN (SELECT id FROM message) ORDER BY id"
             )
-            for id, data, message in self._connection.execute(sql, (session,)):
+            for id, data, message in self._walk(sql, (session,)):
                 verbatim.add("part", _id(id), data or b"", message_id=message)
                 kept.keep("part.without message", is_unknown=False)
         if self._has("session_message", "id", "session_id", "type", "data"):
             sql = "SELECT id, type, CAST(data AS BLOB) FROM session_message WHERE session_id = ? ORDER BY id"
-            for id, kind, data in self._connection.execute(sql, (session,)):
+            for id, kind, data in self._walk(sql, (session,)):
                 verbatim.add("session_message", _id(id), data or b"", type=kind)
                 kept.keep(f"session_message.{kind}", is_unknown=True)
 

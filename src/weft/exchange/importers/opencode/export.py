@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from weft.exchange.importers.jsonl import BOM
+from weft.exchange.importers.loading import loaded, loaded_object
 from weft.exchange.importers.opencode.rows import MessageRow, Row, Session
-from weft.exchange.importers.opencode.values import loaded, loaded_object
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.values import canonical, mapping, sequence
 

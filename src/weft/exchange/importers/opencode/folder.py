@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.exchange.importers.loading import loaded, loaded_object
 from weft.exchange.importers.opencode.older import is_older, modern
 from weft.exchange.importers.opencode.rows import Session
-from weft.exchange.importers.opencode.values import loaded, loaded_object
 from weft.exchange.importers.opencode.verbatim import Drafted, Span, Verbatim
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.values import canonical, mapping, millis, sequence, text

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.opencode.database import MAGIC, read_database
+from weft.exchange.importers.databases import MAGIC
+from weft.exchange.importers.opencode.database import read_database
 from weft.exchange.importers.opencode.export import read_export
 from weft.exchange.importers.opencode.folder import read_folder, read_orphans
 from weft.exchange.importers.opencode.recognition import Container, container, is_part_file

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from weft.exchange.importers.databases import MAGIC
 from weft.exchange.importers.jsonl import BOM
-from weft.exchange.importers.opencode.database import MAGIC
 from weft.exchange.importers.opencode.folder import is_first_orphan
 from weft.exchange.importers.port import Source
 from weft.exchange.importers.values import mapping, text

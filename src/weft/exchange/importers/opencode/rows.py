@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
-from weft.exchange.importers.opencode.values import Json, loaded
+from weft.exchange.importers.loading import Json, loaded
 from weft.exchange.importers.values import canonical, text
 
 HIDDEN = "REDACTED"

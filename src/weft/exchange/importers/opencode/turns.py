@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from weft.exchange.importers.loading import loaded_object
 from weft.exchange.importers.opencode import messages
 from weft.exchange.importers.opencode.messages import Said, completed, created, failure
 from weft.exchange.importers.opencode.plans import ROLES, Plan, Planner
 from weft.exchange.importers.opencode.rows import HIDDEN, MessageRow, Row, Session, head_of
-from weft.exchange.importers.opencode.values import loaded_object
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.transcript import Item, NativeCompaction, NativeTurn
 from weft.exchange.importers.values import canonical, mapping, present, sequence, text

@@ -1,4 +1,4 @@
-"""JSON texts of opencode, read also where a strict reader refuses them."""
+"""JSON texts of others, read also where a strict reader refuses them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,137 @@
+"""Transcripts of agents: `agent-transcripts/<session>/<session>.jsonl`, subagents in a folder beside them; before that
+plain texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from weft.exchange.importers.cursor.beside import UUID, transcript_id
+from weft.exchange.importers.cursor.dialogue import Dialogue, Ending, Message, Told
+from weft.exchange.importers.jsonl import Record, records
+from weft.exchange.importers.port import Report, Source
+from weft.exchange.importers.transcript import NativeSession, Transcript
+from weft.exchange.importers.values import mapping, text
+
+ROLES = frozenset({"user", "assistant", "system", "tool"})
+MARK = re.compile(r"(user|assistant|A):(?:[ \t](.*))?|\[(Thinking|Tool call|Tool result)\][ \t]*(.*)", re.DOTALL)
+"""What begins a message, or a block of one, in a plain text."""
+
+
+def read_transcript(source: Source, report: Report) -> Iterator[Transcript]:
+    session = session_of(source.path)
+    told = _lines(source, report)
+    yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(told))
+
+
+def read_text(source: Source, report: Report) -> Iterator[Transcript]:
+    session = session_of(source.path)
+    yield Transcript(session=session, turns=Dialogue(session, _identity(session)).turns(_marked(source, report)))
+
+
+def session_of(path: Path) -> NativeSession:
+    """A subagent's lies in a folder of its parent's."""
+    is_child = path.parent.name == "subagents"
+    parent = path.parent.parent.name if is_child else None
+    return NativeSession(id=transcript_id(path), parent=parent, metadata=_project(path))
+
+
+def _project(path: Path) -> dict[str, str] | None:
+    """The folder it ran in, as Cursor spells it: its separators are lost."""
+    parts = path.parts
+    at = parts.index("projects") if "projects" in parts and "agent-transcripts" in parts else None
+    return None if at is None or at + 1 >= len(parts) else {"project": parts[at + 1]}
+
+
+def _identity(session: NativeSession) -> str | None:
+    """Two sessions that begin with the same words are two; a name that is no id tells nothing."""
+    return session.id if UUID.fullmatch(session.id) else None
+
+
+def _lines(source: Source, report: Report) -> Iterator[Told]:
+    for record in records(source, report):
+        told = _told(record)
+        kind = text(record.value.get("role")) or text(record.value.get("type")) or "none"
+        if told is None:
+            report.kept[kind] += 1
+            report.unknown[kind] += 1
+            continue
+        report.mapped[kind] += 1
+        yield told
+
+
+def _told(record: Record) -> Told | None:
+    value = record.value
+    role, kind = text(value.get("role")), value.get("type")
+    if role in ROLES:
+        message = mapping(value.get("message"))
+        content = message.get("content", value.get("content"))
+        fields = {name: each for name, each in value.items() if name not in ("role", "message", "content", "type")}
+        fields |= {name: each for name, each in message.items() if name not in ("role", "content")}
+        return Message(role or "", content, record.offset, record.end, fields)
+    if kind == "turn_ended":
+        status = text(value.get("status")) or "ended"
+        failed = status in ("error", "failed")
+        return Ending(status, record.offset, record.end, error=text(value.get("error")) or status if failed else None)
+    if kind == "error":
+        return Ending("error", record.offset, record.end, error=text(value.get("error")) or "error", closes=False)
+    return None
+
+
+def _marked(source: Source, report: Report) -> Iterator[Told]:
+    """Messages of a plain text, and what they are made of: words, thoughts, calls and their outcomes."""
+    role, start, at = "", 0, 0
+    blocks: list[dict[str, str]] = []
+    with source.path.open("rb") as file:
+        for line in file:
+            words = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+            mark = MARK.fullmatch(words)
+            if mark is not None and mark[1] is not None:
+                if role:
+                    yield _message(role, blocks, start, at, report)
+                role, start, blocks = (
+                    "user" if mark[1] == "user" else "assistant",
+                    at,
+                    [{"type": "text", "text": mark[2] or ""}],
+                )
+            elif mark is not None:
+                blocks.append({"type": mark[3], "text": mark[4]})
+            elif blocks:
+                blocks[-1]["text"] += f"\n{words}"
+            at += len(line)
+    if role:
+        yield _message(role, blocks, start, at, report)
+
+
+def _message(role: str, blocks: list[dict[str, str]], start: int, end: int, report: Report) -> Message:
+    report.found += 1
+    report.mapped[role] += 1
+    return Message(role, [_block(block) for block in blocks if block["text"].strip()], start, end)
+
+
+def _block(block: dict[str, str]) -> dict[str, object]:
+    kind, words = block["type"], block["text"].strip()
+    name, _, rest = words.partition("\n")
+    if kind == "Thinking":
+        return {"type": "thinking", "thinking": words}
+    if kind == "Tool call":
+        name, _, beside = name.strip().partition(" ")
+        return {"type": "tool_use", "name": name, "input": _arguments(beside, rest)}
+    if kind == "Tool result":
+        return {"type": "tool_result", "name": name.strip() or None, "content": rest.strip()}
+    return {"type": "text", "text": words}
+
+
+def _arguments(beside: str, rest: str) -> dict[str, str] | str:
+    """`name: value` on lines of their own; what looks otherwise stays as it is."""
+    found: dict[str, str] = {}
+    for line in rest.splitlines():
+        name, colon, value = line.strip().partition(": ")
+        if colon and re.fullmatch(r"\w+", name):
+            found[name] = value
+        elif found and line.strip():
+            found[next(reversed(found))] += f"\n{line}"
+        elif line.strip():
+            return f"{beside}\n{rest}".strip()
+    return found or beside

@@ -1,0 +1,89 @@
+"""Values as Cursor keeps them: JSON in texts and blobs, sometimes twice encoded; URIs of VS Code; images as bytes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from weft.exchange.importers.loading import loaded
+from weft.exchange.importers.values import mapping, sequence, text
+from weft.kernel.contents import text_bytes
+
+ENCODED = 2
+"""How often a value may have been encoded over again."""
+SIGNATURES = {
+    b"\x89PNG": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"RIFF": "image/webp",
+}
+LARGEST_IMAGE = 32 * 1024 * 1024
+
+
+def decoded(value: Any) -> Any:
+    """The JSON value in a row; raises ValueError where there is none."""
+    for _ in range(ENCODED):
+        if not isinstance(value, str | bytes):
+            break
+        value = loaded(value if isinstance(value, bytes) else text_bytes(value))
+        if not (isinstance(value, str) and value.lstrip().startswith(("{", "["))):
+            break
+    return value
+
+
+def inner(value: Any) -> Any:
+    """What a field holds that should be JSON in a text: its value, or the text itself where it is none."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return decoded(value) if value.strip() else None
+    except ValueError:
+        return value
+
+
+def path_of(uri: Any) -> str | None:
+    """The path that a URI names, in any of the forms in which VS Code writes them."""
+    if isinstance(uri, str):
+        return _path_of_text(uri)
+    told = mapping(uri)
+    return text(told.get("fsPath")) or text(told.get("_fsPath")) or text(told.get("path"))
+
+
+def _path_of_text(uri: str) -> str | None:
+    if not uri.startswith(("file:", "vscode-remote:")):
+        return uri or None
+    try:
+        path = unquote(urlsplit(uri).path)
+    except ValueError:
+        return uri
+    has_drive = len(path) > 2 and path[0] == "/" and path[2] == ":"
+    return path[1:] if has_drive else path or None
+
+
+def image_url(data: Any, mime: str | None = None) -> str | None:
+    """An image as a data URL, from whatever its bytes were written as."""
+    if isinstance(data, str) and data.startswith(("data:image/", "https://")):
+        return data
+    found = _bytes(data)
+    if not found:
+        return None
+    told = next((kind for sign, kind in SIGNATURES.items() if found.startswith(sign)), mime)
+    return f"data:{told or 'application/octet-stream'};base64,{base64.b64encode(found).decode()}"
+
+
+def _bytes(data: Any) -> bytes | None:
+    """Base64, hex beside its type, a list of numbers, or the object that JavaScript makes of one."""
+    try:
+        if isinstance(data, str):
+            return base64.b64decode(data, validate=True)
+        if isinstance(data, Mapping) and isinstance(data.get("hex"), str):
+            return bytes.fromhex(data["hex"])
+        if isinstance(data, Mapping):
+            data = sequence(data.get("data")) or [data[str(at)] for at in range(len(data))]
+        numbers = sequence(data)[:LARGEST_IMAGE]
+        return bytes(numbers) if all(isinstance(each, int) for each in numbers) else None
+    except (KeyError, ValueError, TypeError, binascii.Error):
+        return None

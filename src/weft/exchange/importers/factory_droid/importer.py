@@ -1,0 +1,164 @@
+"""Factory's droid: one file of JSON lines a session, and its settings beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from msgspec.structs import replace
+
+from weft.exchange.importers.factory_droid.index import Index, Plan
+from weft.exchange.importers.factory_droid.turns import Making, Setting
+from weft.exchange.importers.jsonl import first_objects, record_at, records
+from weft.exchange.importers.port import Place, Report, Source
+from weft.exchange.importers.transcript import NativeLink, NativeSession, NativeTurn, Transcript
+from weft.exchange.importers.values import mapping, millis, present, sequence, text
+from weft.kernel.enums import AgentRole, LinkReason
+
+SETTINGS = ".settings.json"
+STARTED = ("cwd", "owner", "title", "sessionTitle", "version", "hostId", "session")
+"""What a droid's first line has beside its id; other tools begin sessions too."""
+
+
+class FactoryDroid:
+    origin = "factory-droid"
+    mapping = 1
+
+    def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
+        told = environment.get("FACTORY_DIR")
+        base = Path(told) if told else home / ".factory"
+        return [Place(base / "sessions", "Factory's droid"), Place(base / "projects", "Factory's droid, by project")]
+
+    def recognises(self, source: Source) -> bool:
+        objects = first_objects(source.head, limit=16)
+        if any(is_start(value) for value in objects):
+            return True
+        return any(is_message(value) for value in objects) and ".factory" in source.path.parts
+
+    def is_part(self, source: Source) -> bool:
+        """A session's settings are told with it."""
+        name = source.path.name
+        return name.endswith(SETTINGS) and source.path.with_name(f"{name.removesuffix(SETTINGS)}.jsonl").is_file()
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        index = Index(report, source.path.stem)
+        for record in records(source, report):
+            index.take(record)
+        index.finish()
+        if report.found:
+            settings = _settings(source.path, index)
+            yield Transcript(session=told(index, settings), turns=_turns(source, index, settings))
+
+
+def is_start(value: dict[str, Any]) -> bool:
+    if value.get("type") != "session_start":
+        return False
+    inside = mapping(value.get("session")) or value
+    return text(inside.get("id")) is not None and any(name in value for name in STARTED)
+
+
+def is_message(value: dict[str, Any]) -> bool:
+    return value.get("type") == "message" and "role" in mapping(value.get("message")) and "content" in value["message"]
+
+
+def _settings(path: Path, index: Index) -> dict[str, Any]:
+    """From beside the file, else as the file itself has them last."""
+    try:
+        found = mapping(orjson.loads(path.with_name(f"{path.stem}{SETTINGS}").read_bytes()))
+    except (OSError, orjson.JSONDecodeError):
+        found = {}
+    told = next((each for each in index.told if each.get("type") == "session_settings"), {})
+    return found or mapping(told.get("settings")) or {name: each for name, each in told.items() if name != "type"}
+
+
+def told(index: Index, settings: dict[str, Any]) -> NativeSession:
+    start = index.start
+    parent = text(start.get("callingSessionId"))
+    title = text(start.get("sessionTitle")) or text(start.get("title"))
+    todos = next((each.get("todos") for each in index.told if each.get("type") == "todo_state"), None)
+    return NativeSession(
+        id=index.session,
+        title=title,
+        workspace=text(start.get("cwd")),
+        git_branch=text(mapping(start.get("gitRepo")).get("branch")) or text(start.get("gitBranch")),
+        created=millis(start.get("timestamp")),
+        parent=parent,
+        spawn_call=text(start.get("callingToolUseId")),
+        task=title if parent is not None else None,
+        archived=text(settings.get("archivedAt")) is not None,
+        metadata=present(
+            settings=settings,
+            owner=start.get("owner"),
+            host=start.get("hostId"),
+            form=start.get("version"),
+            forked_from=start.get("parent"),
+            forked_at=start.get("forkedAtMessageId"),
+            kind=start.get("decompSessionType"),
+            mission=start.get("decompMissionId"),
+            todos=todos,
+        ),
+    )
+
+
+def _turns(source: Source, index: Index, settings: dict[str, Any]) -> Iterator[NativeTurn]:
+    setting = Setting(
+        model=text(settings.get("model")),
+        provider=text(settings.get("apiProviderLock")) or text(settings.get("providerLock")),
+        is_subagent=text(index.start.get("callingSessionId")) is not None,
+    )
+    with source.path.open("rb") as file:
+        for number, plan in enumerate(index.plans):
+            yield _turn(file, index, number, plan, setting, settings)
+
+
+def _turn(
+    file: BinaryIO, index: Index, number: int, plan: Plan, setting: Setting, settings: dict[str, Any]
+) -> NativeTurn:
+    making = Making(setting)
+    for entry in plan.entries:
+        making.take(record_at(file, entry.offset, entry.end), entry.standing)
+    for entry in plan.outcomes:
+        making.end(record_at(file, entry.offset, entry.end))
+    compaction = making.compaction
+    if compaction is not None:
+        through = index.turns.get(making.anchor or "")
+        compaction = replace(compaction, through=through if through is not None and through < number else None)
+    lies = [*plan.entries, *plan.outcomes]
+    return NativeTurn(
+        key=plan.key,
+        records=tuple(making.records),
+        names=tuple(making.names),
+        items=tuple(making.items),
+        parent=plan.parent,
+        link=_link(index) if plan.parent is None else None,
+        compaction=compaction,
+        closed=number < len(index.plans) - 1 or bool(plan.outcomes) or plan.is_compaction,
+        error=making.reason if making.has_failed else None,
+        interrupted=making.was_stopped,
+        started=min(making.times, default=None),
+        ended=max(making.times, default=None),
+        role=AgentRole.WORKER if setting.is_subagent else AgentRole.UNIFIED,
+        workspace=text(index.start.get("cwd")),
+        tools=_tools(settings),
+        toolset=text(settings.get("interactionMode")),
+        permissions=present(autonomy=settings.get("autonomyLevel") or settings.get("autonomyMode")),
+        config=present(model=settings.get("model"), effort=settings.get("reasoningEffort")),
+        metadata=making.result,
+        offset=min(entry.offset for entry in lies),
+        end=max(entry.end for entry in lies),
+    )
+
+
+def _link(index: Index) -> NativeLink | None:
+    """A fork names the session and the message that it grew from; where it holds copies of them, it names itself."""
+    parent, at = text(index.start.get("parent")), text(index.start.get("forkedAtMessageId"))
+    if parent is None or at in index.turns:
+        return None
+    return NativeLink(to=at or parent, why=LinkReason.FORK, session=parent)
+
+
+def _tools(settings: dict[str, Any]) -> tuple[str, ...] | None:
+    names = {name for each in sequence(settings.get("enabledToolIds")) if (name := text(each))}
+    return tuple(sorted(names)) or None
