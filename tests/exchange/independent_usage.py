@@ -256,3 +256,40 @@ def pi(paths: Iterable[Path]) -> Counts:
             told = (usage.get("input"), usage.get("output"), usage.get("cacheRead"), usage.get("cacheWrite"), reasoning)
             add(counts, message.get("model"), dict(zip(KINDS, map(number, told), strict=True)))
     return without_empty(counts)
+
+
+# --- Gemini CLI: a message is written again each time it grows; older chats are one document --------------------------
+
+
+def gemini_cli(paths: Iterable[Path]) -> Counts:
+    """The last form of each message, by its session and id."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in paths:
+        session = path.name
+        for i, record in enumerate(_documents(path)):
+            session = record.get("sessionId", session)
+            listed = record.get("messages")
+            for k, message in enumerate([record, *(listed if isinstance(listed, list) else [])]):
+                if isinstance(message, dict) and isinstance(message.get("tokens"), dict):
+                    found[(session, message.get("id", (i, k)))] = message
+    counts: Counts = {}
+    for message in found.values():
+        told = {name: number(message["tokens"].get(name)) for name in ("input", "output", "cached", "thoughts", "tool")}
+        kinds = {
+            "input": told["input"] - told["cached"] + told["tool"],
+            "output": told["output"] + told["thoughts"],
+            "cached": told["cached"],
+            "reasoning": told["thoughts"],
+        }
+        add(counts, message.get("model"), kinds)
+    return without_empty(counts)
+
+
+def _documents(path: Path) -> Iterator[dict[str, Any]]:
+    """A file that is one document, or else its lines."""
+    try:
+        whole = json.loads(path.read_bytes().decode("utf-8", "replace"))
+    except ValueError:
+        yield from objects(path)
+        return
+    yield from (each for each in (whole if isinstance(whole, list) else [whole]) if isinstance(each, dict))

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.exchange.independent_usage import claude_code, codex, objects, opencode, pi, total
+from tests.exchange.independent_usage import claude_code, codex, gemini_cli, objects, opencode, pi, total
 
 
 def lines(path: Path, *records: Any) -> Path:
@@ -127,3 +127,13 @@ def test_a_pi_entry_that_was_copied_counts_once(tmp_path: Path) -> None:
     one = lines(tmp_path / "one.jsonl", {"type": "session"}, entry, {"type": "message", "message": {"role": "user"}})
     two = lines(tmp_path / "two.jsonl", entry, later)
     assert pi([one, two]) == {"m": kinds(2, 4, 6, 8, 2)}
+
+
+def test_a_gemini_message_counts_in_its_last_form(tmp_path: Path) -> None:
+    told = {"input": 10, "output": 2, "cached": 4, "thoughts": 3, "tool": 1}
+    first = {"id": "g", "type": "gemini", "model": "m", "tokens": {**told, "output": 1}}
+    last = {**first, "tokens": told}
+    path = lines(tmp_path / "chat.jsonl", {"sessionId": "s"}, first, {"$set": {}}, last)
+    document = tmp_path / "chat.json"
+    document.write_text(json.dumps({"sessionId": "t", "messages": [last]}, indent=1))
+    assert gemini_cli([path, document]) == {"m": kinds(14, 10, 8, 0, 6)}
