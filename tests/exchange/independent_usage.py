@@ -293,3 +293,35 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
         yield from objects(path)
         return
     yield from (each for each in (whole if isinstance(whole, list) else [whole]) if isinstance(each, dict))
+
+
+# --- Copilot CLI: the sums at a session's end are all there is; without them, the output of each response -------------
+
+
+def copilot_cli(paths: Iterable[Path]) -> Counts:
+    """The sums of each file, and the output of responses that no sum has in it. (No file here has two sums.)"""
+    counts: Counts = {}
+    for path in paths:
+        model: Any = None
+        said: dict[Any, int] = {}
+        for event in objects(path):
+            kind, data = event.get("type"), as_dict(event.get("data"))
+            model = data.get("newModel") or data.get("chosenModel") or data.get("selectedModel") or model
+            if kind == "assistant.message":
+                name = data.get("model") or model
+                said[name] = said.get(name, 0) + number(data.get("outputTokens"))
+            elif kind == "session.shutdown":
+                for name, each in as_dict(data.get("modelMetrics")).items():
+                    usage = {
+                        kind: number(as_dict(as_dict(each).get("usage")).get(f"{kind}Tokens")) for kind in _COPILOT
+                    }
+                    fresh = usage["input"] - usage["cacheRead"] - usage["cacheWrite"]
+                    output = max(usage["output"], said.pop(name, 0))
+                    kinds = (fresh, output, usage["cacheRead"], usage["cacheWrite"], usage["reasoning"])
+                    add(counts, name, dict(zip(KINDS, kinds, strict=True)))
+        for name, output in said.items():
+            add(counts, name, {"output": output})
+    return without_empty(counts)
+
+
+_COPILOT = ("input", "output", "cacheRead", "cacheWrite", "reasoning")

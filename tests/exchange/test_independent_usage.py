@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.exchange.independent_usage import claude_code, codex, gemini_cli, objects, opencode, pi, total
+from tests.exchange.independent_usage import claude_code, codex, copilot_cli, gemini_cli, objects, opencode, pi, total
 
 
 def lines(path: Path, *records: Any) -> Path:
@@ -137,3 +137,15 @@ def test_a_gemini_message_counts_in_its_last_form(tmp_path: Path) -> None:
     document = tmp_path / "chat.json"
     document.write_text(json.dumps({"sessionId": "t", "messages": [last]}, indent=1))
     assert gemini_cli([path, document]) == {"m": kinds(14, 10, 8, 0, 6)}
+
+
+def test_a_copilot_session_is_summed_up_at_its_end(tmp_path: Path) -> None:
+    usage = {"inputTokens": 10, "outputTokens": 7, "cacheReadTokens": 4, "cacheWriteTokens": 1, "reasoningTokens": 2}
+    path = lines(
+        tmp_path / "events.jsonl",
+        {"type": "assistant.message", "data": {"model": "m", "outputTokens": 5}},
+        {"type": "session.shutdown", "data": {"modelMetrics": {"m": {"usage": usage}}}},
+        {"type": "session.model_change", "data": {"newModel": "n"}},
+        {"type": "assistant.message", "data": {"outputTokens": 3}},
+    )
+    assert copilot_cli([path]) == {"m": kinds(5, 7, 4, 1, 2), "n": kinds(0, 3)}
