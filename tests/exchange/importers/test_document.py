@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from weft.exchange.importers import document
 from weft.exchange.importers.document import load, pieces
 
-SIGN = re.compile(rb'\{\s*"title"')
+SIGN = re.compile(rb'[,\[]\s*(\{\s*"title")')
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -35,7 +35,8 @@ def found(folder: Path, data: str | bytes, inside: str | None = None) -> list[tu
     told = []
     for piece in pieces(path, inside, SIGN):
         assert whole[piece.offset : piece.end] == piece.data
-        told.append((piece.name, load(piece.data) if piece.is_whole else None, piece.is_whole))
+        assert not piece.is_whole or load(piece.data) == piece.value
+        told.append((piece.name, piece.value, piece.is_whole))
     return told
 
 

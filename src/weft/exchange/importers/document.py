@@ -12,10 +12,13 @@ from typing import Any, BinaryIO
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.exchange.importers.jsonl import BOM, LINE_LIMIT
 
 CHUNK = 1 << 20
+MOST_ATTEMPTS = 64
+"""So often a document that goes wrong to its end is taken up again."""
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"', re.DOTALL)
 """Whole strings and signs; a quote alone is a string whose end is not read yet."""
 NESTING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]|"', re.DOTALL)
@@ -33,8 +36,10 @@ class Piece(Struct, frozen=True):
     end: int
     data: bytes
     name: str | None = None
+    value: Any = None
     is_whole: bool = True
-    """False: the document ends, or goes wrong, before the piece does."""
+    """False: it cannot be read, since the document ends or goes wrong within it. Its bytes go up to where the document
+    is taken up again, at most."""
 
 
 def load(data: bytes) -> Any:
@@ -51,27 +56,43 @@ def load(data: bytes) -> Any:
 
 def pieces(path: Path, inside: str | None = None, sign: re.Pattern[bytes] | None = None) -> Iterator[Piece]:
     """The elements of a document that is a list, or of the member `inside` of one that is an object; in the latter
-    case its other members too, by name. `sign` tells where an element may begin: a document that goes wrong is taken up
-    again there."""
+    case its other members too, by name. `sign` tells where an element may begin (its first group): a document that goes
+    wrong is taken up again there."""
     with path.open("rb") as file:
-        scan = _Scan(file, inside)
-        yield from scan.run()
-        while sign is not None and (broken := scan.broken) is not None:
-            at = _next_sign(file, broken + 1, sign)
+        scan, attempts = _Scan(file, inside, 0), 0
+        while True:
+            broken = None
+            for piece in scan.run():
+                try:
+                    value = load(piece.data) if piece.is_whole else None
+                except (ValueError, RecursionError):
+                    broken = piece
+                    break
+                if not piece.is_whole:
+                    broken = piece
+                    break
+                yield replace(piece, value=value)
+            stopped = scan.stopped if broken is None else broken.offset + 1
+            is_resumed, attempts = attempts > 0, attempts + (broken is not None and not broken.is_whole)
+            goes_on = sign is not None and attempts <= MOST_ATTEMPTS and (broken is not None or is_resumed)
+            at = _next_sign(file, stopped, sign) if sign is not None and goes_on else None
+            if broken is not None:
+                end = broken.end if at is None else min(at, broken.end)
+                data = broken.data[: end - broken.offset]
+                yield Piece(broken.offset, end, data, broken.name, is_whole=False)
             if at is None:
                 return
-            scan = _Scan(file, inside)
-            yield from scan.run_from(at)
+            scan, attempts = _Scan(file, inside, at), max(attempts, 1)
 
 
 def _next_sign(file: BinaryIO, at: int, sign: re.Pattern[bytes]) -> int | None:
     """A sign may lie across two chunks, so each is looked at together with the end of the one before."""
-    kept = b""
+    kept, at = b"", max(at - 1, 0)
     file.seek(at)
     while chunk := file.read(CHUNK):
         window = kept + chunk
-        if (found := sign.search(window)) is not None:
-            return at - len(kept) + found.start()
+        if (found := sign.search(window, 1 if not kept else 0)) is not None:
+            return at - len(kept) + found.start(1)
         kept, at = window[-256:], at + len(chunk)
     return None
 
@@ -79,8 +100,9 @@ def _next_sign(file: BinaryIO, at: int, sign: re.Pattern[bytes]) -> int | None:
 class _Scan:
     """One walk over the file's signs. `level` is how deep the pieces lie."""
 
-    def __init__(self, file: BinaryIO, inside: str | None) -> None:
-        self._file, self._inside = file, inside
+    def __init__(self, file: BinaryIO, inside: str | None, start: int) -> None:
+        """From the beginning, or from where an element begins."""
+        self._file, self._inside, self._from = file, inside, start
         self._buffer, self._base = b"", 0
         self._depth, self._level = 0, 1
         self._in_object = False
@@ -88,35 +110,36 @@ class _Scan:
         self._name: str | None = None
         self._last_string = b""
         self._is_over = False
-        self.broken: int | None = None
-        """Where the piece begins that has no end."""
+        self._at = 0
+
+    @property
+    def stopped(self) -> int:
+        """Where it is."""
+        return self._base + self._at
 
     def run(self) -> Iterator[Piece]:
-        self._file.seek(0)
+        self._file.seek(self._from)
         head = self._file.read(CHUNK)
-        self._base = len(BOM) if head.startswith(BOM) else 0
-        self._buffer = head[self._base :]
-        yield from self._walk()
-
-    def run_from(self, offset: int) -> Iterator[Piece]:
-        """As if the elements' list had just been entered here."""
-        self._file.seek(offset)
-        self._base, self._buffer = offset, self._file.read(CHUNK)
-        self._depth = self._level = 1 if self._inside is None else 2
-        self._start = offset
+        skipped = len(BOM) if not self._from and head.startswith(BOM) else 0
+        self._base, self._buffer = self._from + skipped, head[skipped:]
+        if self._from:  # as if the elements' list had just been entered here
+            self._depth = self._level = 1 if self._inside is None else 2
+            self._start = self._from
         yield from self._walk()
 
     def _walk(self) -> Iterator[Piece]:
         at, chunk, waited = 0, CHUNK, -1
         while not self._is_over:
             at, is_waiting, piece = self._deep(at) if self._depth > self._level else self._shallow(at)
+            self._at = at
             if piece is not None:
                 yield piece
             if self._is_over or (at < len(self._buffer) and not is_waiting):
                 continue
             place = self._base + at
             chunk = chunk * 2 if is_waiting and place == waited else CHUNK  # a long string is not looked at too often
-            at, waited = self._forget(at), place
+            at = self._at = self._forget(at)
+            waited = place
             if not self._fill(chunk):
                 break
         if not self._is_over:
@@ -201,7 +224,8 @@ class _Scan:
         if not kept:
             return None
         offset = self._start + lead
-        return Piece(offset, offset + len(kept), kept, self._name if self._in_object else None, is_whole)
+        name = self._name if self._in_object else None
+        return Piece(offset, offset + len(kept), kept, name, is_whole=is_whole)
 
     def _forget(self, at: int) -> int:
         """What no piece under way needs."""
@@ -220,7 +244,6 @@ class _Scan:
         """What has no end."""
         piece = self._piece(len(self._buffer), is_whole=False)
         if piece is not None:
-            self.broken = piece.offset
             yield piece
 
 

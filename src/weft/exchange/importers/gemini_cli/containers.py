@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from typing import Any, BinaryIO
 
-from weft.exchange.importers.document import load, pieces
+from weft.exchange.importers.document import pieces
 from weft.exchange.importers.gemini_cli.index import Entry, Indexer
 from weft.exchange.importers.gemini_cli.kinds import classify
 from weft.exchange.importers.jsonl import Record, record_at, records
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.values import mapping, sequence, text
 
-SIGN = re.compile(rb'\{\s*"(?:id|type|timestamp|role)"\s*:')
+SIGN = re.compile(rb'[,\[]\s*(\{\s*"(?:id|type|timestamp|role)"\s*:)')
 
 
 def index_lines(source: Source, indexer: Indexer, report: Report) -> None:
@@ -52,10 +52,7 @@ def index_document(source: Source, indexer: Indexer, report: Report) -> None:
     report.found += 1
     report.mapped["session"] += 1
     for piece in pieces(source.path, "messages", SIGN):
-        try:
-            value = load(piece.data) if piece.is_whole else None
-        except (ValueError, RecursionError):
-            value = None
+        value = piece.value
         if piece.name is not None:
             indexer.tell({piece.name: value})
             continue
@@ -64,7 +61,7 @@ def index_document(source: Source, indexer: Indexer, report: Report) -> None:
             indexer.take(value, Entry(classify(value)[0], text(value.get("id")), None, piece.offset, piece.end))
         else:
             report.damaged += 1
-            what = "is no object" if value is not None else "is cut or damaged"
+            what = "is no object" if piece.is_whole else "is cut or damaged"
             report.problem(None, f"the message at byte {piece.offset} {what}")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from weft.exchange.importers.document import load, pieces
+from weft.exchange.importers.document import pieces
 from weft.exchange.importers.gemini_cli import layout
 from weft.exchange.importers.gemini_cli.containers import SIGN
 from weft.exchange.importers.gemini_cli.index import Entry, Indexer
@@ -16,6 +17,8 @@ from weft.exchange.importers.transcript import NativeMessage, NativeSession, Nat
 from weft.exchange.importers.values import canonical, millis, text, whole
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
+
+LOGGED = re.compile(rb'[,\[]\s*(\{\s*"(?:sessionId|messageId|type)"\s*:)')
 
 
 def saved_name(source: Source) -> str:
@@ -31,10 +34,7 @@ def index_saved(source: Source, indexer: Indexer, report: Report) -> None:
     """The messages as the API has them, with a role each and no ids or times."""
     for piece in pieces(source.path, "history", SIGN):
         report.found += 1
-        try:
-            value = load(piece.data) if piece.is_whole else None
-        except (ValueError, RecursionError):
-            value = None
+        value = piece.value
         if piece.name is not None:
             report.mapped["saved"] += 1
             indexer.tell({piece.name: value})
@@ -48,12 +48,9 @@ def index_saved(source: Source, indexer: Indexer, report: Report) -> None:
 def read_log(source: Source, report: Report) -> Iterator[Transcript]:
     """Prompts alone, of every session of a project. Those whose chats are here too are left to these."""
     sessions: dict[str, list[tuple[int, int, bytes, dict[str, Any]]]] = {}
-    for piece in pieces(source.path, sign=SIGN):
+    for piece in pieces(source.path, sign=LOGGED):
         report.found += 1
-        try:
-            value = load(piece.data) if piece.is_whole else None
-        except (ValueError, RecursionError):
-            value = None
+        value = piece.value
         session = text(value.get("sessionId")) if isinstance(value, dict) else None
         if not isinstance(value, dict):
             report.damaged += 1
