@@ -220,6 +220,7 @@ class Importing:
         raw = RawFile(source.path, before.size if before is not None and grown else 0, source.size)
         for transcript in importer.read(source, report):
             turns = _closed(transcript.turns, source.quiet, totals.counts)
+            raw.end = source.size if transcript.until is None else transcript.until
             desk.take(
                 transcript.session,
                 turns,
