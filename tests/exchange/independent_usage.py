@@ -290,3 +290,82 @@ def _cursor_bubbles(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
             told = as_dict(json.loads(rows.get(f"composerData:{session}") or "{}"))
             model = as_dict(told.get("modelConfig")).get("modelName")
             yield id, as_dict(json.loads(value)), None if model == "default" else model
+
+
+# --- Gemini CLI: a message is written again each time it grows; older chats are one document --------------------------
+
+
+def gemini_cli(paths: Iterable[Path]) -> Counts:
+    """The last form of each message, by its session and id."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in paths:
+        session = path.name
+        for i, record in enumerate(_documents(path)):
+            session = record.get("sessionId", session)
+            listed = record.get("messages")
+            for k, message in enumerate([record, *(listed if isinstance(listed, list) else [])]):
+                if isinstance(message, dict) and isinstance(message.get("tokens"), dict):
+                    found[(session, message.get("id", (i, k)))] = message
+    counts: Counts = {}
+    for message in found.values():
+        told = {name: number(message["tokens"].get(name)) for name in ("input", "output", "cached", "thoughts", "tool")}
+        kinds = {
+            "input": told["input"] - told["cached"] + told["tool"],
+            "output": told["output"] + told["thoughts"],
+            "cached": told["cached"],
+            "reasoning": told["thoughts"],
+        }
+        add(counts, message.get("model"), kinds)
+    return without_empty(counts)
+
+
+def _documents(path: Path) -> Iterator[dict[str, Any]]:
+    """A file that is one document, or else its lines."""
+    try:
+        whole = json.loads(path.read_bytes().decode("utf-8", "replace"))
+    except ValueError:
+        yield from objects(path)
+        return
+    yield from (each for each in (whole if isinstance(whole, list) else [whole]) if isinstance(each, dict))
+
+
+# --- Copilot CLI: the sums at a session's end are all there is; without them, the output of each response -------------
+
+
+def copilot_cli(paths: Iterable[Path]) -> Counts:
+    """The sums of each file, and the output of responses that no sum has in it. (No file here has two sums.)"""
+    counts: Counts = {}
+    for path in paths:
+        model: Any = None
+        said: dict[Any, int] = {}
+        for event in objects(path):
+            kind, data = event.get("type"), as_dict(event.get("data"))
+            model = data.get("newModel") or data.get("chosenModel") or data.get("selectedModel") or model
+            if kind == "assistant.message":
+                name = data.get("model") or model
+                said[name] = said.get(name, 0) + number(data.get("outputTokens"))
+            elif kind == "session.shutdown":
+                for name, each in as_dict(data.get("modelMetrics")).items():
+                    usage = {
+                        kind: number(as_dict(as_dict(each).get("usage")).get(f"{kind}Tokens")) for kind in _COPILOT
+                    }
+                    fresh = usage["input"] - usage["cacheRead"] - usage["cacheWrite"]
+                    output = max(usage["output"], said.pop(name, 0))
+                    kinds = (fresh, output, usage["cacheRead"], usage["cacheWrite"], usage["reasoning"])
+                    add(counts, name, dict(zip(KINDS, kinds, strict=True)))
+        for name, output in said.items():
+            add(counts, name, {"output": output})
+    return without_empty(counts)
+
+
+_COPILOT = ("input", "output", "cacheRead", "cacheWrite", "reasoning")
+
+
+# --- ChatGPT: an export tells of no tokens at all ---------------------------------------------------------------------
+
+
+def chatgpt(paths: Iterable[Path]) -> Counts:
+    """Nothing, after a look whether that is still so."""
+    for path in paths:
+        assert "_tokens" not in path.read_text(), f"{path} tells of tokens"
+    return {}

@@ -6,7 +6,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.exchange.independent_usage import claude_code, codex, cursor, objects, opencode, pi, total
+from tests.exchange.independent_usage import (
+    claude_code,
+    codex,
+    copilot_cli,
+    cursor,
+    gemini_cli,
+    objects,
+    opencode,
+    pi,
+    total,
+)
 
 
 def lines(path: Path, *records: Any) -> Path:
@@ -146,3 +156,25 @@ def test_a_cursor_bubble_counts_once_under_its_own_model(tmp_path: Path) -> None
         pairs = [(key, json.dumps(value)) for key, value in rows.items()]
         connection.executemany("INSERT INTO cursorDiskKV VALUES (?, ?)", pairs)
     assert cursor([path, tmp_path / "other.jsonl"]) == {"large": kinds(30, 4), "tiny": kinds(30, 4)}
+
+
+def test_a_gemini_message_counts_in_its_last_form(tmp_path: Path) -> None:
+    told = {"input": 10, "output": 2, "cached": 4, "thoughts": 3, "tool": 1}
+    first = {"id": "g", "type": "gemini", "model": "m", "tokens": {**told, "output": 1}}
+    last = {**first, "tokens": told}
+    path = lines(tmp_path / "chat.jsonl", {"sessionId": "s"}, first, {"$set": {}}, last)
+    document = tmp_path / "chat.json"
+    document.write_text(json.dumps({"sessionId": "t", "messages": [last]}, indent=1))
+    assert gemini_cli([path, document]) == {"m": kinds(14, 10, 8, 0, 6)}
+
+
+def test_a_copilot_session_is_summed_up_at_its_end(tmp_path: Path) -> None:
+    usage = {"inputTokens": 10, "outputTokens": 7, "cacheReadTokens": 4, "cacheWriteTokens": 1, "reasoningTokens": 2}
+    path = lines(
+        tmp_path / "events.jsonl",
+        {"type": "assistant.message", "data": {"model": "m", "outputTokens": 5}},
+        {"type": "session.shutdown", "data": {"modelMetrics": {"m": {"usage": usage}}}},
+        {"type": "session.model_change", "data": {"newModel": "n"}},
+        {"type": "assistant.message", "data": {"outputTokens": 3}},
+    )
+    assert copilot_cli([path]) == {"m": kinds(5, 7, 4, 1, 2), "n": kinds(0, 3)}

@@ -18,7 +18,7 @@ from weft.exchange.importers.sources import Candidate, candidates
 from weft.exchange.importers.transcript import NativeTurn
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import StoreError
-from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawFile
+from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawBytes, RawFile
 from weft.ledger.ledger import Ledger
 
 
@@ -226,17 +226,15 @@ class Importing:
         raw = RawFile(source.path, before.size if before is not None and grown else 0, source.size)
         for transcript in importer.read(source, report):
             turns = _closed(transcript.turns, source.quiet, totals.counts)
-            own = transcript.raw is not None
+            raw.end = source.size if transcript.until is None else transcript.until
             desk.take(
                 transcript.session,
                 turns,
                 source.name,
                 totals.counts,
                 reread=before is not None,
-                raw=None if own else raw,
+                raw=raw if transcript.raw is None else RawBytes(transcript.raw),
             )
-            if transcript.raw is not None:
-                desk.keep(transcript.session, source.name, transcript.raw)
         desk.remember(replace(read, open=totals.counts.open_turns > waiting))
 
 

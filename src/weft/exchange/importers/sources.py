@@ -23,7 +23,9 @@ from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.ledger.imports import ImportSource
 
-SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".vscdb", ".zst", ".zip"})
+SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".vscdb", ".zst", ".zip", ".history"})
+ENDINGS = (".aider.chat.history.md",)
+"""Of names whose suffix is that of much else."""
 DATABASES = frozenset({".db", ".sqlite", ".sqlite3", ".vscdb"})
 TEXTS = (re.compile(r".*/agent-transcripts/.*\.txt", re.DOTALL), re.compile(r".*/cursor_[^/]*\.md", re.DOTALL))
 """Texts that a tool writes sessions into. Others are not opened: most texts are no session."""
@@ -127,6 +129,12 @@ def _copy(chunks: Iterable[bytes], target: Path) -> None:
             file.write(chunk)
 
 
+def is_likely(path: Path) -> bool:
+    """Is it called as session files are?"""
+    is_named = path.suffix in SUFFIXES or path.name.endswith(ENDINGS)
+    return is_named or any(form.fullmatch(str(path)) for form in TEXTS)
+
+
 def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
     """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it."""
     if path.is_dir():
@@ -135,7 +143,7 @@ def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[
             folders.sort()
             for name in sorted(names):
                 file = Path(folder) / name
-                if file.suffix not in SUFFIXES and not any(form.fullmatch(str(file)) for form in TEXTS):
+                if not is_likely(file):
                     continue
                 if file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(root):
                     failed(file, OSError("it is a link to another place; name that place to import it"))
@@ -164,5 +172,5 @@ def _file(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candi
 def _members(path: Path, stamp: int) -> Iterator[Candidate]:
     with zipfile.ZipFile(path) as archive:
         for member in sorted(archive.infolist(), key=lambda info: info.filename):
-            if not member.is_dir() and Path(member.filename).suffix in SUFFIXES - {".zip"}:
+            if not member.is_dir() and is_likely(Path(member.filename)) and not member.filename.endswith(".zip"):
                 yield Candidate(path, member.file_size, stamp, member.filename)

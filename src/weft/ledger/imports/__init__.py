@@ -2,7 +2,7 @@
 
 from weft.ledger.imports.desk import ImportCounts, ImportDesk, ImportSource
 from weft.ledger.imports.kept import KeptStretch, kept_stretches
-from weft.ledger.imports.raw import RawFile
+from weft.ledger.imports.raw import RawBytes, RawFile
 from weft.ledger.imports.secret import adopt_secret, import_secret
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "ImportDesk",
     "ImportSource",
     "KeptStretch",
+    "RawBytes",
     "RawFile",
     "adopt_secret",
     "import_secret",

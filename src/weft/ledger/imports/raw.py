@@ -39,6 +39,21 @@ class RawFile:
                 self.at += len(piece)
 
 
+class RawBytes(RawFile):
+    """The part of an importer's own copy that is still to be kept, where the source holds more than one session."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(Path(), 0, len(data))
+        self._data = data
+
+    def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
+        until = self.end if until is None else min(until, self.end)
+        while self.at < until:
+            piece = self._data[self.at : min(self.at + PIECE_BYTES, until)]
+            yield self.at, piece
+            self.at += len(piece)
+
+
 def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
     chosen: dict[str, bytes] = {}
     size = 0

@@ -1,0 +1,175 @@
+"""Claude.ai: a data export, with all conversations in one document, each a tree of messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.exchange.importers.claude_ai.projects import is_project, project, project_of
+from weft.exchange.importers.claude_ai.turns import Making, blocks_of
+from weft.exchange.importers.document import load
+from weft.exchange.importers.exports import Conversation, conversations
+from weft.exchange.importers.jsonl import BOM
+from weft.exchange.importers.port import Place, Report, Source
+from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
+from weft.exchange.importers.trees import Node, Plan, Standing, in_order, turns_of
+from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text
+
+SIGN = re.compile(rb'[,\[]\s*(\{\s*"uuid"\s*:\s*"[^"]*"\s*,\s*"name"\s*:)')
+BEGINNING = re.compile(rb"\s*(?:\[\s*)?\{")
+ROOTS = frozenset({"00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000"})
+"""What a first message names as its parent."""
+SENDERS = {"human": Standing.PROMPT, "user": Standing.PROMPT, "assistant": Standing.ANSWER}
+NOTED = ("summary", "is_starred", "is_temporary", "model", "settings", "platform")
+
+
+class ClaudeAi:
+    origin = "claude-ai"
+    mapping = 1
+
+    def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
+        """An export lies where it was saved; it has no place of its own."""
+        return []
+
+    def recognises(self, source: Source) -> bool:
+        head = source.head.removeprefix(BOM)
+        if not BEGINNING.match(head) or b'"uuid"' not in head:
+            return False
+        is_likely = b'"chat_messages"' in head or (b'"docs"' in head and b'"prompt_template"' in head)
+        if not is_likely or len(source.head) < source.size:
+            return is_likely
+        try:
+            value = load(head)
+        except (ValueError, RecursionError):
+            return True
+        listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
+        return any(is_conversation(mapping(each)) or is_project(mapping(each)) for each in listed)
+
+    def is_part(self, source: Source) -> bool:
+        return False
+
+    def read(self, source: Source, report: Report) -> Iterator[Transcript]:
+        for each in conversations(source, report, SIGN, is_told, "conversations"):
+            if is_conversation(each.value):
+                yield _transcript(each, source.path.stem, report)
+            elif is_project(each.value):
+                yield project(each, report)
+            else:
+                report.found += 1
+                report.kept["other"] += 1
+                report.unknown["other"] += 1
+
+
+def is_conversation(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("chat_messages"), list)
+
+
+def is_told(value: dict[str, Any]) -> bool:
+    return is_conversation(value) or is_project(value)
+
+
+def _transcript(conversation: Conversation, fallback: str, report: Report) -> Transcript:
+    value = conversation.value
+    id = text(value.get("uuid")) or fallback
+    session = NativeSession(
+        id=id,
+        title=text(value.get("name")),
+        created=millis(value.get("created_at")),
+        metadata=present(**{name: value[name] for name in NOTED if value.get(name)}, project=project_of(value)),
+    )
+    report.found += 1
+    report.mapped["conversation"] += 1
+    messages = Messages(id, sequence(value.get("chat_messages")), report)
+    turns = messages.made(text(value.get("current_leaf_message_uuid")), len(conversation.data))
+    return Transcript(session=session, turns=turns, raw=conversation.data)
+
+
+class Messages:
+    """The messages of a conversation. Older exports tell no parents: then each follows the one before it."""
+
+    def __init__(self, conversation: str, messages: list[Any], report: Report) -> None:
+        self._conversation, self._report = conversation, report
+        self._by_id: dict[str, dict[str, Any]] = {}
+        for number, message in enumerate(messages):
+            report.found += 1
+            if not isinstance(message, dict):
+                report.damaged += 1
+                report.problem(None, f"message {number} of the conversation {conversation[:80]} is no object")
+                continue
+            id = text(message.get("uuid")) or f"#{number}"
+            while id in self._by_id:
+                id += "~"
+            self._by_id[id] = message
+            self._count(message)
+        self._parents = self._told_parents()
+
+    def _told_parents(self) -> dict[str, str | None]:
+        if not any("parent_message_uuid" in message for message in self._by_id.values()):
+            ids = list(self._by_id)
+            return dict(zip(ids, [None, *ids[:-1]], strict=True)) if ids else {}
+        parents: dict[str, str | None] = {}
+        for id, message in self._by_id.items():
+            told = text(message.get("parent_message_uuid"))
+            parents[id] = None if told in ROOTS else told
+        return parents
+
+    def _count(self, message: dict[str, Any]) -> None:
+        sender = text(message.get("sender")) or "none"
+        if sender in SENDERS:
+            self._report.mapped[f"message.{sender}"] += 1
+        else:
+            self._report.kept[f"message.{sender}"] += 1
+            self._report.unknown[f"message.{sender}"] += 1
+
+    def made(self, leaf: str | None, size: int) -> list[NativeTurn]:
+        below: dict[str, list[str]] = {}
+        for id, parent in self._parents.items():
+            below.setdefault(parent or "", []).append(id)
+        order = in_order(self._parents, lambda id: below.get(id, []))
+        places = {id: number for number, id in enumerate(order)}
+        turns = turns_of([self._node(id, places) for id in order])
+        head = turns.of[self._last(order, places, leaf)] if order else None
+        return [self._turn(plan, order, number == head, size) for number, plan in enumerate(turns.plans)]
+
+    def _node(self, id: str, places: dict[str, int]) -> Node:
+        parent = places.get(self._parents[id] or "")
+        is_before = parent is not None and parent < places[id]
+        message = self._by_id[id]
+        standing = SENDERS.get(text(message.get("sender")) or "", Standing.NOTHING)
+        return Node(self._name(id), parent if is_before else None, standing)
+
+    def _name(self, id: str) -> str:
+        return id if len(id) >= 32 else f"{self._conversation}/{id}"
+
+    def _last(self, order: list[str], places: dict[str, int], leaf: str | None) -> int:
+        """The message that the conversation stands on; where that is not told, the one that was made last."""
+        if leaf in places:
+            return places[leaf]
+        times = [millis(self._by_id[id].get("created_at")) or 0 for id in order]
+        return max(range(len(order)), key=lambda number: (times[number], number))
+
+    def _turn(self, plan: Plan, order: list[str], is_head: bool, size: int) -> NativeTurn:
+        making = Making()
+        ids = [order[number] for number in plan.nodes]
+        for id in ids:
+            making.take(self._by_id[id], self._name(id))
+        last = self._by_id[ids[-1]]
+        return NativeTurn(
+            key=plan.key,
+            records=tuple(making.records) or (canonical([plan.key]),),
+            names=tuple(map(self._name, ids)),
+            items=making.finished(),
+            parent=plan.parent,
+            interrupted=last.get("stop_reason") == "user_canceled" or _is_cut(last),
+            started=min(making.times, default=None),
+            ended=max(making.times, default=None),
+            end=size if is_head else min(1 + max(plan.nodes), max(size - 1, 0)),
+        )
+
+
+def _is_cut(message: dict[str, Any]) -> bool:
+    """Thinking that was stopped."""
+    blocks = blocks_of(message)
+    return bool(blocks) and blocks[-1].get("type") == "thinking" and blocks[-1].get("cut_off") is True
