@@ -256,3 +256,34 @@ def pi(paths: Iterable[Path]) -> Counts:
             told = (usage.get("input"), usage.get("output"), usage.get("cacheRead"), usage.get("cacheWrite"), reasoning)
             add(counts, message.get("model"), dict(zip(KINDS, map(number, told), strict=True)))
     return without_empty(counts)
+
+
+# --- SWE-agent: totals of a run; mini-swe-agent: every response in full -----------------------------------------------
+
+
+def swe_agent(paths: Iterable[Path]) -> Counts:
+    """A run's totals under the model of its settings; of mini-swe-agent, each response once over all files."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    for path in paths:
+        run = as_dict(json.loads(path.read_bytes()))
+        for message in run.get("messages") or ():
+            response = as_dict(as_dict(as_dict(message).get("extra")).get("response"))
+            if response and response["id"] not in seen:
+                seen.add(response["id"])
+                add(counts, response.get("model"), _chat_kinds(as_dict(response.get("usage"))))
+        settings = run.get("replay_config") or {}
+        settings = json.loads(settings) if isinstance(settings, str) else settings
+        model = as_dict(as_dict(settings.get("agent")).get("model")).get("name")
+        stats = as_dict(as_dict(run.get("info")).get("model_stats"))
+        given, received = number(stats.get("tokens_sent")), number(stats.get("tokens_received"))
+        add(counts, model, {"input": given, "output": received})
+    return without_empty(counts)
+
+
+def _chat_kinds(usage: dict[str, Any]) -> Kinds:
+    """The cache lies inside the prompt, reasoning inside the completion."""
+    cached = number(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    reasoning = number(as_dict(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    given, output = number(usage.get("prompt_tokens")), number(usage.get("completion_tokens"))
+    return {"input": given - cached, "output": output, "cached": cached, "reasoning": reasoning}

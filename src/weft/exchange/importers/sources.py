@@ -22,7 +22,7 @@ from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.ledger.imports import ImportSource
 
-SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".zst", ".zip"})
+SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".traj", ".zst", ".zip"})
 DATABASES = frozenset({".db", ".sqlite"})
 QUIET_SECONDS = 300
 BROKEN = (
