@@ -12,7 +12,7 @@ from weft.exchange.importing import Importing, ImportSummary
 from weft.kernel.ambient import FixedClock
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-ORIGINS = ("claude-code", "codex", "opencode", "pi", "swe-agent")
+ORIGINS = ("claude-code", "codex", "opencode", "pi", "swe-agent", "openhands")
 SECRET = bytes(range(32))
 LONG_AGO = 1_000_000_000
 

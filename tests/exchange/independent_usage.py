@@ -287,3 +287,38 @@ def _chat_kinds(usage: dict[str, Any]) -> Kinds:
     reasoning = number(as_dict(usage.get("completion_tokens_details")).get("reasoning_tokens"))
     given, output = number(usage.get("prompt_tokens")), number(usage.get("completion_tokens"))
     return {"input": given - cached, "output": output, "cached": cached, "reasoning": reasoning}
+
+
+# --- OpenHands: a response beside each action it led to; of the newer form, running totals ---------------------------
+
+
+def openhands(paths: Iterable[Path]) -> Counts:
+    """Each response once; of the newer form, the last total of every model."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    for path in paths:
+        totals: dict[tuple[str, str], dict[str, Any]] = {}
+        for event in _openhands_events(path):
+            response = as_dict(as_dict(event.get("tool_call_metadata")).get("model_response"))
+            if response and response["id"] not in seen:
+                seen.add(response["id"])
+                usage = as_dict(response.get("usage"))
+                written = number(usage.get("cache_creation_input_tokens"))
+                kinds = _chat_kinds(usage)
+                add(counts, response.get("model"), {**kinds, "input": kinds["input"] - written, "cache_write": written})
+            if event.get("key") == "stats":
+                for name, metrics in as_dict(as_dict(event.get("value")).get("usage_to_metrics")).items():
+                    totals[name, metrics["model_name"]] = as_dict(metrics.get("accumulated_token_usage"))
+        for (_, model), usage in totals.items():
+            cached, written = number(usage.get("cache_read_tokens")), number(usage.get("cache_write_tokens"))
+            given = number(usage.get("prompt_tokens")) - cached - written
+            told = (given, usage.get("completion_tokens"), cached, written, usage.get("reasoning_tokens"))
+            add(counts, model, dict(zip(KINDS, map(number, told), strict=True)))
+    return without_empty(counts)
+
+
+def _openhands_events(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        return list(objects(path))
+    value = json.loads(path.read_bytes())
+    return value if isinstance(value, list) else []

@@ -38,7 +38,7 @@ def _block(found: Said, block: Any) -> None:
         if block:
             found.parts.append(TextPart(block))
         return
-    kind = block.get("type") if isinstance(block, dict) else None
+    kind = text(block.get("type")) if isinstance(block, dict) else None
     if kind in TEXTS and isinstance(words := block.get("text"), str):
         if words:
             found.parts.append(TextPart(words))
@@ -91,7 +91,7 @@ def plain(content: Any) -> Any:
     """What a tool gave back: one text where there is nothing else, or what there is."""
     if isinstance(content, list) and len(content) == 1:
         only = content[0]
-        if isinstance(only, dict) and only.get("type") in TEXTS and isinstance(only.get("text"), str):
+        if isinstance(only, dict) and text(only.get("type")) in TEXTS and isinstance(only.get("text"), str):
             return only["text"]
     return content
 
@@ -146,3 +146,18 @@ def apart(total: int | None, cached: int | None, written: int | None) -> int | N
         return None
     inside = (cached or 0) + (written or 0)
     return total - inside if inside <= total else total
+
+
+def added(one: Tokens, other: Tokens) -> Tokens:
+    """Both together; what neither tells stays untold."""
+
+    def both(first: int | None, second: int | None) -> int | None:
+        return second if first is None else first if second is None else first + second
+
+    return Tokens(
+        input=both(one.input, other.input),
+        output=both(one.output, other.output),
+        cached=both(one.cached, other.cached),
+        cache_write=both(one.cache_write, other.cache_write),
+        reasoning=both(one.reasoning, other.reasoning),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any
 
 from msgspec import UNSET, to_builtins
@@ -21,3 +22,8 @@ def _reduced(item: Item) -> list[Any]:
         return [item.role, item.native, [to_builtins(part) for part in item.parts]]
     result = [] if item.result is UNSET else [item.result]
     return ["call", item.id, item.name, item.arguments, result, item.error, item.status]
+
+
+def fingerprint(value: Any) -> str:
+    """A short name for what has none, made of what it begins with."""
+    return sha256(canonical(value)).hexdigest()[:12]

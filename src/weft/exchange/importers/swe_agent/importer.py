@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from weft.exchange.importers.documents import read_document, report_damage
+from weft.exchange.importers.identity import fingerprint
 from weft.exchange.importers.jsonl import BOM
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.swe_agent.mini import mini_run, read_mini
 from weft.exchange.importers.swe_agent.trajectory import beginning, config_of, read_runs
 from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import canonical, mapping, present, text
+from weft.exchange.importers.values import mapping, present, text
 
 FORMAT = re.compile(rb'"trajectory_format"\s*:\s*"mini-swe-agent')
 MINI = re.compile(rb'\s*\{\s*"(info|messages)"')
@@ -102,7 +102,7 @@ def _begins_as_run(source: Source, head: bytes) -> bool:
 
 def named(path: Path, beginning: Any) -> str:
     """A run has no id: it is known by where it lies and by how it begins, which stay as they are while it grows."""
-    return f"{place_of(path)}@{sha256(canonical(beginning)).hexdigest()[:12]}"
+    return f"{place_of(path)}@{fingerprint(beginning)}"
 
 
 def place_of(path: Path) -> str:

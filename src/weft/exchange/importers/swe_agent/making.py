@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.transcript import Item, NativeCall, NativeMessage
+from weft.exchange.importers.asked import Asked
+from weft.exchange.importers.transcript import Item, NativeMessage
 from weft.kernel.enums import ToolCallStatus
 from weft.ledger.model import FileNote
 
@@ -16,41 +17,10 @@ TIMED_OUT = ("EXECUTION TIMED OUT", "timed out and has been killed", "was cancel
 """How a tool's words tell that a command took too long."""
 
 
-class Asked(Struct):
-    """A call whose outcome may still be found."""
-
-    id: str
-    name: str
-    arguments: Any
-    result: Any = UNSET
-    error: str | None = None
-    at: int | None = None
-    done: int | None = None
-    detail: Any = None
-    files: tuple[FileNote, ...] = ()
-
-    def made(self) -> NativeCall:
-        return NativeCall(
-            id=self.id,
-            name=self.name,
-            arguments=self.arguments,
-            result=self.result,
-            error=self.error,
-            status=self._status(),
-            at=self.at,
-            done=self.done,
-            detail=self.detail,
-            files=self.files,
-        )
-
-    def _status(self) -> ToolCallStatus | None:
-        if self.error is not None:
-            return ToolCallStatus.ERROR
-        if self.result is UNSET:
-            return None
-        words = self.result if isinstance(self.result, str) else ""
-        is_late = any(sign in words[:400] or sign in words[-400:] for sign in TIMED_OUT)
-        return ToolCallStatus.TIMEOUT if is_late else ToolCallStatus.OK
+def answer(call: Asked, result: Any) -> None:
+    words = result if isinstance(result, str) else ""
+    is_late = any(sign in words[:400] or sign in words[-400:] for sign in TIMED_OUT)
+    call.answer(result, ToolCallStatus.TIMEOUT if is_late else ToolCallStatus.OK)
 
 
 class Making(Struct):
@@ -68,7 +38,7 @@ class Making(Struct):
     def waiting(self, ids: Iterable[Any] = ()) -> Asked | None:
         """The call that an outcome belongs to: the one it names, else the first that has none."""
         named = [call for call in self.asked if call.id in set(ids)] if ids else self.asked
-        return next((call for call in named if call.result is UNSET and call.error is None), None)
+        return next((call for call in named if call.is_open), None)
 
     def finished(self) -> list[Item]:
         return [item.made() if isinstance(item, Asked) else item for item in self.items]

@@ -12,12 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.exchange.importers.asked import Asked
 from weft.exchange.importers.chat import arguments, chat_tokens, plain, said
 from weft.exchange.importers.identity import identity
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.swe_agent.files import patched
 from weft.exchange.importers.swe_agent.kinds import account, account_sections, objects
-from weft.exchange.importers.swe_agent.making import Asked, Making, with_files
+from weft.exchange.importers.swe_agent.making import Making, answer, with_files
 from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn
 from weft.exchange.importers.values import mapping, millis, present, sequence, text
 from weft.kernel.enums import MessageRole, MessageSource
@@ -270,7 +271,8 @@ def _reasoning(message: Json, choice: Json, parts: list[Part]) -> list[Part]:
 
 
 def _answer(call: Asked, content: Any, extra: Json, when: int | None) -> None:
-    call.result, call.done = plain(content), when
+    answer(call, plain(content))
+    call.done = when
     code = RETURNED.search(content[:2000]) if isinstance(content, str) else None
     call.detail = present(
         returncode=int(code[1]) if code else extra.get("returncode"), exception=extra.get("exception_info")

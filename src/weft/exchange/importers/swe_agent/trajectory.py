@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from weft.exchange.importers.asked import Asked
 from weft.exchange.importers.chat import arguments, plain, said, words
 from weft.exchange.importers.documents import read_document
 from weft.exchange.importers.identity import identity
@@ -16,7 +17,7 @@ from weft.exchange.importers.port import Report
 from weft.exchange.importers.swe_agent.alignment import Json, align
 from weft.exchange.importers.swe_agent.files import called, commanded, patched
 from weft.exchange.importers.swe_agent.kinds import account, account_sections, objects
-from weft.exchange.importers.swe_agent.making import Asked, Making, with_files
+from weft.exchange.importers.swe_agent.making import Making, answer, with_files
 from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn, Tokens
 from weft.exchange.importers.values import canonical, mapping, present, sequence, text, whole
 from weft.kernel.enums import MessageRole, MessageSource
@@ -158,7 +159,7 @@ class _Run:
             ids = [each for each in sequence(message.get("tool_call_ids")) if isinstance(each, str)]
             call = self._making.waiting(ids)
             if call is not None:
-                call.result = plain(content)
+                answer(call, plain(content))
                 return
         found = said(content)
         is_prompt = role == "user" and not message.get("is_demo")
@@ -236,7 +237,7 @@ class _Run:
     def _fall_back(self) -> None:
         call = self._making.waiting()
         if call is not None and self._observation is not UNSET:
-            call.result = self._observation
+            answer(call, self._observation)
         self._observation = UNSET
 
     def _observed(self, step: Json) -> None:
