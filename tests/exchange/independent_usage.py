@@ -322,3 +322,31 @@ def _openhands_events(path: Path) -> list[dict[str, Any]]:
         return list(objects(path))
     value = json.loads(path.read_bytes())
     return value if isinstance(value, list) else []
+
+
+# --- llm: a row for each response, in one of two generations of tables -----------------------------------------------
+
+
+def llm(paths: Iterable[Path]) -> Counts:
+    """Each row once; what both generations tell, by its id."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    columns = "id, coalesce(resolved_model, model), input_tokens, output_tokens, token_details"
+    for path in paths:
+        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+        for table in ("turns", "responses"):
+            for id, model, given, output, details in connection.execute(f"SELECT {columns} FROM {table}"):
+                if id in seen:
+                    continue
+                seen.add(id)
+                told = as_dict(json.loads(details or "{}"))
+                inside = number(as_dict(told.get("prompt_tokens_details")).get("cached_tokens"))
+                kinds = {
+                    "input": number(given) - inside,
+                    "output": number(output),
+                    "cached": inside + number(told.get("cache_read_input_tokens")),
+                    "reasoning": number(as_dict(told.get("completion_tokens_details")).get("reasoning_tokens")),
+                }
+                add(counts, model, kinds)
+        connection.close()
+    return without_empty(counts)
