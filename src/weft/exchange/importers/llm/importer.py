@@ -83,6 +83,7 @@ class _Reading:
         if thread is not None:
             session.created = utc(thread.get("datetime_utc"))
             session.forked_from = text(thread.get("forked_from"))
+            session.tip = text(thread.get("tip_message_hash"))
             self._store.read(thread, session)
             _join(session, legacy, tip)
         return session

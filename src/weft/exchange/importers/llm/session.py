@@ -18,6 +18,8 @@ class Session(Struct):
     name: str | None = None
     created: int | None = None
     forked_from: str | None = None
+    tip: str | None = None
+    """The message that the conversation stands on, where one is named."""
     nodes: dict[str, Node] = field(default_factory=dict)
     parents: dict[str, str | None] = field(default_factory=dict)
     """Every node's parent, parents first."""

@@ -29,8 +29,11 @@ def turns_of(session: Session, goes_on: Callable[[str, Session], bool]) -> list[
         tree.add(id, parent, _part(session, id, parent))
     keys: set[str] = set()
     turns = []
+    places = {id: place for place, id in enumerate(session.parents, 1)}
+    head = tree.turn_of(session.tip) if session.tip is not None and session.tip in tree else None
     for number, plan in enumerate(tree.plans):
         turn = _Turn(session, plan).made(is_last=number == len(tree.plans) - 1)
+        turn.end = places[plan.nodes[-1]] if number != head else len(places) + 1
         if goes_on(plan.nodes[-1], session):
             turn.key = f"{turn.key}#{plan.nodes[-1]}"
         if turn.key in keys:

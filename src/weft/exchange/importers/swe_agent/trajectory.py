@@ -83,9 +83,10 @@ def read_runs(document: Json, key: str, size: int, report: Report) -> Iterator[N
             account(report, f"{kind}.repeated", is_mapped=False)
     chosen = whole(mapping(document.get("info")).get("best_attempt_idx"))
     numbers = sorted(range(len(attempts)), key=lambda number: number == chosen)
-    for number in numbers:
+    for place, number in enumerate(numbers):
         account_sections(report, attempts[number])
-        yield _Run(run_of(attempts[number], report), report).turn(f"{key}#{number}", size)
+        end = max(size - len(numbers) + 1 + place, 0)  # the session stands on the one that reaches furthest
+        yield _Run(run_of(attempts[number], report), report).turn(f"{key}#{number}", end)
 
 
 class _Run:
