@@ -350,3 +350,39 @@ def llm(paths: Iterable[Path]) -> Counts:
                 add(counts, model, kinds)
         connection.close()
     return without_empty(counts)
+
+
+# --- LangGraph: the whole list of messages at every checkpoint --------------------------------------------------------
+
+
+def langgraph(paths: Iterable[Path]) -> Counts:
+    """Each message of a model once, wherever it stands: in a checkpoint or in what was written to one."""
+    import ormsgpack
+
+    def plain(code: int, data: bytes) -> Any:
+        inner = ormsgpack.unpackb(data, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
+        return inner if code == 7 else inner[2]
+
+    def walk(value: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(value, dict) and value.get("type") == "ai":
+            yield value
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+            yield from walk(inner)
+
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+        for sql in ("SELECT checkpoint FROM checkpoints", "SELECT value FROM writes WHERE type = 'msgpack'"):
+            for (data,) in connection.execute(sql):
+                value = ormsgpack.unpackb(data, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
+                found |= {message["id"]: message for message in walk(value) if message.get("id")}
+        connection.close()
+    counts: Counts = {}
+    for message in found.values():
+        usage = as_dict(message.get("usage_metadata"))
+        cached = number(as_dict(usage.get("input_token_details")).get("cache_read"))
+        reasoning = number(as_dict(usage.get("output_token_details")).get("reasoning"))
+        given, output = number(usage.get("input_tokens")), number(usage.get("output_tokens"))
+        model = as_dict(message.get("response_metadata")).get("model_name")
+        add(counts, model, {"input": given - cached, "output": output, "cached": cached, "reasoning": reasoning})
+    return without_empty(counts)

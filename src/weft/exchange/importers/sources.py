@@ -20,10 +20,11 @@ from msgspec import Struct
 
 from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.exchange.importers.servers import Address, OnServer
 from weft.ledger.imports import ImportSource
 
-SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".traj", ".zst", ".zip"})
-DATABASES = frozenset({".db", ".sqlite"})
+SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".traj", ".zst", ".zip"})
+DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 QUIET_SECONDS = 300
 BROKEN = (
     zstandard.ZstdError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
@@ -52,6 +53,10 @@ class Candidate(Struct, frozen=True):
     @property
     def is_packed(self) -> bool:
         return self.member is not None or self.path.suffix == ".zst"
+
+    @property
+    def changed_ms(self) -> int:
+        return self.stamp // 1_000_000
 
     def is_as(self, read: ImportSource) -> bool:
         """Does it look as it did when it was read?"""
@@ -124,9 +129,14 @@ def _copy(chunks: Iterable[bytes], target: Path) -> None:
             file.write(chunk)
 
 
-def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
+Failed = Callable[[Path | Address, OSError], None]
+
+
+def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnServer]:
     """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it."""
-    if path.is_dir():
+    if isinstance(path, Address):
+        yield from _on_server(path, failed)
+    elif path.is_dir():
         root = os.path.realpath(path)
         for folder, folders, names in os.walk(path, onerror=lambda error: failed(path, error)):
             folders.sort()
@@ -142,7 +152,14 @@ def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[
         yield from _file(path, failed)
 
 
-def _file(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
+def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
+    try:
+        yield address.candidate()
+    except OSError as error:
+        failed(address, error)
+
+
+def _file(path: Path, failed: Failed) -> Iterator[Candidate]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
