@@ -386,3 +386,29 @@ def langgraph(paths: Iterable[Path]) -> Counts:
         model = as_dict(message.get("response_metadata")).get("model_name")
         add(counts, model, {"input": given - cached, "output": output, "cached": cached, "reasoning": reasoning})
     return without_empty(counts)
+
+
+# --- ATIF: what each step of an agent took, or what the whole run did ------------------------------------------------
+
+
+def atif(paths: Iterable[Path]) -> Counts:
+    counts: Counts = {}
+
+    def walk(run: dict[str, Any]) -> None:
+        usual = as_dict(run.get("agent")).get("model_name")
+        for step in run["steps"]:
+            metrics = as_dict(step.get("metrics"))
+            cached = number(metrics.get("cached_tokens"))
+            kinds = {
+                "input": number(metrics.get("prompt_tokens")) - cached,
+                "output": number(metrics.get("completion_tokens")),
+                "cached": cached,
+                "reasoning": number(as_dict(metrics.get("extra")).get("reasoning_tokens")),
+            }
+            add(counts, step.get("model_name") or usual, kinds)
+        for inner in run.get("subagent_trajectories") or ():
+            walk(inner)
+
+    for path in paths:
+        walk(json.loads(path.read_bytes()))
+    return without_empty(counts)
