@@ -133,7 +133,8 @@ def _copy(connection: Any, path: Path) -> None:
             for table, columns in TABLES.items():
                 target.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
                 _fill(connection, target, table, columns)
-            target.execute("CREATE INDEX blobs ON checkpoint_blobs(thread_id, checkpoint_ns, channel, version)")
+            target.execute("CREATE INDEX by_id ON checkpoints(thread_id, checkpoint_ns, checkpoint_id)")
+            target.execute("CREATE INDEX by_version ON checkpoint_blobs(thread_id, checkpoint_ns, channel, version)")
     finally:
         target.close()
 

@@ -71,17 +71,26 @@ class Rows:
         sql = "SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY thread_id, checkpoint_ns"
         return [Place(_text(thread), _text(namespace)) for thread, namespace in self._database.rows(sql)]
 
-    def checkpoints(self, place: Place) -> Iterator[Row]:
-        """In order of their ids, which is that of time."""
-        kind = "type" if self._database.has("checkpoints", "type") else "NULL"
-        metadata = "metadata" if self._database.has("checkpoints", "metadata") else "NULL"
+    def parents(self, place: Place) -> dict[str, str | None]:
+        """Every checkpoint's parent, in order of their ids, which is that of time."""
         sql = (
-            f"SELECT checkpoint_id, parent_checkpoint_id, {kind}, checkpoint, {metadata} FROM checkpoints"
+            "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id"
         )
-        for id, parent, told, data, about in self._database.walk(sql, (place.thread, place.namespace)):
-            kind_ = text(told) if isinstance(data, bytes) and not self.is_apart else "json"
-            yield Row(place.thread, place.namespace, _text(id), text(parent), kind_, _bytes(data), _bytes(about))
+        found = self._database.rows(sql, (place.thread, place.namespace))
+        return {_text(id): text(parent) for id, parent in found}
+
+    def checkpoint(self, place: Place, id: str) -> Row:
+        kind = "type" if self._database.has("checkpoints", "type") else "NULL"
+        metadata = "metadata" if self._database.has("checkpoints", "metadata") else "NULL"
+        found = self._database.rows(
+            f"SELECT parent_checkpoint_id, {kind}, checkpoint, {metadata} FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (place.thread, place.namespace, id),
+        )
+        parent, told, data, about = found[0] if found else (None, None, None, None)
+        told = text(told) if isinstance(data, bytes) and not self.is_apart else "json"
+        return Row(place.thread, place.namespace, id, text(parent), told, _bytes(data), _bytes(about))
 
     def read(self, row: Row) -> Checkpoint:
         """Raises one of `values.BROKEN`."""

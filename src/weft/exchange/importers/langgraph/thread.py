@@ -56,32 +56,16 @@ class Reading:
         writes: dict[str, list[Write]] = {}
         for write in self._rows.writes(self._place):
             writes.setdefault(write.checkpoint, []).append(write)
-        parents: set[str] = set()
-        for row in self._ordered(parents):
-            self._checkpoint(row, writes)
+        parents = self._rows.parents(self._place)
+        for id in _ordered(parents):
+            self._checkpoint(self._rows.checkpoint(self._place, id), writes)
+        followed = set(parents.values())
         for id, written in writes.items():
-            self._outcome(id, written, is_leaf=id not in parents)
+            self._outcome(id, written, is_leaf=id not in followed)
         self._keep_writes(writes)
         self._keep_blobs()
         self._thread.raw = self._verbatim.finish()
         return self._thread
-
-    def _ordered(self, parents: set[str]) -> list[Row]:
-        """Parents first; a chain that runs in a circle is cut."""
-        rows = {row.id: row for row in self._rows.checkpoints(self._place)}
-        done: dict[str, Row] = {}
-        for row in rows.values():
-            chain = []
-            at: Row | None = row
-            seen: set[str] = set()
-            while at is not None and at.id not in done and at.id not in seen:
-                seen.add(at.id)
-                chain.append(at)
-                at = None if at.parent is None else rows.get(at.parent)
-            for each in reversed(chain):
-                done[each.id] = each
-        parents |= {row.parent for row in rows.values() if row.parent is not None}
-        return list(done.values())
 
     def _checkpoint(self, row: Row, writes: dict[str, list[Write]]) -> None:
         self._report.found += 1
@@ -237,3 +221,16 @@ class Reading:
                     listed = None
             columns = {"channel": blob.channel, "version": blob.version, "type": blob.kind}
             self._verbatim.row("blob", columns, blob.data, listed)
+
+
+def _ordered(parents: dict[str, str | None]) -> list[str]:
+    """Parents first; a chain that runs in a circle is cut."""
+    done: dict[str, None] = {}
+    for id in parents:
+        chain: dict[str, None] = {}
+        at: str | None = id
+        while at is not None and at in parents and at not in done and at not in chain:
+            chain[at] = None
+            at = parents[at]
+        done |= dict.fromkeys(reversed(chain))
+    return list(done)
