@@ -12,7 +12,10 @@ from weft.exchange.importing import Importing, ImportSummary
 from weft.kernel.ambient import FixedClock
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-ORIGINS = ("claude-code", "codex", "opencode", "pi", "cursor", "gemini-cli", "copilot-cli", "chatgpt")
+ORIGINS = (
+    "claude-code", "codex", "opencode", "pi", "cursor", "gemini-cli", "copilot-cli", "chatgpt",
+    "swe-agent", "openhands",
+)  # fmt: skip
 SECRET = bytes(range(32))
 LONG_AGO = 1_000_000_000
 

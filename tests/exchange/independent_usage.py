@@ -369,3 +369,159 @@ def chatgpt(paths: Iterable[Path]) -> Counts:
     for path in paths:
         assert "_tokens" not in path.read_text(), f"{path} tells of tokens"
     return {}
+
+
+# --- SWE-agent: totals of a run; mini-swe-agent: every response in full -----------------------------------------------
+
+
+def swe_agent(paths: Iterable[Path]) -> Counts:
+    """A run's totals under the model of its settings; of mini-swe-agent, each response once over all files."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    for path in paths:
+        run = as_dict(json.loads(path.read_bytes()))
+        for message in run.get("messages") or ():
+            response = as_dict(as_dict(as_dict(message).get("extra")).get("response"))
+            if response and response["id"] not in seen:
+                seen.add(response["id"])
+                add(counts, response.get("model"), _chat_kinds(as_dict(response.get("usage"))))
+        settings = run.get("replay_config") or {}
+        settings = json.loads(settings) if isinstance(settings, str) else settings
+        model = as_dict(as_dict(settings.get("agent")).get("model")).get("name")
+        stats = as_dict(as_dict(run.get("info")).get("model_stats"))
+        given, received = number(stats.get("tokens_sent")), number(stats.get("tokens_received"))
+        add(counts, model, {"input": given, "output": received})
+    return without_empty(counts)
+
+
+def _chat_kinds(usage: dict[str, Any]) -> Kinds:
+    """The cache lies inside the prompt, reasoning inside the completion."""
+    cached = number(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    reasoning = number(as_dict(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    given, output = number(usage.get("prompt_tokens")), number(usage.get("completion_tokens"))
+    return {"input": given - cached, "output": output, "cached": cached, "reasoning": reasoning}
+
+
+# --- OpenHands: a response beside each action it led to; of the newer form, running totals ---------------------------
+
+
+def openhands(paths: Iterable[Path]) -> Counts:
+    """Each response once; of the newer form, the last total of every model."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    for path in paths:
+        totals: dict[tuple[str, str], dict[str, Any]] = {}
+        for event in _openhands_events(path):
+            response = as_dict(as_dict(event.get("tool_call_metadata")).get("model_response"))
+            if response and response["id"] not in seen:
+                seen.add(response["id"])
+                usage = as_dict(response.get("usage"))
+                written = number(usage.get("cache_creation_input_tokens"))
+                kinds = _chat_kinds(usage)
+                add(counts, response.get("model"), {**kinds, "input": kinds["input"] - written, "cache_write": written})
+            if event.get("key") == "stats":
+                for name, metrics in as_dict(as_dict(event.get("value")).get("usage_to_metrics")).items():
+                    totals[name, metrics["model_name"]] = as_dict(metrics.get("accumulated_token_usage"))
+        for (_, model), usage in totals.items():
+            cached, written = number(usage.get("cache_read_tokens")), number(usage.get("cache_write_tokens"))
+            given = number(usage.get("prompt_tokens")) - cached - written
+            told = (given, usage.get("completion_tokens"), cached, written, usage.get("reasoning_tokens"))
+            add(counts, model, dict(zip(KINDS, map(number, told), strict=True)))
+    return without_empty(counts)
+
+
+def _openhands_events(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        return list(objects(path))
+    value = json.loads(path.read_bytes())
+    return value if isinstance(value, list) else []
+
+
+# --- llm: a row for each response, in one of two generations of tables -----------------------------------------------
+
+
+def llm(paths: Iterable[Path]) -> Counts:
+    """Each row once; what both generations tell, by its id."""
+    counts: Counts = {}
+    seen: set[str] = set()
+    columns = "id, coalesce(resolved_model, model), input_tokens, output_tokens, token_details"
+    for path in paths:
+        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+        for table in ("turns", "responses"):
+            for id, model, given, output, details in connection.execute(f"SELECT {columns} FROM {table}"):
+                if id in seen:
+                    continue
+                seen.add(id)
+                told = as_dict(json.loads(details or "{}"))
+                inside = number(as_dict(told.get("prompt_tokens_details")).get("cached_tokens"))
+                kinds = {
+                    "input": number(given) - inside,
+                    "output": number(output),
+                    "cached": inside + number(told.get("cache_read_input_tokens")),
+                    "reasoning": number(as_dict(told.get("completion_tokens_details")).get("reasoning_tokens")),
+                }
+                add(counts, model, kinds)
+        connection.close()
+    return without_empty(counts)
+
+
+# --- LangGraph: the whole list of messages at every checkpoint --------------------------------------------------------
+
+
+def langgraph(paths: Iterable[Path]) -> Counts:
+    """Each message of a model once, wherever it stands: in a checkpoint or in what was written to one."""
+    import ormsgpack
+
+    def plain(code: int, data: bytes) -> Any:
+        inner = ormsgpack.unpackb(data, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
+        return inner if code == 7 else inner[2]
+
+    def walk(value: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(value, dict) and value.get("type") == "ai":
+            yield value
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+            yield from walk(inner)
+
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+        for sql in ("SELECT checkpoint FROM checkpoints", "SELECT value FROM writes WHERE type = 'msgpack'"):
+            for (data,) in connection.execute(sql):
+                value = ormsgpack.unpackb(data, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
+                found |= {message["id"]: message for message in walk(value) if message.get("id")}
+        connection.close()
+    counts: Counts = {}
+    for message in found.values():
+        usage = as_dict(message.get("usage_metadata"))
+        cached = number(as_dict(usage.get("input_token_details")).get("cache_read"))
+        reasoning = number(as_dict(usage.get("output_token_details")).get("reasoning"))
+        given, output = number(usage.get("input_tokens")), number(usage.get("output_tokens"))
+        model = as_dict(message.get("response_metadata")).get("model_name")
+        add(counts, model, {"input": given - cached, "output": output, "cached": cached, "reasoning": reasoning})
+    return without_empty(counts)
+
+
+# --- ATIF: what each step of an agent took, or what the whole run did ------------------------------------------------
+
+
+def atif(paths: Iterable[Path]) -> Counts:
+    counts: Counts = {}
+
+    def walk(run: dict[str, Any]) -> None:
+        usual = as_dict(run.get("agent")).get("model_name")
+        for step in run["steps"]:
+            metrics = as_dict(step.get("metrics"))
+            cached = number(metrics.get("cached_tokens"))
+            kinds = {
+                "input": number(metrics.get("prompt_tokens")) - cached,
+                "output": number(metrics.get("completion_tokens")),
+                "cached": cached,
+                "reasoning": number(as_dict(metrics.get("extra")).get("reasoning_tokens")),
+            }
+            add(counts, step.get("model_name") or usual, kinds)
+        for inner in run.get("subagent_trajectories") or ():
+            walk(inner)
+
+    for path in paths:
+        walk(json.loads(path.read_bytes()))
+    return without_empty(counts)

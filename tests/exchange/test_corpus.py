@@ -25,7 +25,7 @@ PINNED = Path(__file__).parent / "pinned_digests.json"
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    """The four origins' part of the corpus, imported once."""
+    """Every origin's part of the corpus, imported once."""
     with opened(tmp_path_factory.mktemp("corpus") / "ledger.db") as ledger:
         summary = take(ledger, *(CORPUS / origin for origin in ORIGINS))
         assert [problem for problem in summary.problems if "importer failed" in problem.what] == []

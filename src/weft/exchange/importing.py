@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import Importer, Problem, Report, Source
+from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates
 from weft.exchange.importers.transcript import NativeTurn
 from weft.kernel.ambient import Clock
@@ -60,7 +61,7 @@ class Step(Struct, frozen=True):
 class Unit(Struct, frozen=True):
     """A candidate that somebody recognised."""
 
-    candidate: Candidate
+    candidate: Candidate | OnServer
     importer: Importer
 
 
@@ -92,7 +93,7 @@ class Importing:
         self._desks: dict[str, ImportDesk] = {}
         self.summary = ImportSummary()
 
-    def run(self, paths: Iterable[Path]) -> ImportSummary:
+    def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
         units = list(self._units(paths))
         of_bytes = sum(unit.candidate.size for unit in units)
         done = 0
@@ -116,17 +117,17 @@ class Importing:
         sessions = sum(totals.counts.sessions for totals in self.summary.origins.values())
         return Step(files, of_files, done, of_bytes, sessions, name)
 
-    def _units(self, paths: Iterable[Path]) -> Iterable[Unit]:
+    def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
         """What is to be read. A source that was read to its end and has not changed is not opened."""
         for path in paths:
             for candidate in candidates(path, self._failed):
-                if self._since is not None and candidate.stamp // 1_000_000 < self._since:
+                if self._since is not None and candidate.changed_ms < self._since:
                     continue
                 unit = self._unchanged(candidate) or self._recognised(candidate)
                 if unit is not None:
                     yield unit
 
-    def _unchanged(self, candidate: Candidate) -> Unit | None:
+    def _unchanged(self, candidate: Candidate | OnServer) -> Unit | None:
         """One that was read to its end and is as it was then: told without opening it."""
         desk = self._desk(self._importers[0]) if self._importers else None
         before = desk.last_read(candidate.name) if desk else None
@@ -134,23 +135,23 @@ class Importing:
             return None
         return next((Unit(candidate, each) for each in self._importers if each.origin == before.origin), None)
 
-    def _recognised(self, candidate: Candidate) -> Unit | None:
+    def _recognised(self, candidate: Candidate | OnServer) -> Unit | None:
         try:
             with candidate.open(self._clock.now_ms() / 1000) as source:
                 part = any(importer.is_part(source) for importer in self._importers)
                 found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
         except OSError as error:
-            self._failed(candidate.path, error)
+            self._failed(_where(candidate), error)
             return None
         except Exception as error:  # whatever an importer makes of it, the other files go on
-            self._failed(candidate.path, OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
+            self._failed(_where(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
             return None
         if not found and not part:
             self.summary.unrecognised.append(candidate.name)
         return Unit(candidate, found[0]) if found else None
 
-    def _failed(self, path: Path, error: OSError) -> None:
-        name = Candidate(path, 0, 0).name
+    def _failed(self, path: Path | Address, error: OSError) -> None:
+        name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
         self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
 
     def _desk(self, importer: Importer) -> ImportDesk | None:
@@ -178,7 +179,7 @@ class Importing:
                 else:
                     self._write(desk, importer, source, candidate, report, totals)
         except OSError as error:
-            self._failed(candidate.path, error)
+            self._failed(_where(candidate), error)
         except StoreError:
             raise
         except Exception as error:  # whatever an importer makes of a source, the others go on
@@ -205,7 +206,7 @@ class Importing:
         desk: ImportDesk,
         importer: Importer,
         source: Source,
-        candidate: Candidate,
+        candidate: Candidate | OnServer,
         report: Report,
         totals: OriginTotals,
     ) -> None:
@@ -238,6 +239,10 @@ class Importing:
         desk.remember(replace(read, open=totals.counts.open_turns > waiting))
 
 
+def _where(candidate: Candidate | OnServer) -> Path | Address:
+    return candidate.address if isinstance(candidate, OnServer) else candidate.path
+
+
 def _closed(turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts) -> Iterable[NativeTurn]:
     """The open tail of a source that is still written to is not a fact yet, nor is what grew from it."""
     places: dict[int | None, int | None] = {None: None}
@@ -261,18 +266,20 @@ def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> Native
     return replace(turn, parent=places[turn.parent], compaction=compaction)
 
 
-def _log(source: Source, candidate: Candidate) -> Path | None:
+def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
     """What a database in use has beside it."""
+    if isinstance(candidate, OnServer):
+        return None
     log = candidate.path.with_name(f"{candidate.path.name}-wal")
     return log if candidate.size > source.size and log.is_file() else None
 
 
-def _size(source: Source, candidate: Candidate) -> int:
+def _size(source: Source, candidate: Candidate | OnServer) -> int:
     """So many bytes as the fingerprint is of: a file that is written to has grown since it was found."""
     return candidate.size if candidate.is_packed or _log(source, candidate) else source.size
 
 
-def _fingerprint(source: Source, candidate: Candidate) -> bytes:
+def _fingerprint(source: Source, candidate: Candidate | OnServer) -> bytes:
     """Of the file, and of a database's log beside it."""
     own, log = _digest(source.path, source.size), _log(source, candidate)
     return own if log is None else sha256(own + _digest(log, log.stat().st_size)).digest()

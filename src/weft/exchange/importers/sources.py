@@ -21,9 +21,12 @@ from msgspec import Struct
 
 from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.exchange.importers.servers import Address, OnServer
 from weft.ledger.imports import ImportSource
 
-SUFFIXES = frozenset({".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".vscdb", ".zst", ".zip", ".history"})
+SUFFIXES = frozenset(
+    {".jsonl", ".json", ".ndjson", ".db", ".sqlite", ".sqlite3", ".vscdb", ".traj", ".zst", ".zip", ".history"}
+)
 ENDINGS = (".aider.chat.history.md",)
 """Of names whose suffix is that of much else."""
 DATABASES = frozenset({".db", ".sqlite", ".sqlite3", ".vscdb"})
@@ -57,6 +60,10 @@ class Candidate(Struct, frozen=True):
     @property
     def is_packed(self) -> bool:
         return self.member is not None or self.path.suffix == ".zst"
+
+    @property
+    def changed_ms(self) -> int:
+        return self.stamp // 1_000_000
 
     def is_as(self, read: ImportSource) -> bool:
         """Does it look as it did when it was read?"""
@@ -135,9 +142,14 @@ def is_likely(path: Path) -> bool:
     return is_named or any(form.fullmatch(str(path)) for form in TEXTS)
 
 
-def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
+Failed = Callable[[Path | Address, OSError], None]
+
+
+def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnServer]:
     """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it."""
-    if path.is_dir():
+    if isinstance(path, Address):
+        yield from _on_server(path, failed)
+    elif path.is_dir():
         root = os.path.realpath(path)
         for folder, folders, names in os.walk(path, onerror=lambda error: failed(path, error)):
             folders.sort()
@@ -153,7 +165,14 @@ def candidates(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[
         yield from _file(path, failed)
 
 
-def _file(path: Path, failed: Callable[[Path, OSError], None]) -> Iterator[Candidate]:
+def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
+    try:
+        yield address.candidate()
+    except OSError as error:
+        failed(address, error)
+
+
+def _file(path: Path, failed: Failed) -> Iterator[Candidate]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):

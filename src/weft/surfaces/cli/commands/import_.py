@@ -24,6 +24,7 @@ from weft.surfaces.cli.zones import LocalZone
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer, Problem
+    from weft.exchange.importers.servers import Address
     from weft.exchange.importing import ImportSummary, OriginTotals
     from weft.ledger.ledger import Ledger
 
@@ -54,7 +55,8 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
 def command(call: Call, path: tuple[str, ...], only: str | None, since: str | None, dry_run: bool, remap: bool) -> int:
     """Bring in the sessions that other tools left behind.
 
-    PATH is a file, a folder or an archive (.zip, .zst); without one, the usual places of every tool are searched.
+    PATH is a file, a folder, an archive (.zip, .zst), or the address of a PostgreSQL database that holds checkpoints of
+    LangGraph (postgresql://...); without one, the usual places of every tool are searched.
     Formats are recognised by what is in a file. What was imported before is passed over, copies of a session are kept
     once, and a file that has grown brings only what is new; so an import that was cut short is simply run again. A dry
     run does not look into the ledger: what was imported before counts like the rest.
@@ -86,15 +88,17 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     return 1 if summary.problems else 0
 
 
-def _named(paths: Sequence[str]) -> list[Path]:
-    found = [Path(path).expanduser().absolute() for path in paths]
+def _named(paths: Sequence[str]) -> list[Path | Address]:
+    from weft.exchange.importers.servers import Address
+
+    found = [Address(path) if Address.is_one(path) else Path(path).expanduser().absolute() for path in paths]
     for path in found:
-        if not path.exists():
+        if isinstance(path, Path) and not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return found
 
 
-def _usual(importers: Sequence[Importer]) -> list[Path]:
+def _usual(importers: Sequence[Importer]) -> list[Path | Address]:
     """Where the tools keep their sessions by themselves, as far as it exists."""
     home = Path.home()
     places = [place.path for importer in importers for place in importer.places(home, os.environ)]

@@ -1,0 +1,150 @@
+"""Rows of checkpoints, in either of two layouts: SqliteSaver keeps a checkpoint with all its values in one row;
+PostgresSaver keeps values apart, one row for each version of a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from weft.exchange.importers.databases import Database
+from weft.exchange.importers.documents import read_document
+from weft.exchange.importers.langgraph.values import Checkpoint, Stored, checkpoint
+from weft.exchange.importers.values import mapping, text
+
+KEY = ("thread_id", "checkpoint_ns", "checkpoint_id")
+
+
+class Row(Struct, frozen=True):
+    """A checkpoint."""
+
+    thread: str
+    namespace: str
+    id: str
+    parent: str | None
+    kind: str | None
+    data: bytes
+    metadata: bytes
+
+
+class Write(Struct, frozen=True):
+    """What a task wrote to a channel."""
+
+    checkpoint: str
+    task: str
+    path: str
+    index: int
+    channel: str
+    kind: str | None
+    data: bytes
+
+
+class Blob(Struct, frozen=True):
+    """A version of a channel's value, where those lie apart."""
+
+    channel: str
+    version: str
+    kind: str | None
+    data: bytes
+
+
+class Place(Struct, frozen=True):
+    """A thread, or what a subgraph keeps of its own within one."""
+
+    thread: str
+    namespace: str
+
+
+class Rows:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.is_apart = database.has("checkpoint_blobs", "thread_id", "checkpoint_ns", "channel", "version", "blob")
+        self._writes = "checkpoint_writes" if self.is_apart else "writes"
+        self._value = "blob" if self.is_apart else "value"
+
+    @property
+    def is_there(self) -> bool:
+        return self._database.has("checkpoints", *KEY, "parent_checkpoint_id", "checkpoint")
+
+    def places(self) -> list[Place]:
+        sql = "SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY thread_id, checkpoint_ns"
+        return [Place(_text(thread), _text(namespace)) for thread, namespace in self._database.rows(sql)]
+
+    def parents(self, place: Place) -> dict[str, str | None]:
+        """Every checkpoint's parent, in order of their ids, which is that of time."""
+        sql = (
+            "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id"
+        )
+        found = self._database.rows(sql, (place.thread, place.namespace))
+        return {_text(id): text(parent) for id, parent in found}
+
+    def checkpoint(self, place: Place, id: str) -> Row:
+        kind = "type" if self._database.has("checkpoints", "type") else "NULL"
+        metadata = "metadata" if self._database.has("checkpoints", "metadata") else "NULL"
+        found = self._database.rows(
+            f"SELECT parent_checkpoint_id, {kind}, checkpoint, {metadata} FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            (place.thread, place.namespace, id),
+        )
+        parent, told, data, about = found[0] if found else (None, None, None, None)
+        told = text(told) if isinstance(data, bytes) and not self.is_apart else "json"
+        return Row(place.thread, place.namespace, id, text(parent), told, _bytes(data), _bytes(about))
+
+    def read(self, row: Row) -> Checkpoint:
+        """Raises one of `values.BROKEN`."""
+        return checkpoint(row.kind, row.data)
+
+    def blob(self, place: Place, channel: str, version: Any) -> Stored | None:
+        """A channel's value, where those lie apart."""
+        if not self.is_apart:
+            return None
+        found = self._database.rows(
+            "SELECT type, blob FROM checkpoint_blobs"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND channel = ? AND version = ?",
+            (place.thread, place.namespace, channel, str(version)),
+        )
+        return next((Stored(text(kind), _bytes(data)) for kind, data in found), None)
+
+    def blobs(self, place: Place) -> Iterator[Blob]:
+        if not self.is_apart:
+            return
+        sql = (
+            "SELECT channel, version, type, blob FROM checkpoint_blobs"
+            " WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY channel, version"
+        )
+        for channel, version, kind, data in self._database.walk(sql, (place.thread, place.namespace)):
+            yield Blob(_text(channel), _text(version), text(kind), _bytes(data))
+
+    def writes(self, place: Place, checkpoint_id: str | None = None) -> list[Write]:
+        """In the order in which they were applied; of one checkpoint, or of all."""
+        if not self._database.has(self._writes, *KEY, "task_id", "idx", "channel", self._value):
+            return []
+        path = "task_path" if self._database.has(self._writes, "task_path") else "''"
+        one = "" if checkpoint_id is None else " AND checkpoint_id = ?"
+        found = self._database.rows(
+            f"SELECT checkpoint_id, task_id, {path}, idx, channel, type, {self._value} FROM {self._writes}"
+            f" WHERE thread_id = ? AND checkpoint_ns = ?{one} ORDER BY checkpoint_id, {path}, task_id, idx",
+            (place.thread, place.namespace, *([] if checkpoint_id is None else [checkpoint_id])),
+        )
+        return [
+            Write(_text(id), _text(task), _text(at), index if isinstance(index, int) else 0, _text(channel),
+                  text(kind), _bytes(data))
+            for id, task, at, index, channel, kind, data in found
+        ]  # fmt: skip
+
+
+def about(row: Row) -> dict[str, Any]:
+    """A checkpoint's metadata."""
+    return mapping(read_document(row.metadata).value) if row.metadata else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return b"" if value is None else str(value).encode("utf-8", "surrogatepass")

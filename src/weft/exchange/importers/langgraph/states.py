@@ -1,0 +1,149 @@
+"""What each checkpoint adds to the one before it, by comparing their lists of messages.
+
+Messages only ever grow into a tree. A list that goes on is appended to; where a message was changed, or the last ones
+were taken away, a branch leaves; where earlier ones were removed, what was said stays said.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from msgspec import Struct
+
+from weft.exchange.importers.langgraph.messages import Message, message
+from weft.exchange.importers.langgraph.values import BROKEN, Stored, decoded
+
+ALL = "__remove_all__"
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """A message in a list: what it is known by, and its place in the tree."""
+
+    id: str
+    digest: bytes
+    node: str
+
+
+class State(Struct):
+    """A list of messages. States share one list as long as each only adds to the one before."""
+
+    entries: list[Entry]
+    length: int
+    tip: str | None
+    """Where the next message goes on."""
+    removed: int = 0
+
+    def listed(self) -> list[Entry]:
+        return self.entries[: self.length]
+
+
+EMPTY = State([], 0, None)
+
+
+class Node(Struct):
+    """A message in the tree."""
+
+    id: str
+    parent: str | None
+    message: Message
+    stored: Stored
+    at: int | None
+    checkpoint: str
+    """The one that brought it."""
+
+
+class _Found(Struct, frozen=True):
+    """An element of a list that is a message."""
+
+    stored: Stored
+    digest: bytes
+    message: Message
+
+
+class States:
+    """Takes one list after another."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._known: dict[bytes, Message | None] = {}
+
+    def known(self, stored: Stored) -> tuple[bytes, Message | None]:
+        digest = sha256(stored.data).digest()[:16]
+        if digest not in self._known:
+            try:
+                self._known[digest] = message(decoded(stored.kind, stored.data))
+            except BROKEN:
+                self._known[digest] = None
+        return digest, self._known[digest]
+
+    def is_list_of_messages(self, listed: list[Stored]) -> bool:
+        return bool(listed) and self.known(listed[0])[1] is not None
+
+    def advance(self, before: State, listed: list[Stored], at: int | None, checkpoint: str) -> State:
+        """The state after a checkpoint that holds this list."""
+        found = self._found(listed)
+        same = 0
+        while same < min(before.length, len(found)) and before.entries[same].digest == found[same].digest:
+            same += 1
+        if same == before.length:
+            return self._append(before, found[same:], at, checkpoint)
+        by_digest = {entry.digest: entry for entry in before.listed()}
+        ids = {entry.id for entry in before.listed()}
+        kept: list[Entry] = []
+        for each in found:
+            if each.digest not in by_digest:
+                break
+            kept.append(by_digest[each.digest])
+        rest = found[len(kept) :]
+        tip = self._tip(before, kept, rest, ids)
+        start = State(kept, len(kept), tip, removed=before.length - len(kept))
+        return self._append(start, rest, at, checkpoint)
+
+    def _found(self, listed: list[Stored]) -> list[_Found]:
+        known = ((each, *self.known(each)) for each in listed)
+        return [_Found(stored, digest, told) for stored, digest, told in known if told is not None]
+
+    def stored(self, state: State) -> list[Stored]:
+        """A state's list again, as it lay in the database."""
+        return [self.nodes[entry.node].stored for entry in state.listed()]
+
+    def _tip(self, before: State, kept: list[Entry], rest: list[_Found], ids: set[str]) -> str | None:
+        last = before.entries[before.length - 1]
+        if rest and rest[0].message.id in ids:  # the same message says something else now
+            return kept[-1].node if kept else None
+        if not kept or kept[-1].node == last.node:
+            return before.tip
+        return kept[-1].node
+
+    def _append(self, before: State, more: list[_Found], at: int | None, checkpoint: str) -> State:
+        entries = before.entries if before.length == len(before.entries) else before.listed()
+        if before is EMPTY:
+            entries = []
+        tip = before.tip
+        for each in more:
+            name = sha256(f"{tip}\n".encode() + each.digest).hexdigest()[:24]
+            if name not in self.nodes:
+                self.nodes[name] = Node(name, tip, each.message, each.stored, at, checkpoint)
+            entries.append(Entry(each.message.id or name, each.digest, name))
+            tip = name
+        return State(entries, len(entries), tip, before.removed)
+
+
+def replayed(listed: list[Stored], written: list[Stored], states: States) -> list[Stored]:
+    """A list after messages were written to it, as LangGraph's own reducer would have it: a message of a known id takes
+    the place of that one, and one that says so removes it."""
+    found: dict[object, Stored] = {}
+    for place, each in enumerate(listed):
+        told = states.known(each)[1]
+        found[told.id if told is not None and told.id is not None else place] = each
+    for number, each in enumerate(written):
+        told = states.known(each)[1]
+        if told is None:
+            continue
+        if told.role == "remove":
+            if told.id == ALL:
+                found.clear()
+            found.pop(told.id, None)
+        else:
+            found[told.id if told.id is not None else ("new", number)] = each
+    return list(found.values())

@@ -1,0 +1,142 @@
+"""What the database's rows say, in one shape for both generations of tables.
+
+A *call* is one response of a model. A *node* is one message; in the newer tables its hash names it together with all
+that came before it.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct, field
+
+from weft.exchange.importers.chat import response_tokens
+from weft.exchange.importers.documents import read_document
+from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.values import mapping, present, text, whole
+from weft.kernel.enums import FileKind
+from weft.ledger.model import FileNote, ImagePart, Part
+
+Json = dict[str, Any]
+
+
+class Call(Struct, frozen=True):
+    """One response, and what it took."""
+
+    id: str
+    thread: str
+    model: str | None = None
+    at: int | None = None
+    duration: int | None = None
+    tokens: Tokens | None = None
+    options: Any = None
+    metadata: Any = None
+    tools: tuple[str, ...] | None = None
+
+
+class Answer(Struct):
+    """A tool's result."""
+
+    id: str | None
+    name: str | None
+    output: Any
+    error: str | None = None
+
+
+class Asking(Struct):
+    """A tool that was asked for."""
+
+    id: str | None
+    name: str
+    arguments: Any
+    detail: Any = None
+
+
+class Node(Struct):
+    """One message."""
+
+    id: str
+    role: str
+    parts: list[Part] = field(default_factory=list)
+    calls: list[Asking] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    files: list[FileNote] = field(default_factory=list)
+    beside: list[Any] = field(default_factory=list)
+    """What no part can hold."""
+    call: str | None = None
+    """The response that this message came with."""
+
+
+def loaded(value: Any) -> Any:
+    """JSON in a column; what is none stays as it is."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if not isinstance(value, str) or not value:
+        return value or None
+    document = read_document(value.encode("utf-8", "surrogatepass"))
+    return value if document.damage is not None else document.value
+
+
+def utc(value: Any) -> int | None:
+    """Times are UTC, as their column says, also where they name no zone."""
+    if not isinstance(value, str):
+        return None
+    try:
+        when = datetime.fromisoformat(value)
+        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
+        return round(when.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def tokens(row: Json) -> Tokens | None:
+    """OpenAI's details lie inside the input, Anthropic's beside it."""
+    details = mapping(loaded(row.get("token_details")))
+    usage = {"input_tokens": row.get("input_tokens"), "output_tokens": row.get("output_tokens"), **details}
+    usage.setdefault("input_tokens_details", details.get("prompt_tokens_details"))
+    usage.setdefault("output_tokens_details", details.get("completion_tokens_details"))
+    return response_tokens(usage)
+
+
+def call_of(row: Json, thread: str, **metadata: Any) -> Call:
+    """Of a row of `turns` or `responses`, which share their columns."""
+    alias, resolved = text(row.get("model")), text(row.get("resolved_model"))
+    return Call(
+        id=str(row.get("id")),
+        thread=thread,
+        model=resolved or alias,
+        at=utc(row.get("datetime_utc")),
+        duration=whole(row.get("duration_ms")),
+        tokens=tokens(row),
+        options=present(**mapping(loaded(row.get("options_json")))),
+        metadata=present(asked_for=alias if resolved else None, schema=row.get("schema_id"), **metadata),
+    )
+
+
+def attach(node: Node, row: Json) -> None:
+    """A file beside a message: an image is a part, of others it is told where they lie."""
+    kind, path, url = text(row.get("type")), text(row.get("path")), text(row.get("url"))
+    if path is not None:
+        node.files.append(FileNote(kind=FileKind.ATTACHED, path=path))
+    content = row.get("content")
+    if kind is not None and kind.startswith("image/") and (content or url):
+        data = f"data:{kind};base64,{base64.b64encode(content).decode()}" if isinstance(content, bytes) else url
+        if data is not None:
+            node.parts.append(ImagePart(data))
+            return
+    node.beside.append(described(row))
+
+
+def described(row: Json) -> Json:
+    content = row.get("content")
+    size = len(content) if isinstance(content, bytes) else None
+    told = {name: row.get(name) for name in ("id", "type", "path", "url")}
+    return present(**told, size=size) or {}
+
+
+def source_note(source: Any) -> FileNote | None:
+    """A fragment that came from a file."""
+    path = text(source)
+    return None if path is None or "://" in path or path == "-" else FileNote(kind=FileKind.ATTACHED, path=path)
