@@ -331,6 +331,7 @@ def test_much_that_fits_is_found_in_the_same_order(
     few = [ask() for ask in asked]
     monkeypatch.setattr(finding, "FEW", 1)
     monkeypatch.setattr(finding, "STEP", 4)
+    monkeypatch.setattr(finding, "PROBED", 3)
     assert [ask() for ask in asked] == few
     assert all(few)
     assert len(few[0]) == 40

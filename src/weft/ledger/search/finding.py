@@ -27,20 +27,29 @@ from weft.store.words import Question, WordIndex
 FEW = 2048
 """So many passages are looked up one by one; of more, the newest are looked for first."""
 STEP, MOST = 256, 8192
+PROBED = 64
+"""So many passages are read before an index is asked for a beginning, which costs by how many words have it."""
 TOGETHER = 16
 RANKED = 512
 UNINDEXED = 2**62
-_ROWS = "SELECT at, n, turn, first, last FROM passage WHERE"
+_ROWS = "SELECT at, turn, first, n, last FROM passage WHERE"
+Key = tuple[int, int, int, int]
+_NEWEST = (MAX_INTEGER, 0, 0, 0)
 
 
 class Candidate(Struct, frozen=True, order=True):
-    """A passage that may hold what is looked for; ordered by time."""
+    """A passage that may hold what is looked for; ordered by time, then as turns and messages are."""
 
     at: int
-    n: int
     turn: int
     first: int
+    n: int
     last: int
+
+    @property
+    def newest(self) -> tuple[int, ...]:
+        """No entry in it comes after this place in the order of entries."""
+        return self.at, self.turn, self.last, MAX_INTEGER
 
 
 class Finder:
@@ -54,11 +63,11 @@ class Finder:
         self._rest, self._stale = self._not_indexed()
 
     def newest(self) -> Iterator[Match]:
-        """Every match, the newest first. A passage is no newer than its time, so what is newer than the next one's can
-        be told."""
+        """Every match, the newest first. No entry is newer than its passage is, so what comes before all that the next
+        passage may hold can be told."""
         waiting: list[tuple[tuple[int, ...], Match]] = []
         for candidate, matches in self._looked_through(merge(self._rest, self._indexed(), reverse=True)):
-            while waiting and -waiting[0][0][0] > candidate.at:
+            while waiting and waiting[0][0] < tuple(-part for part in candidate.newest):
                 yield heappop(waiting)[1]
             for match in matches:
                 heappush(waiting, (tuple(-part for part in match.entry.order), match))
@@ -68,41 +77,53 @@ class Finder:
     def best(self) -> Iterator[Match]:
         """In the order of the engine's own ranking; what it has not indexed yet comes first."""
         numbers = self._index.ranked(self.question, RANKED) if self.question else []
-        rows = {row[1]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", numbers)}
+        rows = {row[3]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", numbers)}
         ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
         for _, matches in self._looked_through((*self._rest, *ranked)):
             yield from matches
 
     def _indexed(self) -> Iterator[Candidate]:
         """Passages that the index gives, the newest first."""
-        if self.question:
-            few = self._index.match(self.question, FEW + 1)
-            if len(few) <= FEW:
-                rows = rows_in(self._txn.sql, f"{_ROWS} n IN", few)
-                found = (Candidate(*row) for row in rows)
-                return iter(sorted(filter(self._is_wanted, found), reverse=True))
-        return filter(self._is_wanted, self._walk())
-
-    def _walk(self) -> Iterator[Candidate]:
-        """One stretch of time after another."""
         until = self._filters.until
-        at, n = MAX_INTEGER if until is None else (until // DAY + 1) * DAY, 0
-        since = -MAX_INTEGER if self._filters.since is None else self._filters.since
-        query = f"{_ROWS} (at, n) < (?, ?) AND at >= ? ORDER BY at DESC, n DESC LIMIT ?"
-        step = STEP
-        while rows := self._txn.sql.all(query, (at, n, since, step)):
-            yield from self._matching(rows)
-            at, n, step = rows[-1][0], rows[-1][1], min(2 * step, MOST)
+        before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
+        whole = tuple(group for group in self.question if not any(term.prefix for term in group))
+        if whole != self.question:
+            rows = self._before(before, PROBED)
+            yield from filter(self._is_wanted, self._matching(whole, rows))
+            if len(rows) < PROBED:
+                return
+            before = rows[-1][:4]
+        few = self._index.match(self.question, FEW + 1) if self.question else []
+        if self.question and len(few) <= FEW:
+            found = (Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", few))
+            older = (each for each in found if (each.at, each.turn, each.first, each.n) < before)
+            yield from sorted(filter(self._is_wanted, older), reverse=True)
+        else:
+            yield from filter(self._is_wanted, self._walk(before))
 
-    def _matching(self, rows: list[Row]) -> Iterator[Candidate]:
+    def _walk(self, before: Key) -> Iterator[Candidate]:
+        """One stretch of time after another."""
+        step = STEP
+        while rows := self._before(before, step):
+            yield from self._matching(self.question, rows)
+            before, step = rows[-1][:4], min(2 * step, MOST)
+
+    def _before(self, place: Key, limit: int) -> list[Row]:
+        """So many passages before a place in the order of time."""
+        since = -MAX_INTEGER if self._filters.since is None else self._filters.since
+        newer = "ORDER BY at DESC, turn DESC, first DESC, n DESC"
+        query = f"{_ROWS} (at, turn, first, n) < (?, ?, ?, ?) AND at >= ? {newer} LIMIT ?"
+        return self._txn.sql.all(query, (*place, since, limit))
+
+    def _matching(self, question: Question, rows: list[Row]) -> Iterator[Candidate]:
         """Those of a stretch of time that the index knows to fit."""
-        if not self.question:
+        if not question or not rows:
             yield from (Candidate(*row) for row in rows)
             return
-        numbers = [row[1] for row in rows]
-        question = (*self.question, *day_words(rows[-1][0], rows[0][0]))
-        fitting = set(self._index.match(question, MAX_INTEGER, min(numbers), max(numbers)))
-        yield from (Candidate(*row) for row in rows if row[1] in fitting)
+        numbers = [row[3] for row in rows]
+        narrow = (*question, *day_words(rows[-1][0], rows[0][0]))
+        fitting = set(self._index.match(narrow, MAX_INTEGER, min(numbers), max(numbers)))
+        yield from (Candidate(*row) for row in rows if row[3] in fitting)
 
     def _is_wanted(self, candidate: Candidate) -> bool:
         since = self._filters.since
@@ -112,7 +133,7 @@ class Finder:
         """Passages of turns that the index has not caught up with, the newest first; and those turns."""
         turns = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
         made = [
-            Candidate(passage.at, UNINDEXED + turn.n, turn.n, passage.first, passage.last)
+            Candidate(passage.at, turn.n, passage.first, UNINDEXED, passage.last)
             for turn, passages in passages_of(self._txn, turns)
             for passage in passages
             if fits_words(self.question, passage.words)

@@ -8,7 +8,7 @@ CREATE TABLE passage (
     at INTEGER NOT NULL             -- the time of its latest message
 );
 CREATE INDEX passage_turn ON passage (turn);
-CREATE INDEX passage_at ON passage (at, n);
+CREATE INDEX passage_at ON passage (at, turn, first, n);
 
 -- Lookups of the agents ledger schema. Tables that every append writes have an index on what is rare alone: whoever asks
 -- for what nearly all turns are walks them by their time.
