@@ -33,7 +33,7 @@ at their cheapest public way to record a finished turn, and the notes below say 
 more.
 
 - *Read* compares a thread as typed messages with a scan, in Python, of a bare table of the same messages
-  in seed 4's ten columns. A *thread* gives queries and responses; a *context* adds the tool calls and results
+  in the ten columns of `messages`. A *thread* gives queries and responses; a *context* adds the tool calls and results
   in their places, as the peers do when they load one.
 - *Group commit* lets many threads record, each into its own session: in new ledgers, and in sessions
   forked at the end of the deepest thread.

@@ -101,7 +101,7 @@ class WeftLedger:
 
 
 def columns(messages: Sequence[Message]) -> list[tuple[str | int | None, ...]]:
-    """Each as seed 4's columns, `content` being everything written in it, to be read again without Weft."""
+    """Each as the public columns of `messages`, `content` being all that is written in it, to be read without Weft."""
     return [_columns(each, "".join(_text(part) for part in each.content)) for each in messages]
 
 

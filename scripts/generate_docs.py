@@ -234,7 +234,7 @@ def _enumerations() -> Iterator[str]:
 def _seed_names() -> Iterator[str]:
     yield "## Names in the agent DAG schema"
     yield ""
-    yield "Fields of the agent DAG schema (seed 3) that have another name or place here; all others are as they were."
+    yield "Fields of the agent DAG schema that have another name or place here; all others are as they were."
     yield ""
     yield "| type | field | here |"
     yield "|---|---|---|"

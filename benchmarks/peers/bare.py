@@ -51,7 +51,7 @@ class BareInsert:
 
 
 class BareScan:
-    """A table with seed 4's columns of `messages`: what reading the same rows costs with nothing around them."""
+    """A table with the public columns of `messages`: what reading the same rows costs with nothing around them."""
 
     def __init__(self, path: Path, messages: list[MessageColumns]) -> None:
         self._connection = apsw.Connection(str(path))

@@ -27,7 +27,7 @@ SECRET: dict[str, Any] = {
     "answer": told("answer") + LONG,
     "calls": [{"id": "c1", "name": "run", "arguments": {"a": told("argument")}, "result": told("result") + LONG,
                "files": [f"/home/{CANARY}"]}],
-    "workspace": f"/work/{CANARY}",
+    "workspace": f"/srv/{CANARY}",
     "branch": f"{CANARY}-branch",
     "at": 1_700_000_100_000,
 }  # fmt: skip

@@ -103,7 +103,7 @@ INSIDE = {
     "click.UsageError": "the command line is wrong: exit code 2",
     "FileNotFoundError": "told by the command line as any other path",
 }
-IMPORTERS = ("ValueError", "OSError", "EOFError")
+IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
 """Within importers: a source that cannot be read is a finding of the import, not its end."""
 
 

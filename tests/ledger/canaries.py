@@ -40,7 +40,7 @@ def record_everywhere(ledger: Ledger, session: str = "main") -> str:
     streamed = ledger.put_content(f"{CANARY} {i} ".encode() * 64 for i in range(LARGE // 1200))
     with ledger.begin_turn(
         session=session,
-        workspace=f"/work/{CANARY}",
+        workspace=f"/srv/{CANARY}",
         permissions_granted={"allow": told("permission")},
         thinking_config={"how": told("thinking config")},
         effective_config={"all": told("config")},

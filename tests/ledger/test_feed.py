@@ -137,8 +137,8 @@ def test_a_ledger_that_is_not_there_is_not_made_by_looking(
 
 
 def test_other_addresses_are_not_pretended(open_ledger: OpenLedger) -> None:
-    with pytest.raises(Unsupported, match="postgresql"):
-        open_ledger("postgresql://localhost/weft")
+    with pytest.raises(Unsupported, match="mysql"):
+        open_ledger("mysql://localhost/weft")
 
 
 def test_a_closed_ledger_says_so(ledger: Ledger) -> None:

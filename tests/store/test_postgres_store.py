@@ -136,7 +136,7 @@ def test_short_words_of_the_surface_are_spelled_out() -> None:
         "quoted((SELECT text FROM content_text WHERE n = (j ->> 'x')::bigint))"
     )
     assert "_of(" not in SHIPPED.surface
-    with pytest.raises(ValueError, match="left open"):
+    with pytest.raises(AssertionError, match="left open"):
         spelled_out("text_of(x")
 
 

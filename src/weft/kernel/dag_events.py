@@ -1,4 +1,4 @@
-"""Seed 3's kinds: what an agent asked, was told, did and had.
+"""The agent DAG's kinds: what an agent asked, was told, did and had.
 
 Where the seed's field has another name here: `event_id` is the hash of the event and never inside it, `run_id` is the
 turn id in `stream`, `agent_id` is `actor`, `message_ref` and `output_ref` are the message itself with its `id`.

@@ -131,7 +131,7 @@ class AgentRole(StrEnum):
 
 
 class CallState(StrEnum):
-    """Seed 4's status of a tool call; `ToolCallStatus` says how it ended."""
+    """The agents ledger's status of a tool call; `ToolCallStatus` says how it ended."""
 
     PENDING = "pending"
     RUNNING = "running"

@@ -357,7 +357,7 @@ _DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "outpu
 
 
 def as_usage(value: Any) -> Usage | UnsetType:
-    """Seed 4's token fields. A total that is not the sum of its disjoint parts is refused."""
+    """The agents ledger's token fields. A total that is not the sum of its disjoint parts is refused."""
     if value is None:
         return UNSET
     given = _given_tokens(value) if isinstance(value, Usage) else value

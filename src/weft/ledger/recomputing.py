@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from weft.kernel.chain import GENESIS
-from weft.kernel.errors import Damaged, IdCollision, StoreFailed
+from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
@@ -278,6 +278,8 @@ def _count(txn: ReadTxn | WriteTxn, what: str, *values: int) -> int:
 
 def rebuild(store: Store, progress: Progress) -> int:
     """Make every view anew from the facts; returns how many rows were wrong."""
+    if store.read_only:
+        raise ReadOnlyLedger(store.path)
     changed = _renew_lookups(store, progress)
     store.catch_up()
     with store.read() as txn:

@@ -60,7 +60,7 @@ def create(desk: Desk, label: str, persona: str, details: dict[str, Any]) -> str
 
 
 def _details(draft: Draft, details: dict[str, Any]) -> dict[str, Any]:
-    """Seed 4's fields of a session as those of the event: texts become contents, sessions their ids."""
+    """The agents ledger's fields of a session as those of the event: texts become contents, sessions their ids."""
     made: dict[str, Any] = {}
     if unknown := set(details) - DETAILS:
         raise InvalidInput(f"session: unknown field {min(unknown)!r}", f"known: {', '.join(sorted(DETAILS))}")

@@ -10,13 +10,14 @@ from weft.store.postgres.failures import said
 
 _RELATIONS = (
     "SELECT c.relname, c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-    " WHERE n.nspname = ? AND c.relkind = ? ORDER BY c.relname"
+    " LEFT JOIN pg_catalog.pg_am a ON a.oid = c.relam"
+    " WHERE n.nspname = ? AND c.relkind = ? AND (c.relkind <> 'i' OR a.amname = 'btree') ORDER BY c.relname"
 )
 
 
 def find_damage(sql: PostgresSql, address: Address) -> list[str]:
     """Every row of every table is read, so that a page that is not what was written fails; where the `amcheck`
-    extension is installed, every index is held against its table as well."""
+    extension is installed, every index that it knows is held against its table as well."""
     found: list[str] = []
     for table, _ in sql.all(_RELATIONS, (address.ledger, "r")):
         found += _try(sql, table, f'SELECT count(*) FROM "{table}" t WHERE t::text IS NULL')

@@ -60,7 +60,7 @@ def _inside(text: str, at: int) -> str:
         depth += {"(": 1, ")": -1}.get(text[end], 0)
         if depth == 0:
             return text[at + 1 : end]
-    raise ValueError("a bracket is left open")
+    raise AssertionError("a bracket is left open")
 
 
 def in_postgres(step: str) -> str:

@@ -1,4 +1,4 @@
--- Seed 4's tables, as views that a plain `psql` can read. Made again with every schema version. The same names, columns
+-- The agents ledger's tables, as views that a plain `psql` can read. Made again with every schema version. The same names, columns
 -- and values as SQLite's, letter by letter: JSON that is put together here is put together as SQLite does it.
 -- `text_of`, `json_of` and `name_of` are short for questions, which are put in their place when this file is read: as
 -- functions they would be called row by row.

@@ -1,4 +1,4 @@
--- Seed 4's tables, as views that a plain `sqlite3 -readonly` can read. Made again with every schema version.
+-- The agents ledger's tables, as views that a plain `sqlite3 -readonly` can read. Made again with every schema version.
 CREATE VIEW content_text AS
     SELECT n, COALESCE(shown, CAST(COALESCE(bytes,
         (SELECT group_concat(CAST(p.bytes AS TEXT), '') FROM (
