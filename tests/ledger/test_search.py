@@ -116,6 +116,13 @@ def test_thinking_tools_arguments_results_and_errors_are_searched(ledger: Ledger
     assert found(ledger, "oolong kettle") == []
 
 
+def test_a_number_of_any_size_is_searched(ledger: Ledger) -> None:
+    call = {"name": "count", "arguments": {"n": 10**30, "half": 0.5, "yes": True}, "result": -(2**70)}
+    ledger.record_turn(session="main", query="how many", tool_calls=[call])
+    for words in (f"{10**30}", f"{2**70}", "true"):
+        assert [hit.place for hit in ledger.search(words)]
+
+
 def test_a_call_names_the_message_that_made_it(ledger: Ledger) -> None:
     with ledger.begin_turn(session="main") as turn:
         turn.message("go")

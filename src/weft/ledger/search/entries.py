@@ -12,6 +12,7 @@ from msgspec import Struct
 from weft.kernel.contents import bytes_text, json_value
 from weft.ledger.batches import rows_in
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
+from weft.ledger.values import list_in
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, WriteTxn
 
@@ -107,7 +108,7 @@ def _said(row: MessageRow, called: set[int]) -> Iterator[Source]:
     if row.text is not None:
         yield Source(Place.TEXT, row.text)
         return
-    for part in orjson.loads(row.parts or "[]"):
+    for part in list_in(row.parts):
         match part["type"]:
             case "text":
                 yield Source(Place.TEXT, part["text"])
@@ -179,4 +180,11 @@ def _lines(value: Any) -> Iterator[str]:
             yield from (lead,) if lead else ()
             waiting += [("", child) for child in reversed(node)]
         elif node is not None:
-            yield lead + (node if isinstance(node, str) else orjson.dumps(node, default=str).decode())
+            yield lead + _spelled(node)
+
+
+def _spelled(node: Any) -> str:
+    """A string as it is, an integer of any size in its digits, the rest as JSON."""
+    if isinstance(node, str):
+        return node
+    return str(node) if type(node) is int else orjson.dumps(node, default=str).decode()
