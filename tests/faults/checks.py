@@ -67,6 +67,8 @@ def answers(ledger: Ledger) -> Answers:
         "abandoned": ledger.abandoned_usage(),
         "work": ledger.work(),
         "files": ledger.files("file.py"),
+        "found": [ledger.search(words) for words in ("answer", "content", "hm")],
+        "audit": list(ledger.audit()),
         "stats": ledger.stats(),
     }
 

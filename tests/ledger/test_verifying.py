@@ -183,6 +183,24 @@ def test_a_damaged_content_is_never_shown(damaged: Ledger, path: Path) -> None:
         exported(damaged)
 
 
+@pytest.mark.parametrize(
+    "parts", ["[{", "{}", "7", '[{"type":"text"}]', '[{"tipe":"text"}]', '["text"]', '[{"type":"tezt"}]']
+)
+def test_parts_of_a_message_that_make_no_sense_are_damaged(damaged: Ledger, path: Path, parts: str) -> None:
+    """Whoever reads the message or lists what its turn is about is told so in words."""
+    change(path, f"UPDATE message SET text = NULL, parts = '{parts}'")
+    turn = damaged.log()[0].id
+    with pytest.raises(Damaged):
+        damaged.messages(turn)
+    if parts != '[{"type":"tezt"}]':
+        with pytest.raises(Damaged):
+            damaged.listing().subjects([turn])
+    assert problems(damaged)
+    damaged.rebuild()
+    assert problems(damaged) == []
+    assert damaged.messages(turn)
+
+
 def test_a_damaged_log_is_never_exported(damaged: Ledger, path: Path) -> None:
     change(path, "UPDATE log SET events = CAST(replace(CAST(events AS TEXT), '\"success\"', '\"error\"') AS BLOB)")
     with pytest.raises(FactDamaged):

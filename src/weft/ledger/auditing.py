@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, TypedDict
 
-import orjson
 from msgspec import Struct
 
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
@@ -32,7 +31,7 @@ from weft.ledger.permissions import (
 )
 from weft.ledger.rows import TURN, TurnRow, find_session, load_session
 from weft.ledger.sessions import agent_names
-from weft.ledger.values import json_of, name_of, text_of
+from weft.ledger.values import json_of, list_in, name_of, text_of
 from weft.store.port import ReadTxn, Store
 
 CHUNK = 256
@@ -293,7 +292,7 @@ _SESSIONS = "SELECT n, id, label FROM session WHERE n IN"
 
 
 def _listed(txn: ReadTxn, column: str) -> list[str]:
-    return [name_of(txn, tool) or "" for tool in orjson.loads(column)]
+    return [name_of(txn, tool) or "" for tool in list_in(column)]
 
 
 def _json_or_none(txn: ReadTxn, n: int) -> Any:

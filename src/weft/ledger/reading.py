@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
-import orjson
 from msgspec import UNSET, Struct
 
 from weft.kernel.contents import CONTENT_DOMAIN, bytes_text
@@ -27,7 +26,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
 from weft.ledger.sessions import agent_names
-from weft.ledger.values import json_of, name_of, shown_text, text_of
+from weft.ledger.values import json_of, list_in, name_of, shown_text, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.sightings import IN_PIECES
 from weft.store.port import ReadTxn
@@ -91,7 +90,7 @@ def _to_message(txn: ReadTxn, *place: int) -> Message:
     if m.text is not None:
         content = (TextPart(shown_text(txn.facts, m.text)),)
     else:
-        content = tuple(_to_part(txn, part) for part in orjson.loads(m.parts or "[]"))
+        content = tuple(_to_part(txn, part) for part in list_in(m.parts))
     return Message(
         m.id, m.role, content, m.seq, m.at, m.source, m.parent,
         name_of(txn, m.model), json_of(txn, m.thinking_config), _context(txn, m), json_of(txn, m.metadata),
@@ -115,6 +114,13 @@ def _context(txn: ReadTxn, m: MessageRow) -> Any:
 
 
 def _to_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
+    try:
+        return _known_part(txn, part)
+    except (KeyError, TypeError) as error:
+        raise FactDamaged("message part", f"{part!r:.80}", f"it lacks {error}") from error
+
+
+def _known_part(txn: ReadTxn, part: dict[str, Any]) -> Part:
     def text(field: str) -> str:
         return shown_text(txn.facts, part[field])
 
@@ -219,7 +225,7 @@ def _tools(txn: ReadTxn, column: str) -> Iterator[str]:
     if column[0] == "#":
         found = json_of(txn, int(column[1:]))
         return map(str, found if isinstance(found, list) else [found])
-    return (name_of(txn, tool) or "" for tool in orjson.loads(column))
+    return (name_of(txn, tool) or "" for tool in list_in(column))
 
 
 def to_turn(txn: ReadTxn, row: TurnRow) -> Turn:

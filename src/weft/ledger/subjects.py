@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import orjson
 from msgspec import Struct
 
+from weft.kernel.errors import Damaged
 from weft.ledger.batches import AT_ONCE, rows_in
-from weft.ledger.values import text_of
+from weft.ledger.values import REBUILD, list_in, text_of
 from weft.store.port import ReadTxn
 
 LOOKED_AT = 6
@@ -66,8 +65,10 @@ def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
 def _texts(text: int | None, parts: str | None) -> list[int]:
     if text is not None:
         return [text]
-    loaded: list[dict[str, Any]] = orjson.loads(parts or "[]")
-    return [part["text"] for part in loaded if part["type"] == "text"][:LOOKED_AT]
+    try:
+        return [part["text"] for part in list_in(parts) if part["type"] == "text"][:LOOKED_AT]
+    except (KeyError, TypeError) as error:
+        raise Damaged(f"a message's part lacks {error}", REBUILD) from error
 
 
 def _rank(role: str, source: str | None) -> int:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from weft.kernel.contents import ERASED, bytes_text, json_value
-from weft.kernel.errors import ContentGone
+from weft.kernel.errors import ContentGone, Damaged
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
+
+REBUILD = "run `weft verify`, then `weft rebuild`"
 
 
 def text_of(txn: ReadTxn, n: int | None) -> str | None:
@@ -50,3 +54,14 @@ def json_of(txn: ReadTxn, n: int | None) -> Any:
         return json_value(data)
     except (ValueError, RecursionError):
         return bytes_text(data)
+
+
+def list_in(column: str | None) -> list[Any]:
+    """A list that a view's column holds as JSON: a message's parts, a turn's tools."""
+    try:
+        found = orjson.loads(column or "[]")
+    except orjson.JSONDecodeError as error:
+        raise Damaged(f"a list in the views cannot be read: {error}", REBUILD) from error
+    if not isinstance(found, list):
+        raise Damaged(f"a list in the views is none: {column!r:.80}", REBUILD)
+    return found
