@@ -188,6 +188,23 @@ def test_a_log_whose_end_makes_no_sense_is_damaged(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_log_that_has_lost_its_numbers_is_damaged(tmp_path: Path) -> None:
+    """One letter of the schema, and the rows are no longer found by them."""
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(path)
+    append(store, "kept")
+    store.close()
+    connection = apsw.Connection(str(path))
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute(
+        "UPDATE sqlite_schema SET sql = replace(sql, 'INTEGER PRIMARY', 'INTEGEZ PRIMARY') WHERE name = 'log'"
+    )
+    connection.close()
+    with pytest.raises(Damaged):
+        SqliteStore(path)
+
+
 def test_what_is_left_in_the_log_cannot_be_read_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,12 @@ class FactReader:
 
     def tip(self) -> Tip:
         row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
-        return Tip(row[0], blob(row[1]), row[2]) if row else Tip(0, GENESIS)
+        if row is None:
+            return Tip(0, GENESIS)
+        n, chain, contents = row
+        if n is None:
+            raise FactDamaged("log", "its last row", "it has no arrival number")
+        return Tip(n, blob(chain), contents)
 
     def chain_at(self, n: int) -> bytes | None:
         row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
