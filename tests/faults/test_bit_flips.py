@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,34 @@ def test_a_flipped_bit_of_a_file_is_noticed_or_changes_no_answer(
     assert lies == []
     told = ", ".join(f"{found[came]} {came}" for came in EFFECTS)
     record_property("measured", f"{found.total()} flips: {told}")
+
+
+def disordered(source: Path, target: Path, table: str) -> bool:
+    """Flip the one bit that makes the number of a row greater than those after it; False if there is none."""
+    numbers = numbers_in(source, table)
+    wrong = max(n for n in numbers[:-1] if n < 64)
+    wanted = [n + 64 if n == wrong else n for n in numbers]
+    for at, byte in enumerate(source.read_bytes()):
+        if byte == wrong:
+            flip_file(source, "", target, at * 8 + 6)
+            with suppress(apsw.Error):
+                if numbers_in(target, table) == wanted:
+                    return True
+    return False
+
+
+def numbers_in(path: Path, table: str) -> list[Any]:
+    with closing(apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)) as connection:
+        return [n for (n,) in connection.execute(f"SELECT n FROM {table} ORDER BY n").fetchall()]
+
+
+@pytest.mark.parametrize("table", ["log", "content", "turn"])
+def test_rows_out_of_order_are_named_and_hold_nobody_up(quick_path: Path, closed: Path, table: str) -> None:
+    """Whoever goes on from the last number seen would meet the same rows for ever."""
+    target = quick_path / "ledger.db"
+    truth = truth_of(closed, target)
+    assert disordered(closed, target, table)
+    assert effect(target, truth) in ("refused", "named by verify", "a reader failed")
 
 
 def test_a_flipped_bit_of_the_head_file_harms_nothing(quick_path: Path, closed: Path, record_property: Record) -> None:

@@ -123,7 +123,8 @@ def event_line(line: bytes) -> bytes:
 
 def _content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
     row = facts.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
-    assert row is not None
+    if row is None:
+        raise FactDamaged("content", str(n), "its row was here a moment ago and is not found by its number")
     name = {"ref": bytes(row[0]).hex(), "salt": bytes(row[1]).hex()}
     if row[2] > ROW_BYTES:
         pieces = -(-row[2] // ROW_BYTES)

@@ -117,6 +117,14 @@ def blob(value: object) -> bytes:
     raise Damaged(f"a stored value is {type(value).__name__}, not bytes")
 
 
+def refuse_disorder(what: str, after: int, rows: Iterable[Sequence[Any]]) -> None:
+    """Rows that a damaged database gives out of order would be asked for again and again."""
+    for row in rows:
+        if row[0] is None or row[0] <= after:
+            raise FactDamaged(what, f"row {row[0]}", f"it comes after row {after}")
+        after = row[0]
+
+
 class FactReader:
     """Facts within one transaction."""
 
@@ -143,6 +151,7 @@ class FactReader:
         rows = self.sql.all(
             "SELECT n, count, at, chain, events FROM log WHERE n > ? ORDER BY n LIMIT ?", (after, limit)
         )
+        refuse_disorder("log", after, rows)
         return [LogRow(n, count, at, blob(chain), blob(events)) for n, count, at, chain, events in rows]
 
     def rows(self, after: int = 0) -> Iterator[LogRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from weft.store.buffer import Insert
-from weft.store.facts import KEY_BYTES, FactReader
+from weft.store.facts import KEY_BYTES, FactReader, refuse_disorder
 from weft.store.port import Sql
 
 LOOKUP_EVENT = Insert("lookup_event", ("key", "n"), ("key", "n"))
@@ -41,6 +41,7 @@ class LookupView:
         )
         if not rows:
             return False
+        refuse_disorder("content", mark, rows)
         refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
         digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest)
         self.sql.add(LOOKUP_CONTENT, refs)

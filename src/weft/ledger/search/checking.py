@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from weft.ledger.rows import TURN, TurnRow
 from weft.ledger.search.entries import Txn
 from weft.ledger.search.passages import VIEW, Passage, Touched, load_turns, passages_of, touched
+from weft.store.facts import refuse_disorder
 from weft.store.port import Sql, Store, WriteTxn
 from weft.store.words import WordIndex
 
@@ -102,7 +103,9 @@ def _numbers(sql: Sql, turns: set[int]) -> set[int]:
 def _check(txn: Txn, behind: set[int]) -> Checked:
     checked, after = Checked(), 0
     query = f"{TURN.select} WHERE n > ? ORDER BY n LIMIT {TURNS}"
-    while rows := [TurnRow(*row) for row in txn.sql.all(query, (after,))]:
+    while found := txn.sql.all(query, (after,)):
+        rows = [TurnRow(*row) for row in found]
+        refuse_disorder("turn", after, [(row.n,) for row in rows])
         after = rows[-1].n
         stored = _stored(txn.sql, rows[0].n, after)
         for turn, passages in passages_of(txn, [row for row in rows if row.n not in behind]):
