@@ -231,10 +231,13 @@ def numbers_in(path: Path, table: str) -> list[Any]:
 @pytest.mark.parametrize("table", ["log", "content", "turn"])
 def test_rows_out_of_order_are_named_and_hold_nobody_up(quick_path: Path, closed: Path, table: str) -> None:
     """Whoever goes on from the last number seen would meet the same rows for ever."""
-    target = quick_path / "ledger.db"
-    truth = truth_of(closed, target)
-    assert disordered(closed, target, table)
-    assert effect(target, truth) in ("refused", "named by verify", "a reader failed")
+    target, source = quick_path / "ledger.db", copy_ledger(closed, quick_path / "source.db")
+    with closing(apsw.Connection(str(source))) as connection:  # so that what finds facts by their hash is made again
+        for name in ("watermark", "lookup_event", "lookup_content", "lookup_bytes"):
+            connection.execute(f"DELETE FROM {name}")
+    assert disordered(source, target, table)
+    with suppress(Damaged), weft.open(target) as ledger:
+        assert list(ledger.verify())
 
 
 def test_a_flipped_bit_of_the_head_file_harms_nothing(quick_path: Path, closed: Path, record_property: Record) -> None:
