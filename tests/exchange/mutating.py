@@ -40,3 +40,9 @@ def mutations(base: Any, least: int) -> st.SearchStrategy[list[tuple[tuple[Any, 
     spots = [place for place in places(base) if len(place) > least]
     change = st.none() | ODD.map(lambda value: (value,))
     return st.lists(st.tuples(st.sampled_from(spots), change), min_size=1, max_size=6)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, document: Any) -> Any:
+    """The document with some of its values changed to others, or taken out."""
+    return changed(document, draw(mutations(document, 0)))

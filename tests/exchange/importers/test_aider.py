@@ -19,7 +19,7 @@ from tests.exchange.fixtures.aider.histories import (
     prompt,
     write,
 )
-from tests.exchange.walking import read, read_one, said, shape, words
+from tests.exchange.reading import read, read_one, said, shape, texts_of
 from weft.exchange.importers.aider.importer import is_command
 from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.exchange.importing import Importing
@@ -42,12 +42,12 @@ def test_a_session_begins_where_the_chat_was_started(tmp_path: Path) -> None:
     assert [each.role for each in said(found.turns[0])] == [
         MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SYSTEM,
     ]  # fmt: skip
-    assert words(found.turns[1]) == ["Thanks.", "Welcome."]
+    assert texts_of(found.turns[1]) == ["Thanks.", "Welcome."]
     assert found.turns[0].config == {"model": "gpt-5", "edit_format": "diff"}
 
 
 def test_a_prompt_of_several_lines_is_one(tmp_path: Path) -> None:
-    assert words(turns_of(tmp_path, prompt("What is this?", "", "Tell me."))[0]) == ["What is this?\n\nTell me."]
+    assert texts_of(turns_of(tmp_path, prompt("What is this?", "", "Tell me."))[0]) == ["What is this?\n\nTell me."]
 
 
 def test_local_times_stay_words(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ class TestAnswersThatLookLikeAider:
         (turn,) = turns_of(
             tmp_path, prompt("Why?") + answer("So:\n\n#### Reasons\n\n> A quote.\n\n#### More\n\nEnd.") + COST
         )
-        assert words(turn)[1] == "So:\n\n#### Reasons\n\n> A quote.\n\n#### More\n\nEnd."
+        assert texts_of(turn)[1] == "So:\n\n#### Reasons\n\n> A quote.\n\n#### More\n\nEnd."
 
     def test_where_an_editor_took_the_spaces_every_mark_counts(self, tmp_path: Path) -> None:
         text = "\n#### Why?\n\nSo.\n\n> Tokens: 10 sent, 2 received.\n\n#### And?\n\nOh.\n"
         turns = turns_of(tmp_path, text)
-        assert [words(turn) for turn in turns] == [["Why?", "So.", "Tokens: 10 sent, 2 received."], ["And?", "Oh."]]
+        assert [texts_of(turn) for turn in turns] == [["Why?", "So.", "Tokens: 10 sent, 2 received."], ["And?", "Oh."]]
 
     def test_an_output_of_several_lines_is_marked_on_its_first_alone(self, tmp_path: Path) -> None:
         text = (
@@ -75,7 +75,7 @@ class TestAnswersThatLookLikeAider:
             + answer("Gone.")
         )
         (turn,) = turns_of(tmp_path, text)
-        assert words(turn) == [
+        assert texts_of(turn) == [
             "aider --message # Do\n\n#### not a prompt\n\nthe rest\nAdded a.py to the chat",
             "Go.",
             "Gone.",
@@ -98,17 +98,17 @@ class TestCommands:
             + answer("2")
         )
         turns = turns_of(tmp_path, text)
-        assert [words(turn) for turn in turns] == [["One", "1"], ["/add a.py", "Added a.py to the chat", "Two", "2"]]
+        assert [texts_of(turn) for turn in turns] == [["One", "1"], ["/add a.py", "Added a.py to the chat", "Two", "2"]]
         assert said(turns[1])[1].files == (FileNote(kind=FileKind.ATTACHED, path="a.py"),)
 
     def test_one_that_the_model_answers_is_a_turn(self, tmp_path: Path) -> None:
         turns = turns_of(
             tmp_path, prompt("One") + answer("1") + prompt("/lint") + "\n" + output("Errors") + answer("Mended.")
         )
-        assert [words(turn) for turn in turns] == [["One", "1"], ["/lint", "Errors", "Mended."]]
+        assert [texts_of(turn) for turn in turns] == [["One", "1"], ["/lint", "Errors", "Mended."]]
 
     def test_those_at_the_end_are_a_turn_of_their_own(self, tmp_path: Path) -> None:
-        assert [words(turn) for turn in turns_of(tmp_path, prompt("One") + answer("1") + prompt("/quit"))] == [
+        assert [texts_of(turn) for turn in turns_of(tmp_path, prompt("One") + answer("1") + prompt("/quit"))] == [
             ["One", "1"],
             ["/quit"],
         ]
@@ -184,7 +184,7 @@ class TestInputHistory:
         assert AIDER.recognises(as_source(path))
         found = read_one(AIDER, path)
         assert found.session.id == "shop/inputs"
-        assert [words(turn) for turn in found.turns] == [["Hi"], ["Hi"], ["Two\nlines"]]
+        assert [texts_of(turn) for turn in found.turns] == [["Hi"], ["Hi"], ["Two\nlines"]]
 
 
 class TestLlmHistory:
@@ -200,7 +200,7 @@ class TestLlmHistory:
         assert AIDER.recognises(as_source(path))
         (found,), report = read(AIDER, path)
         assert report.mapped == {"request": 2, "response": 1}
-        assert [words(turn) for turn in found.turns] == [["Look:\nx", "Seen.\n\nDone."], ["Again"]]
+        assert [texts_of(turn) for turn in found.turns] == [["Look:\nx", "Seen.\n\nDone."], ["Again"]]
         assert said(found.turns[0])[0].metadata == {"context_messages": 2}
         assert [turn.closed for turn in found.turns] == [True, False]
         assert said(found.turns[0])[0].source is MessageSource.EVENT

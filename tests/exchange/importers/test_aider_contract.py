@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import weft
 from tests.exchange.fixtures.aider.histories import AIDER, answer, dialogue, everything, header, output, prompt, write
 from tests.exchange.importers.test_aider import TestInputHistory, TestLlmHistory
-from tests.exchange.walking import read
+from tests.exchange.reading import read
 from weft.exchange.testing import ImporterContract, as_source
 
 

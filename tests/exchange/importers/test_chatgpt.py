@@ -24,7 +24,7 @@ from tests.exchange.fixtures.chatgpt.conversations import (
     user,
     write,
 )
-from tests.exchange.walking import called, read, read_one, said, shape, words
+from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.transcript import NativeTurn
 from weft.exchange.importing import Importing
@@ -44,7 +44,7 @@ def test_a_conversation_is_a_session_and_a_prompt_is_a_turn(tmp_path: Path) -> N
     assert (session.id, session.title, session.created, session.archived) == (CONVERSATION, "Books", AT_MS, True)
     assert session.metadata["gizmo_id"] == "g-1"
     assert shape(found.turns) == [(id_of("u1"), None), (id_of("u2"), 0)]
-    assert words(found.turns[0]) == ["What is this?", "A test."]
+    assert texts_of(found.turns[0]) == ["What is this?", "A test."]
     assert [each.source for each in said(found.turns[0])] == [MessageSource.HUMAN, None]
     assert (said(found.turns[0])[1].model, said(found.turns[0])[1].at) == ("gpt-5", AT_MS)
     assert said(found.turns[0])[1].tokens is None
@@ -97,14 +97,14 @@ class TestHiddenNodes:
                  node("s2", "u1", "system", ""), assistant("a1", "s2", "Hello")]  # fmt: skip
         (found,), report = read(CHATGPT, write(tmp_path, conversation(*nodes)))
         assert shape(found.turns) == [(id_of("u1"), None)]
-        assert words(found.turns[0]) == ["Hi", "Hello"]
+        assert texts_of(found.turns[0]) == ["Hi", "Hello"]
         assert report.kept == {"node": 1, "system.text.empty": 2}
 
     def test_what_a_person_wrote_about_themselves_is_no_prompt(self, tmp_path: Path) -> None:
         about = {"content_type": "user_editable_context", "user_profile": "I sell.", "user_instructions": "Be brief."}
         (turn,) = turns_of(tmp_path, user("c1", None, about), user("u1", "c1", "Hi"), assistant("a1", "u1", "Hello"))
         assert turn.key == id_of("u1")
-        assert words(turn) == ["I sell.", "Be brief.", "Hi", "Hello"]
+        assert texts_of(turn) == ["I sell.", "Be brief.", "Hi", "Hello"]
         assert [each.source for each in said(turn)][:2] == [MessageSource.EVENT, MessageSource.HUMAN]
 
     def test_a_hidden_prompt_is_told_as_one(self, tmp_path: Path) -> None:

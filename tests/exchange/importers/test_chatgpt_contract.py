@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import weft
 from tests.exchange.fixtures.chatgpt.conversations import CHATGPT, conversation, dialogue, everything, id_of, write
-from tests.exchange.walking import read, spoiled
+from tests.exchange.mutating import spoiled
+from tests.exchange.reading import read
 from weft.exchange.testing import ImporterContract, as_source
 
 EVERY = [conversation(*everything()), conversation(*dialogue(), id="other")]

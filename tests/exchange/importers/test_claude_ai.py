@@ -26,7 +26,7 @@ from tests.exchange.fixtures.claude_ai.exports import (
     write,
 )
 from tests.exchange.fixtures.claude_ai.exports import said as says
-from tests.exchange.walking import called, read, read_one, said, shape, words
+from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.transcript import NativeTurn
 from weft.exchange.importing import Importing
 from weft.exchange.testing import as_source
@@ -45,7 +45,7 @@ def test_a_conversation_is_a_session_and_a_prompt_is_a_turn(tmp_path: Path) -> N
     assert (found.session.id, found.session.title, found.session.created) == (CONVERSATION, "Books", AT_MS)
     assert found.session.metadata == {"is_starred": True, "project": inside}
     assert shape(found.turns) == [(id_of("u1"), None), (id_of("u2"), 0)]
-    assert words(found.turns[0]) == ["What is this?", "Hm.", "A test."]
+    assert texts_of(found.turns[0]) == ["What is this?", "Hm.", "A test."]
     assert said(found.turns[0])[0].source is MessageSource.HUMAN
     assert said(found.turns[0])[1].model is None
 
@@ -137,7 +137,7 @@ class TestAttachments:
 
 def test_text_is_taken_where_there_are_no_blocks(tmp_path: Path) -> None:
     (turn,) = turns_of(tmp_path, human("u1", None, [], text="Hi"), assistant("a1", "u1", "Hello", text="not this"))
-    assert words(turn) == ["Hi", "Hello"]
+    assert texts_of(turn) == ["Hi", "Hello"]
 
 
 def test_an_answer_that_was_stopped_interrupts_its_turn(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ class TestProjects:
         (found,), report = read(CLAUDE, path)
         assert (found.session.id, found.session.title) == (f"project/{id_of('p1')}", "Shop")
         (turn,) = found.turns
-        assert words(turn) == ["Be brief.", "# Prices"]
+        assert texts_of(turn) == ["Be brief.", "# Prices"]
         assert said(turn)[1].files == (FileNote(kind=FileKind.ATTACHED, path="prices.md"),)
         assert report.mapped == {"project": 1, "project.document": 1}
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import weft
 from tests.exchange.fixtures.claude_ai.exports import CLAUDE, conversation, dialogue, everything, project, write
-from tests.exchange.walking import read, spoiled
+from tests.exchange.mutating import spoiled
+from tests.exchange.reading import read
 from weft.exchange.testing import ImporterContract, as_source
 
 EVERY = [conversation(*everything()), conversation(*dialogue(), id="other")]

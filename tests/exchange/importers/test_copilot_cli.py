@@ -28,7 +28,7 @@ from tests.exchange.fixtures.copilot_cli.events import (
     user,
     write,
 )
-from tests.exchange.walking import called, read, read_one, said, shape, words
+from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.exchange.importing import Importing
 from weft.kernel.ambient import FixedClock
@@ -45,7 +45,7 @@ def test_a_dialogue_is_a_turn_per_prompt(tmp_path: Path) -> None:
     session, turn = found.session, found.turns[0]
     assert (session.id, session.workspace, session.git_branch, session.version) == (SESSION, "/shop", "main", "1.0.64")
     assert shape(found.turns) == [(id_of("u1"), None), (id_of("u2"), 0)]
-    assert words(turn) == ["You are a tool.", "List the files.", "Hm.", "There is one."]
+    assert texts_of(turn) == ["You are a tool.", "List the files.", "Hm.", "There is one."]
     assert said(turn)[1].context == {"sent": "<now>\nList the files."}
     assert said(turn)[1].source is MessageSource.HUMAN
     (call,) = called(turn)
@@ -72,7 +72,7 @@ def test_a_prompt_that_nobody_typed_is_told_as_one(tmp_path: Path) -> None:
         tmp_path, user("u1", "Go.", "i1"), assistant("a1", "1"), user("u2", "", "i2", transformedContent="Go on.")
     )
     assert [said(turn)[0].source for turn in turns] == [MessageSource.HUMAN, MessageSource.EVENT]
-    assert words(turns[1]) == ["Go on."]
+    assert texts_of(turns[1]) == ["Go on."]
 
 
 def test_a_notification_between_turns_begins_one(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_notification_between_turns_begins_one(tmp_path: Path) -> None:
         tmp_path, user("u1", "Go.", "i1"), assistant("a1", "1"), turn_end("t1"), note, assistant("a2", "2")
     )
     assert shape(turns) == [(id_of("u1"), None), (id_of("n1"), 0)]
-    assert words(turns[1]) == ["A shell has ended.", "2"]
+    assert texts_of(turns[1]) == ["A shell has ended.", "2"]
 
 
 def test_an_event_that_follows_an_older_turn_is_a_branch(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ class TestSubagents:
         assert (agent.session.agent, agent.session.task) == ("explore", "Looks around.")
         (turn,) = agent.turns
         assert turn.role is AgentRole.WORKER
-        assert words(turn) == ["Look.", "Nothing."]
+        assert texts_of(turn) == ["Look.", "Nothing."]
         assert said(turn)[0].source is MessageSource.AGENT
         assert [call.spawned for turn in main.turns for call in called(turn)] == [None, f"{SESSION}/c9"]
-        assert not any("Nothing." in words(turn) for turn in main.turns)
+        assert not any("Nothing." in texts_of(turn) for turn in main.turns)
 
     def test_they_are_known_by_their_agents_id_too(self, tmp_path: Path) -> None:
         told = event("subagent.started", "z1", {"toolCallId": "c1", "agentName": "explore"}, agentId="ag")
@@ -117,7 +117,7 @@ class TestSubagents:
                    {**assistant("a2", "Inside."), "agentId": "ag"}, assistant("a3", "Outside.")),
         )  # fmt: skip
         (main, agent), _ = read(COPILOT, path)
-        assert (words(main.turns[0]), words(agent.turns[0])) == (["Go.", "Outside."], ["Inside."])
+        assert (texts_of(main.turns[0]), texts_of(agent.turns[0])) == (["Go.", "Outside."], ["Inside."])
 
 
 class TestCosts:
@@ -287,7 +287,7 @@ def test_an_abort_interrupts_and_an_error_fails_a_turn(tmp_path: Path) -> None:
 def test_thinking_that_is_told_twice_is_kept_once(tmp_path: Path) -> None:
     thought = event("assistant.reasoning", "z1", {"reasoningId": "r", "content": "Hm."})
     (turn,) = turns_of(tmp_path, user("u1", "Go."), thought, assistant("a1", "1", reasoningText="Hm."))
-    assert words(turn) == ["Go.", "Hm.", "1"]
+    assert texts_of(turn) == ["Go.", "Hm.", "1"]
 
 
 def test_attachments_are_noted(tmp_path: Path) -> None:

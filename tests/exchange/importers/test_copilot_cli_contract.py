@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import weft
 from tests.exchange.fixtures.copilot_cli.events import COPILOT, dialogue, everything, lines, start, write
-from tests.exchange.walking import read, spoiled
+from tests.exchange.mutating import spoiled
+from tests.exchange.reading import read
 from weft.exchange.testing import ImporterContract, as_source
 
 EVERY = json.loads(json.dumps(everything()))

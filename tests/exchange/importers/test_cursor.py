@@ -27,7 +27,7 @@ from tests.exchange.fixtures.cursor.sessions import (
     user,
     write_state,
 )
-from tests.exchange.reading import called, said, words
+from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.transcript import NativeCall, NativeTurn, Tokens
 from weft.kernel.enums import AgentRole, FileKind, LintSeverity, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
@@ -46,7 +46,7 @@ def one_call(folder: Path, **former: Any) -> NativeCall:
 def test_a_prompt_and_all_up_to_the_next_one_are_a_turn(tmp_path: Path) -> None:
     first, second = turns(tmp_path, *dialogue())
     assert (first.key, second.key, second.parent) == ("b1", "b5", 0)
-    assert [words(each) for each in said(first)] == [["What is this?"], ["Hm."], ["A test."]]
+    assert [texts(each) for each in said(first)] == [["What is this?"], ["Hm."], ["A test."]]
     assert first.names == ("b1", "b2", "b3", "b4")
     assert (first.started, first.ended) == (AT, AT + 3000)
     assert [each.native for each in said(second)] == ["b5", "b6"]
@@ -276,7 +276,7 @@ def test_words_that_only_the_editors_tree_holds_are_read_from_it(tmp_path: Path)
     node = {"type": "paragraph", "children": [{"type": "text", "text": "from "}, {"type": "text", "text": "the tree"}]}
     rich = {"root": {"type": "root", "children": [node, {"type": "paragraph", "children": [{"text": "two"}]}]}}
     (turn,) = turns(tmp_path, user("b1", "", richText=json.dumps(rich)), answer("b2", "!"))
-    assert words(said(turn)[0]) == ["from the tree\ntwo"]
+    assert texts(said(turn)[0]) == ["from the tree\ntwo"]
 
 
 def test_costs_are_counted_where_cursor_counted(tmp_path: Path) -> None:

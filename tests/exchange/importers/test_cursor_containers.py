@@ -28,11 +28,12 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_lines,
     write_store,
 )
-from tests.exchange.reading import called, said, source_of, words
+from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.cursor.wrapped import unwrapped
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.transcript import NativeTurn
+from weft.exchange.testing import as_source
 from weft.kernel.enums import MessageSource, ToolCallStatus
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
@@ -134,7 +135,7 @@ def test_an_error_line_fails_its_turn(tmp_path: Path) -> None:
     told = {"type": "error", "error": "Provider Error: upstream timeout"}
     (turn,) = lines(tmp_path, line("user", text("hi")), told, line("assistant", text("[REDACTED]")))
     assert turn.error == "Provider Error: upstream timeout"
-    assert words(said(turn)[1]) == ["[REDACTED]"]
+    assert texts(said(turn)[1]) == ["[REDACTED]"]
 
 
 def test_blocks_of_unknown_kinds_and_new_fields_stay_beside_the_message(tmp_path: Path) -> None:
@@ -165,10 +166,10 @@ def test_a_plain_transcript_is_words_thoughts_calls_and_outcomes(tmp_path: Path)
     path.parent.mkdir()
     path.write_text(TEXT)
     first, second = read_one(path).turns
-    assert [words(each) for each in said(first)] == [["Read it."], ["Which one?\nI will look."], ["It sets x."]]
+    assert [texts(each) for each in said(first)] == [["Read it."], ["Which one?\nI will look."], ["It sets x."]]
     (call,) = called(first)
     assert (call.name, call.arguments, call.result) == ("Read", {"path": "/shop/a.py", "limit": "20"}, "x = 1")
-    assert words(said(second)[1]) == ["Welcome."]
+    assert texts(said(second)[1]) == ["Welcome."]
 
 
 def test_an_export_tells_its_title_and_version(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_an_export_tells_its_title_and_version(tmp_path: Path) -> None:
     found = read_one(path)
     assert (found.session.title, found.session.version) == ("Find the bug", "0.50.4")
     assert found.session.metadata == {"exported": "Exported on 5/27/2025 at 13:38:27 GMT+3"}
-    assert [[words(each) for each in said(turn)] for turn in found.turns] == [
+    assert [[texts(each) for each in said(turn)] for turn in found.turns] == [
         [["Where is it?"], ["In `a.py`:\n\n```python\nx = 1\n```"]],
         [["Fix it."], ["Done."]],
     ]
@@ -187,7 +188,7 @@ def test_an_export_tells_its_title_and_version(tmp_path: Path) -> None:
 def test_an_export_in_another_language_is_known_by_its_version(tmp_path: Path) -> None:
     path = tmp_path / "cursor_x.md"
     path.write_text(EXPORT.replace("Exported on 5/27/2025 at 13:38:27 GMT+3", "Exported on 2025. 7. 6. at 18시 15분"))
-    assert Cursor().recognises(source_of(path))
+    assert Cursor().recognises(as_source(path))
 
 
 def test_texts_are_looked_at_only_where_a_tool_writes_them(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_lines_of_roles_alone_are_somebody_elses(tmp_path: Path) -> None:
     """Sets of examples for models look like this."""
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"role": "user", "content": "hi"}) + "\n")
-    assert not Cursor().recognises(source_of(path))
+    assert not Cursor().recognises(as_source(path))
 
 
 def test_places_cover_every_system(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.exchange.corpus import CORPUS, needs_corpus
 from tests.exchange.fixtures.cursor.sessions import read
-from tests.exchange.reading import called, said, source_of
+from tests.exchange.reading import called, said
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.testing import as_source
 from weft.kernel.enums import FileKind
@@ -22,8 +22,8 @@ def files(folder: Path) -> list[Path]:
 def test_every_file_is_read_and_every_record_counted() -> None:
     kinds, turns = Counter[str](), 0
     for path in files(CORPUS / "cursor"):
-        assert Cursor().recognises(source_of(path)), path
-        assert not Cursor().is_part(source_of(path)), path
+        assert Cursor().recognises(as_source(path)), path
+        assert not Cursor().is_part(as_source(path)), path
         found, report = read(path)
         assert not report.problems
         kinds += report.unknown

@@ -33,8 +33,9 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_store,
 )
 from tests.exchange.mutating import changed, mutations
-from tests.exchange.reading import said, source_of
+from tests.exchange.reading import said
 from weft.exchange.importers.cursor import Cursor
+from weft.exchange.testing import as_source
 
 
 def everything() -> dict[str, Any]:
@@ -94,7 +95,7 @@ def test_texts_with_bytes_put_in_are_never_fatal(at: int, junk: bytes, base: str
         path = Path(folder) / "agent-transcripts" / ("t.txt" if base is TEXT else "cursor_t.md")
         path.parent.mkdir()
         path.write_bytes(data[:at] + junk + data[at:])
-        if Cursor().recognises(source_of(path)):
+        if Cursor().recognises(as_source(path)):
             read(path)
 
 
@@ -149,8 +150,8 @@ def test_recognising_never_raises(tmp_path: Path) -> None:
     for number, data in enumerate(odd):
         path = tmp_path / f"{number}.vscdb"
         path.write_bytes(data)
-        Cursor().recognises(source_of(path))
-        Cursor().is_part(source_of(path))
+        Cursor().recognises(as_source(path))
+        Cursor().is_part(as_source(path))
 
 
 def test_a_thousand_turns_are_read_in_order(tmp_path: Path) -> None:

@@ -36,10 +36,11 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_state,
     write_store,
 )
-from tests.exchange.reading import called, said, source_of, words
+from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.port import Report
 from weft.exchange.importing import Importing, ImportSummary
+from weft.exchange.testing import as_source
 from weft.kernel.ambient import SystemClock
 
 LONG_AGO = 1_000_000_000
@@ -137,8 +138,8 @@ def test_values_are_null_blobs_or_encoded_twice(tmp_path: Path) -> None:
     rows[f"bubbleId:{COMPOSER}:b4"] = json.dumps(rows[f"bubbleId:{COMPOSER}:b4"]).encode()
     rows[f"bubbleId:{COMPOSER}:b6"] = None
     (found,), report = read(write_state(tmp_path, rows))
-    assert [words(each) for each in said(found.turns[0])] == [["What is this?"], ["Hm."], ["A test."]]
-    assert [words(each) for each in said(found.turns[1])] == [["Thanks."]]
+    assert [texts(each) for each in said(found.turns[0])] == [["What is this?"], ["Hm."], ["A test."]]
+    assert [texts(each) for each in said(found.turns[1])] == [["Thanks."]]
     assert report.kept["bubble.deleted"] == 1
     assert found.turns[1].metadata == {"missing": ["b6"]}
 
@@ -219,7 +220,7 @@ def test_a_database_in_use_is_copied_with_its_log(tmp_path: Path) -> None:
     connection.execute("BEGIN EXCLUSIVE")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     try:
-        assert Cursor().recognises(source_of(path))
+        assert Cursor().recognises(as_source(path))
         assert len(read_one(path).turns) == 2
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
     finally:
@@ -246,7 +247,7 @@ def test_transcripts_have_no_results_and_a_call_that_was_followed_is_done(tmp_pa
 def test_a_prompt_is_wrapped_in_user_query(tmp_path: Path) -> None:
     found = read_one(write_lines(transcript_path(tmp_path, COMPOSER), transcript_lines()))
     prompt = said(found.turns[0])[0]
-    assert words(prompt) == ["Add tests."]
+    assert texts(prompt) == ["Add tests."]
     assert prompt.context == {"attached_files": ["<file>x.py</file>"]}
     assert [note.path for note in prompt.files] == ["x.py"]
 
@@ -263,13 +264,13 @@ def test_a_transcript_of_a_session_that_a_database_has_is_kept_with_it(tmp_path:
     id = COMPOSER if kind == "state" else AGENT
     transcript = write_lines(transcript_path(home / ".cursor", id), transcript_lines())
     other = write_lines(transcript_path(home / ".cursor", "55555555-eeee-4eee-8eee-000000000005"), transcript_lines())
-    assert not Cursor().is_part(source_of(transcript))
+    assert not Cursor().is_part(as_source(transcript))
     if kind == "state":
         write_state(home / ".config" / "Cursor" / "User" / "globalStorage", session_rows(*dialogue()))
     else:
         write_store(home / ".cursor" / "chats" / "00ff" / AGENT, store_messages())
-    assert Cursor().is_part(source_of(transcript))
-    assert not Cursor().is_part(source_of(other))
+    assert Cursor().is_part(as_source(transcript))
+    assert not Cursor().is_part(as_source(other))
     with weft.open(tmp_path / "ledger.db") as ledger:
         summary = take(ledger, home)
         assert summary.problems == []
@@ -283,7 +284,7 @@ def test_messages_that_no_root_lists_lie_apart(tmp_path: Path) -> None:
     (main, apart), report = read(write_store(tmp_path / AGENT, store_messages(), unlisted=lost))
     assert (main.session.id, main.session.workspace) == (AGENT, FOLDER)
     assert apart.session.id == f"{AGENT}/without-headers"
-    assert [words(each) for each in said(apart.turns[0])] == [["Never mind."]]
+    assert [texts(each) for each in said(apart.turns[0])] == [["Never mind."]]
     assert report.kept["node"] == 1
 
 
@@ -293,7 +294,7 @@ def test_a_cut_root_is_reported_and_its_messages_are_found(tmp_path: Path) -> No
     connection.execute("UPDATE blobs SET data = substr(data, 1, 40) WHERE hex(substr(data, 1, 1)) <> '7B'")
     connection.close()
     report = Report(str(path))
-    found = [(each.session.id, list(each.turns)) for each in Cursor().read(source_of(path), report)]
+    found = [(each.session.id, list(each.turns)) for each in Cursor().read(as_source(path), report)]
     assert [problem.what for problem in report.problems] == [
         "the root of the store is damaged: a field of no known kind or size"
     ]

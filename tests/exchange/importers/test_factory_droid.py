@@ -28,7 +28,7 @@ from tests.exchange.fixtures.factory_droid.sessions import (
     write,
 )
 from tests.exchange.mutating import changed, mutations
-from tests.exchange.reading import called, said, source_of, words
+from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.factory_droid import FactoryDroid
 from weft.exchange.testing import ImporterContract, as_source
 from weft.kernel.enums import AgentRole, FileKind, LinkReason, MessageSource, ToolCallStatus
@@ -46,7 +46,7 @@ class TestFactoryDroid(ImporterContract):
 def test_a_prompt_and_all_up_to_the_next_one_are_a_turn(tmp_path: Path) -> None:
     first, second = read_lines(tmp_path, *dialogue()).turns
     assert (first.key, first.names, second.key, second.parent) == ("m1", ("c1", "m1", "m2", "m3", "m4"), "m5", 0)
-    assert [words(each) for each in said(first)][1:] == [["What is this?"], ["Hm.", "Looking."], ["It sets x."]]
+    assert [texts(each) for each in said(first)][1:] == [["What is this?"], ["Hm.", "Looking."], ["It sets x."]]
     assert (first.workspace, first.closed, first.started is not None) == ("/shop", True, True)
     answer = said(first)[2]
     assert (answer.model, answer.provider, answer.native) == ("large", "acme", "m2")
@@ -183,9 +183,9 @@ def test_settings_beside_a_session_tell_its_model_and_its_cost_as_a_whole(tmp_pa
 def test_settings_are_a_part_of_their_session(tmp_path: Path) -> None:
     path = write(tmp_path, dialogue(), {"model": "m"})
     beside = path.with_name(f"{SESSION}.settings.json")
-    assert FactoryDroid().is_part(source_of(beside))
+    assert FactoryDroid().is_part(as_source(beside))
     path.unlink()
-    assert not FactoryDroid().is_part(source_of(beside))
+    assert not FactoryDroid().is_part(as_source(beside))
 
 
 def test_images_and_documents_are_attached(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_files_with_bytes_put_in_are_never_fatal(at: int, junk: bytes) -> None:
 def test_other_tools_begin_sessions_too(tmp_path: Path, line: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(line + "\n")
-    assert not FactoryDroid().recognises(source_of(path))
+    assert not FactoryDroid().recognises(as_source(path))
 
 
 @needs_corpus

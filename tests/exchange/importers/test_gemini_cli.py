@@ -28,7 +28,7 @@ from tests.exchange.fixtures.gemini_cli.chats import (
     write,
     write_document,
 )
-from tests.exchange.walking import Read, called, read, read_one, said, shape, words
+from tests.exchange.reading import Read, called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.exchange.testing import as_source
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
@@ -44,7 +44,7 @@ def test_a_dialogue_is_a_turn_per_prompt(tmp_path: Path) -> None:
     assert found.session.id == SESSION
     assert found.session.created == AT_MS
     assert shape(found.turns) == [(id_of("u1"), None), (id_of("u2"), 0)]
-    assert words(found.turns[0]) == ["What is this?", "Look\nHm.", "A test."]
+    assert texts_of(found.turns[0]) == ["What is this?", "Look\nHm.", "A test."]
     assert [message.role for message in said(found.turns[0])] == [MessageRole.USER, MessageRole.ASSISTANT]
     assert said(found.turns[0])[0].source is MessageSource.HUMAN
     assert said(found.turns[0])[1].model == "gemini-3-pro"
@@ -66,7 +66,7 @@ def test_a_message_that_comes_again_replaces_itself(tmp_path: Path) -> None:
     )
     (found,), report = read(GEMINI, path)
     (turn,) = found.turns
-    assert words(turn) == ["Read.", "I read."]
+    assert texts_of(turn) == ["Read.", "I read."]
     assert [each.id for each in called(turn)] == ["c1"]
     assert report.kept == {"gemini.earlier": 1}
     assert report.mapped == {"session": 1, "$set": 1, "user": 1, "gemini": 1}
@@ -100,7 +100,7 @@ class TestRewindTo:
             user("u1", "One"), gemini("g1", "1"), gemini("g2", "2"), {"$rewindTo": id_of("g2")}, gemini("g3", "3"),
         )  # fmt: skip
         assert shape(turns) == [(id_of("u1"), None), (f"{id_of('u1')}#{id_of('g3')}", None)]
-        assert words(turns[1]) == ["One", "1", "3"]
+        assert texts_of(turns[1]) == ["One", "1", "3"]
         assert [bool(each.tokens) for each in said(turns[1])] == [False, False, True]
 
     def test_to_a_message_that_is_not_there_takes_back_all_of_them_as_the_tool_does(self, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ class TestAnotherList:
         assert compaction is not None
         assert (compaction.summary, compaction.through, compaction.first_kept) == (SNAPSHOT, 0, 1)
         assert (compaction.tokens_before, compaction.tokens_after) == (9000, 1200)
-        assert words(turns[2]) == [SNAPSHOT, READ_IT]
+        assert texts_of(turns[2]) == [SNAPSHOT, READ_IT]
 
     def test_messages_that_got_other_ids_are_known_by_what_they_say(self, tmp_path: Path) -> None:
         asked = [{"text": "2"}, {"functionCall": {"id": "c1", "name": "read_file", "args": {}}}]
@@ -156,7 +156,7 @@ class TestAnotherList:
             gemini("g2", "2"),
         )  # fmt: skip
         assert shape(turns) == [(id_of("u1"), None), (id_of("s1"), 0), (f"{id_of('u1')}#{id_of('g2')}", 1)]
-        assert words(turns[1]) == [SNAPSHOT, "<session_context>", READ_IT]
+        assert texts_of(turns[1]) == [SNAPSHOT, "<session_context>", READ_IT]
 
     def test_a_prompt_that_was_cancelled_and_taken_back_is_a_branch(self, tmp_path: Path) -> None:
         turns = turns_of(
@@ -184,7 +184,7 @@ class TestAnotherList:
         (turn,) = turns_of(
             tmp_path, {"$set": {"messages": [user("u1", "One"), gemini("g1", asked), user("r1", given)]}}
         )
-        assert words(turn) == ["One", "1"]
+        assert texts_of(turn) == ["One", "1"]
         assert [(each.name, each.result, each.status) for each in called(turn)] == [("glob", "a.py", ToolCallStatus.OK)]
 
 
@@ -200,7 +200,7 @@ class TestPromptsThatNobodyTyped:
     def test_the_context_of_a_session_belongs_to_its_first_turn(self, tmp_path: Path) -> None:
         turns = turns_of(tmp_path, {"$set": {"messages": [user("c0", "<session_context>")]}}, user("u1", "One"))
         assert shape(turns) == [(id_of("u1"), None)]
-        assert words(turns[0]) == ["<session_context>", "One"]
+        assert texts_of(turns[0]) == ["<session_context>", "One"]
 
     def test_what_was_typed_is_the_prompt_and_what_was_sent_is_beside_it(self, tmp_path: Path) -> None:
         sent = [{"text": "Explain @a.py"}, {"text": "\n--- Content from referenced files ---"},
@@ -351,7 +351,7 @@ class TestPromptsAlone:
 
     def test_a_log_without_chats_gives_its_prompts(self, tmp_path: Path) -> None:
         found, report = read(GEMINI, self.log(tmp_path, *self.LOG))
-        assert [(each.session.id, [words(turn) for turn in each.turns]) for each in found] == [
+        assert [(each.session.id, [texts_of(turn) for turn in each.turns]) for each in found] == [
             (SESSION, [["One"], ["/quit"]]),
             ("other", [["Two"]]),
         ]
@@ -386,7 +386,7 @@ class TestSavedChats:
         found = read_one(GEMINI, path)
         assert (found.session.id, found.session.title) == ("shop/checkpoint-my%20idea", "my idea")
         (turn,) = found.turns
-        assert words(turn) == ["Hi", "Hello", "Sorry."]
+        assert texts_of(turn) == ["Hi", "Hello", "Sorry."]
         assert [(each.error, each.status) for each in called(turn)] == [("No.", ToolCallStatus.ERROR)]
 
 

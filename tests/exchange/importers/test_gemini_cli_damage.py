@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.exchange.fixtures.gemini_cli.chats import GEMINI, dialogue, everything, header, id_of, lines, write_document
-from tests.exchange.walking import read, said, spoiled
+from tests.exchange.mutating import spoiled
+from tests.exchange.reading import read, said
 from weft.exchange.testing import as_source
 from weft.ledger.model import TextPart
 

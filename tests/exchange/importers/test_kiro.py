@@ -40,7 +40,7 @@ from tests.exchange.fixtures.kiro.sessions import (
     write_log,
 )
 from tests.exchange.mutating import changed, mutations
-from tests.exchange.reading import called, said, source_of, words
+from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.kiro import Kiro
 from weft.exchange.importers.transcript import Tokens
 from weft.exchange.testing import ImporterContract, as_source
@@ -78,7 +78,7 @@ def test_a_conversation_is_prompts_and_all_up_to_the_next(tmp_path: Path) -> Non
     found = read_one(write_database(tmp_path, conversation(*dialogue())))
     first, second = found.turns
     assert (found.session.id, found.session.workspace, found.session.created) == (SESSION, "/shop", AT)
-    assert [words(each) for each in said(first)] == [["What is this?"], ["Looking."], ["It sets x."]]
+    assert [texts(each) for each in said(first)] == [["What is this?"], ["Looking."], ["It sets x."]]
     assert (said(first)[1].native, said(first)[1].model) == ("m1", "large")
     assert (first.started, first.workspace, second.parent) == (AT, "/shop", 0)
     (call,) = called(first)
@@ -102,7 +102,7 @@ def test_cancelled_tools_may_come_with_the_next_prompt(tmp_path: Path) -> None:
     ]
     first, second = read_one(write_database(tmp_path, conversation(*history))).turns
     assert (called(first)[0].status, called(first)[0].files, first.interrupted) == (ToolCallStatus.CANCELED, (), True)
-    assert [words(each) for each in said(second)] == [["Wait."], ["Ok."]]
+    assert [texts(each) for each in said(second)] == [["Wait."], ["Ok."]]
 
 
 def test_results_are_texts_or_values(tmp_path: Path) -> None:
@@ -202,12 +202,12 @@ def test_a_summary_is_a_compaction_and_a_cleared_context_a_new_root(tmp_path: Pa
 
 def test_what_is_told_beside_a_log_is_a_part_of_it(tmp_path: Path) -> None:
     path = write_log(tmp_path, log(), beside())
-    assert Kiro().is_part(source_of(path.with_suffix(".json")))
+    assert Kiro().is_part(as_source(path.with_suffix(".json")))
     other = write_events(tmp_path, events())
-    assert Kiro().is_part(source_of(other.with_name("session.json")))
+    assert Kiro().is_part(as_source(other.with_name("session.json")))
     listing = write_editor(tmp_path, {"role": "user", "content": "x"}).with_name("sessions.json")
     listing.write_text("[]")
-    assert Kiro().is_part(source_of(listing))
+    assert Kiro().is_part(as_source(listing))
 
 
 # The third engine: events.
@@ -217,7 +217,7 @@ def test_events_are_turns_with_their_ends(tmp_path: Path) -> None:
     found = read_one(write_events(tmp_path, events()))
     assert (found.session.id, found.session.title, found.session.workspace) == (f"sess_{SESSION}", "Listing", "/shop")
     first, _ = found.turns
-    assert [words(each) for each in said(first)] == [["List."], ["Looking."], ["One file."]]
+    assert [texts(each) for each in said(first)] == [["List."], ["Looking."], ["One file."]]
     (call,) = called(first)
     assert (call.name, call.result, call.status, call.detail) == ("execute_bash", "a.py", "ok", {"duration_ms": 5})
     assert first.metadata == {"metering": [{"unit": "credit", "usage": 0.5}], "elapsed_ms": 9}
@@ -275,7 +275,7 @@ def test_an_editors_session_knows_its_folder_by_the_name(tmp_path: Path) -> None
     path = write_editor(tmp_path, {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "On it."})
     found = read_one(path)
     assert (found.session.id, found.session.title, found.session.workspace) == (SESSION, "Old", "/shop")
-    assert [words(each) for each in said(found.turns[0])] == [["Hi."], ["On it."]]
+    assert [texts(each) for each in said(found.turns[0])] == [["Hi."], ["On it."]]
     assert said(found.turns[0])[1].model == "large"
 
 

@@ -30,7 +30,7 @@ from tests.exchange.fixtures.langgraph.agents import (
     write_story,
 )
 from tests.exchange.fuzzing import ODD
-from tests.exchange.looking import Read, called, read, read_one, said, spoken, words
+from tests.exchange.reading import Read, called, read, read_one, said, spoken, words
 from tests.postgres import shared_server
 from weft.exchange.importers.databases import opened
 from weft.exchange.importers.langgraph import LangGraph

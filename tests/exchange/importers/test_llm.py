@@ -24,7 +24,7 @@ from tests.exchange.fixtures.llm.databases import (
     write_classic,
     write_tree,
 )
-from tests.exchange.looking import Read, called, read, read_one, said, spoken, words
+from tests.exchange.reading import Read, called, read, read_one, said, spoken, words
 from weft.exchange.importers.llm import Llm
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.transcript import NativeTurn, Tokens

@@ -27,7 +27,7 @@ from tests.exchange.fixtures.openhands.conversations import (
     write_v1_folder,
 )
 from tests.exchange.fuzzing import as_json, as_lines, either, torn, written
-from tests.exchange.looking import called, read, read_one, said, spoken, words
+from tests.exchange.reading import called, read, read_one, said, spoken, words
 from weft.exchange.importers.openhands import OpenHands
 from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.exchange.testing import ImporterContract, as_source

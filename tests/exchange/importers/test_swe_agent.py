@@ -21,7 +21,7 @@ from tests.exchange.fixtures.swe_agent.runs import (
     write,
 )
 from tests.exchange.fuzzing import as_json, either, torn, written
-from tests.exchange.looking import called, read, read_one, said, spoken, words
+from tests.exchange.reading import called, read, read_one, said, spoken, words
 from weft.exchange.importers.swe_agent import SweAgent
 from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.exchange.testing import ImporterContract, as_source
