@@ -32,6 +32,7 @@ from weft.ledger.permissions import (
 from weft.ledger.rows import TURN, TurnRow, find_session, load_session
 from weft.ledger.sessions import agent_names
 from weft.ledger.values import json_of, list_in, name_of, text_of
+from weft.store.facts import refuse_disorder
 from weft.store.port import ReadTxn, Store
 
 CHUNK = 256
@@ -179,6 +180,7 @@ def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[Finding]:
             groups.clear()
         if len(rows) < CHUNK:
             break
+        refuse_disorder("turn", after, [(row.n,) for row in rows])
         after = rows[-1].n
     yield from _counted(_endings(groups), tally)
 

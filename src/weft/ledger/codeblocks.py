@@ -15,7 +15,7 @@ from weft.kernel.kinds import KINDS
 from weft.ledger.batches import rows_in
 from weft.ledger.forgotten import Forgotten
 from weft.ledger.model import Codeblock
-from weft.ledger.values import shown_text, text_if_there
+from weft.ledger.values import number_in, shown_text, text_if_there
 from weft.ledger.views.runs import ROWS_PER_EVENT
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Sql, Store, WriteTxn
@@ -83,7 +83,7 @@ def _to_block(
     text = _shown(facts, content)
     return Codeblock(
         content=text if start is None or length is None else text[start : start + length],
-        language=_shown(facts, int(language[1:])) if language and language[0] == "#" else language,
+        language=_shown(facts, number_in(language)) if language and language[0] == "#" else language,
         path=None if path is None else _shown(facts, path),
         line_start=line_start,
         line_end=line_end,

@@ -13,6 +13,8 @@ from itertools import accumulate
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.errors import Damaged
+from weft.ledger.values import REBUILD
 from weft.store.port import Sql
 
 Place = tuple[int, int]
@@ -50,6 +52,8 @@ class Tree:
 
     def before(self, segment: int) -> Leaving | None:
         """Its parent; of a root, what it was continued or forked from in another chain."""
+        if segment not in self.grown:
+            raise Damaged(f"segment {segment} is not among the views", REBUILD)
         return self.grown[segment] or self.linked.get(segment)
 
 

@@ -24,6 +24,7 @@ from weft.ledger.search.finding import Finder
 from weft.ledger.search.passages import UNREMARKABLE, VIEW, fits_words, load_turns, passages_of, source_word, touched
 from weft.ledger.search.query import Query
 from weft.ledger.threads import CHUNK, children
+from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn, Sql
 from weft.store.words import Question, Term, WordIndex
 
@@ -87,6 +88,7 @@ def _by_time(sql: Sql, wanted: TurnsWanted) -> Iterator[TurnRow]:
     )
     while rows := [TurnRow(*row) for row in sql.all(query, (at, n, since))]:
         yield from rows
+        refuse_standstill("turn", (at, n), (rows[-1].listed_at, rows[-1].n))
         at, n = rows[-1].listed_at, rows[-1].n
 
 
@@ -101,6 +103,7 @@ def _ends(sql: Sql) -> Iterator[TurnRow]:
     before = MAX_INTEGER
     while rows := sql.all(query, (before,)):
         yield from (TurnRow(*row[1:]) for row in rows)
+        refuse_standstill("segment", before, rows[-1][0])
         before = rows[-1][0]
 
 

@@ -26,7 +26,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
 from weft.ledger.sessions import agent_names
-from weft.ledger.values import json_of, list_in, name_of, shown_text, text_of
+from weft.ledger.values import json_of, list_in, name_of, number_in, shown_text, text_of
 from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.sightings import IN_PIECES
 from weft.store.port import ReadTxn
@@ -222,8 +222,8 @@ def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
 
 def _tools(txn: ReadTxn, column: str) -> Iterator[str]:
     """Names in a list, or '#' and the number of a content that is one."""
-    if column[0] == "#":
-        found = json_of(txn, int(column[1:]))
+    if column.startswith("#"):
+        found = json_of(txn, number_in(column))
         return map(str, found if isinstance(found, list) else [found])
     return (name_of(txn, tool) or "" for tool in list_in(column))
 
@@ -248,7 +248,7 @@ def _contents(row: TurnRow) -> Iterator[int | None]:
     yield from (row.effective_config, row.error, row.native, row.git_branch, row.version, row.metadata)
     for name in (row.model, row.provider, row.toolset, row.error_code):
         if name and name[0] == "#":
-            yield int(name[1:])
+            yield number_in(name)
 
 
 def _to_turn(txn: ReadTxn, row: TurnRow, session: str | None, persona: str) -> Turn:

@@ -105,7 +105,7 @@ class FreshViews:
             store.breathe()
         while True:
             with store.read() as txn:
-                mark, end = self._block_mark(), txn.facts.watermark(codeblocks.VIEW)
+                mark, end = self._block_mark(), _blocks_end(txn)
                 self._fill_blocks(txn.facts, min(mark + BLOCK_EVENTS, end))
             if mark >= end:
                 return
@@ -117,7 +117,7 @@ class FreshViews:
             raise StoreFailed("the log is no longer what the views were computed from", "run it again")
         while self._advance(txn.facts):
             pass
-        self._fill_blocks(txn.facts, txn.facts.watermark(codeblocks.VIEW))
+        self._fill_blocks(txn.facts, _blocks_end(txn))
 
     def is_at(self, txn: WriteTxn) -> bool:
         return txn.facts.tip().n == self.done and txn.facts.chain_at(self.done) in (self._chain, None)
@@ -144,6 +144,11 @@ class FreshViews:
     def _fill_blocks(self, facts: FactReader, until: int) -> None:
         if until > (mark := self._block_mark()):
             codeblocks.fill(self.sql, facts, mark, until)
+
+
+def _blocks_end(txn: ReadTxn | WriteTxn) -> int:
+    """How far the code blocks have come; a mark beyond the log is no place to go to."""
+    return min(txn.facts.watermark(codeblocks.VIEW), txn.facts.tip().n)
 
 
 def _apply_line(projector: Projector, n: int, at: int, line: bytes) -> Event | UnknownEvent:
@@ -253,7 +258,9 @@ def _fold_events(store: Store, mark: int, progress: Progress) -> tuple[int, int]
 def _count_contents(store: Store, table: str, matches: str, which: str) -> tuple[int, int, int]:
     """How many contents the table finds rightly, how many it should, and how many rows it has."""
     right = expected = after = 0
-    mark = _mark(store, "lookup_content")
+    with store.read() as txn:
+        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        mark = min(txn.facts.watermark("lookup_content"), last or 0)
     while after < mark:
         upto = min(after + ROWS, mark)
         with store.read() as txn:

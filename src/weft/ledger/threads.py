@@ -9,11 +9,14 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.dag_events import ModelResponse, RunFinished
+from weft.kernel.errors import Damaged
 from weft.ledger.model import Message, Turn
 from weft.ledger.reading import messages_between, placed_messages, to_turns
-from weft.ledger.rows import TURN, TurnRow
+from weft.ledger.rows import TURN, TurnRow, has_turn_at
 from weft.ledger.runs import event_at, run_events
+from weft.ledger.values import REBUILD
 from weft.ledger.views.runs import usage_total
+from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn, Sql, Store
 
 CHUNK = 512
@@ -33,15 +36,25 @@ def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None, *, 
     found: list[Range] = []
     while True:
         row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
-        assert row is not None, "a turn's segment exists from the append that made it"
+        if row is None:
+            raise Damaged(f"segment {segment} is not among the views", REBUILD)
         base, parent, parent_depth, parent_events = row
+        _ensure_ends(sql, segment, base, depth)
         found.append(Range(segment, base, depth, events))
         if parent is None:
             linked = _linked(sql, segment, base) if across else None
             if linked is None or any(part.segment == linked[0] for part in found):
                 return found[::-1]
             parent, parent_depth = linked
+        elif parent >= segment:
+            raise Damaged(f"segment {segment} leaves segment {parent}, which is younger", REBUILD)
         segment, depth, events = parent, parent_depth, parent_events
+
+
+def _ensure_ends(sql: Sql, segment: int, low: int, high: int) -> None:
+    """A long range is walked through chunk by chunk, so both its ends must be where they are said to be."""
+    if len(range(low, high)) > CHUNK and not (has_turn_at(sql, segment, low) and has_turn_at(sql, segment, high - 1)):
+        raise Damaged(f"segment {segment} does not reach from depth {low} to {high}", REBUILD)
 
 
 def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
@@ -222,6 +235,7 @@ def newest_turns(sql: Sql) -> Iterator[TurnRow]:
     at, n = MAX_INTEGER, MAX_INTEGER
     while rows := [TurnRow(*row) for row in sql.all(query, (at, n))]:
         yield from rows
+        refuse_standstill("turn", (at, n), (rows[-1].listed_at, rows[-1].n))
         at, n = rows[-1].listed_at, rows[-1].n
 
 

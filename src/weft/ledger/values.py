@@ -39,7 +39,14 @@ def text_if_there(facts: FactReader, n: int) -> str | None:
 
 def name_of(txn: ReadTxn, column: str | None) -> str | None:
     """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
-    return text_of(txn, int(column[1:])) if column and column[0] == "#" else column
+    return text_of(txn, number_in(column)) if column and column[0] == "#" else column
+
+
+def number_in(column: str) -> int:
+    """The number of the content that stands in a column of text, after a '#'."""
+    if not column[1:].isdecimal():
+        raise Damaged(f"{column!r:.80} in the views names no content", REBUILD)
+    return int(column[1:])
 
 
 def json_of(txn: ReadTxn, n: int | None) -> Any:

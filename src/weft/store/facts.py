@@ -125,6 +125,12 @@ def refuse_disorder(what: str, after: int, rows: Iterable[Sequence[Any]]) -> Non
         after = row[0]
 
 
+def refuse_standstill(what: str, before: Any, now: Any) -> None:
+    """The same for rows that are asked for from the last to the first."""
+    if not now < before:
+        raise FactDamaged(what, f"row {now}", f"it comes before row {before}")
+
+
 class FactReader:
     """Facts within one transaction."""
 

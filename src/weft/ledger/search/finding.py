@@ -21,6 +21,7 @@ from weft.ledger.search.filters import Filters, Sieve, day_words
 from weft.ledger.search.hits import Found, Match, look_through
 from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of, touched
 from weft.ledger.search.query import Query
+from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn, Row
 from weft.store.words import Question, WordIndex
 
@@ -106,6 +107,7 @@ class Finder:
         step = STEP
         while rows := self._before(before, step):
             yield from self._matching(self.question, rows)
+            refuse_standstill("passage", before, rows[-1][:4])
             before, step = rows[-1][:4], min(2 * step, MOST)
 
     def _before(self, place: Key, limit: int) -> list[Row]:

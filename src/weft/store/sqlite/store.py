@@ -37,6 +37,7 @@ from weft.store.sqlite.connection import (
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, refuse_newer, shipped_schema
+from weft.store.sqlite.misfits import explain, explained
 from weft.store.sqlite.scratch import scratch
 from weft.store.sqlite.words import FtsIndex
 from weft.store.words import WordIndex
@@ -103,6 +104,11 @@ class SqliteBase(SqlStore):
 
     def _store_error(self, error: Exception) -> Exception:
         return store_error(error, self.path) if isinstance(error, apsw.Error) else error
+
+    def _work_error(self, error: Exception) -> Exception:
+        with suppress(apsw.Error):  # what the engine itself says of the damage, it says to whoever asks next
+            return explain(self._writer(), self.path, error) or super()._work_error(error)
+        return error
 
     def _violates(self, error: BaseException | None) -> str | None:
         if not isinstance(error, apsw.ConstraintError):
@@ -280,7 +286,7 @@ class SqliteStore(SqliteBase):
 
     @contextmanager
     def read(self) -> Iterator[ReadTxn]:
-        with self._snapshot() as sql:
+        with self._snapshot() as sql, explained(sql, self.path):
             yield ReadTxn(sql, FactReader(sql))
 
     @contextmanager
@@ -375,7 +381,7 @@ class MemoryStore(SqliteBase):
     @contextmanager
     def read(self) -> Iterator[ReadTxn]:
         self._refuse_closed()
-        with translated(self.path), self._turn:
+        with translated(self.path), self._turn, explained(self._sql, self.path):
             yield ReadTxn(self._sql, FactReader(self._sql))
 
     def _writer(self) -> SqliteSql:
