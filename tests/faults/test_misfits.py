@@ -111,7 +111,7 @@ def test_whoever_meets_a_value_of_the_wrong_type_says_so_in_words(
     assert counted["damaged"] > 0
 
 
-def test_it_says_where(tmp_path: Path, source: Path) -> None:
+def test_a_rebuild_mends_a_value_that_was_named(tmp_path: Path, source: Path) -> None:
     path = copy_ledger(source, tmp_path / "ledger.db")
     with weft.open(path) as ledger:
         turn = ledger.log()[0]
