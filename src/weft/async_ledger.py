@@ -174,9 +174,14 @@ class Ledger(crossing.Mirror[SyncLedger]):
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
         return await self._run(partial(self._sync.export_facts, target=target, progress=crossing.told(progress)))
 
-    async def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
-        """Bring facts in from a file of JSON lines; known ones are passed over."""
-        return await self._run(partial(self._sync.import_facts, source=source, progress=crossing.told(progress)))
+    async def import_facts(
+        self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
+    ) -> facts_file.FactsIn:
+        """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
+        ledger's own stream may come without those before them, as bundles bring them."""
+        return await self._run(
+            partial(self._sync.import_facts, source=source, excerpts=excerpts, progress=crossing.told(progress))
+        )
 
     async def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by

@@ -158,6 +158,8 @@ def readable(data: bytes) -> str | None:
 BINARY = "(binary, or text that a database cannot hold)"
 ERASED = "[erased]"
 """What stands in the place of a content that was erased, wherever one is read."""
+ABSENT = "[not here]"
+"""What stands in the place of a content that did not come with the events that name it, such as one withheld."""
 
 
 def _readable_anyway(data: bytes) -> str:

@@ -69,6 +69,22 @@ class InvalidFact(InvalidInput):
         self.where, self.reason = where, reason
 
 
+class InvalidBundle(InvalidInput):
+    """A file that is no bundle, or one that does not prove what it says. Nothing of it was taken in."""
+
+    hint = "ask for it again; what it says cannot be relied upon"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the bundle is refused: {reason}")
+        self.reason = reason
+
+
+class InvalidKey(InvalidInput):
+    """A key, or the name of one, that cannot be used. Says nothing of what is in it."""
+
+    hint = "`weft key list` shows the keys that there are"
+
+
 class LedgerError(WeftError):
     """The request does not fit the ledger's present state."""
 
@@ -168,6 +184,17 @@ class NotApplicable(LedgerError):
     """The parts exist but do not fit together, such as a compaction of another thread."""
 
     hint = "look at both with `weft show`, and name others"
+
+
+class WithheldShows(NotApplicable):
+    """Words of a text that was to be withheld stand in what would be disclosed."""
+
+    hint = "withhold those places too, or say --force"
+
+    def __init__(self, places: Sequence[str], more: int = 0) -> None:
+        rest = f" and in {more} more places" if more else ""
+        super().__init__(f"withheld words also stand in {'; '.join(places)}{rest}")
+        self.places = tuple(places)
 
 
 class StoreError(WeftError):

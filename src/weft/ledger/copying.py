@@ -27,7 +27,7 @@ from weft.ledger.rows import RowMemory
 from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.store.facts import FORMER, LACKS, FactReader, LogRow, checked_pieces
+from weft.store.facts import EXCERPT, FORMER, LACKS, FactReader, LogRow, checked_pieces
 from weft.store.owners import NOBODY
 from weft.store.port import Progress, ReadTxn, Row, Store, WriteTxn
 
@@ -184,8 +184,9 @@ class Copying:
             rebuild(self._target, silent)
         with self._source.read() as txn:
             kept = txn.sql.all(
-                "SELECT key, value FROM local WHERE key = ? OR key LIKE ? OR key LIKE ? OR key LIKE 'rollback:%'",
-                (IMPORT_SECRET, FORMER + "%", LACKS + "%"),
+                "SELECT key, value FROM local WHERE key = ? OR key LIKE ? OR key LIKE ? OR key LIKE ?"
+                " OR key LIKE 'rollback:%'",
+                (IMPORT_SECRET, FORMER + "%", LACKS + "%", EXCERPT + "%"),
             )
             held = txn.sql.all("SELECT session, epoch, turn FROM lease WHERE turn IS NOT NULL")
         self._target.write(partial(self._settle, kept, held))

@@ -44,7 +44,7 @@ from weft.ledger.runs import stream_of
 from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
-from weft.store.facts import KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
+from weft.store.facts import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
 from weft.store.husks import is_husk
 from weft.store.port import Progress, Store, WriteTxn
 
@@ -153,12 +153,17 @@ class NewEvent(Struct, frozen=True):
 Fact = NewContent | NewEvent
 
 
-def import_lines(store: Store, lines: Iterable[bytes], progress: LinesRead | None = None) -> FactsIn:
-    """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch."""
+def import_lines(
+    store: Store, lines: Iterable[bytes], progress: LinesRead | None = None, *, excerpts: bool = False
+) -> FactsIn:
+    """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch.
+
+    With `excerpts`, events of a ledger's own stream may come without those before them, as bundles bring them.
+    """
     total = FactsIn(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):
         store.catch_up()
-        brought = store.write(partial(take_batch, batch))
+        brought = store.write(partial(take_batch, batch, excerpts=excerpts))
         total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
         if progress is not None:
             progress(last_line)
@@ -172,9 +177,9 @@ def views_are_stale(store: Store) -> bool:
         return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
 
 
-def take_batch(batch: list[tuple[int, Fact]], txn: WriteTxn) -> FactsIn:
+def take_batch(batch: list[tuple[int, Fact]], txn: WriteTxn, *, excerpts: bool = False) -> FactsIn:
     """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place."""
-    return _Batch(txn).take(batch)
+    return _Batch(txn, excerpts).take(batch)
 
 
 def _counts(brought: FactsIn) -> tuple[int, ...]:
@@ -278,8 +283,9 @@ def _check_imported_id(event: RunStarted) -> None:
 class _Batch:
     """Some facts on their way into one transaction."""
 
-    def __init__(self, txn: WriteTxn) -> None:
+    def __init__(self, txn: WriteTxn, excerpts: bool = False) -> None:
         self.txn, self.facts = txn, txn.facts
+        self._excerpts = excerpts
         self._view = Projector(txn.sql, txn.facts, self)
         self._first = self.facts.tip().n + 1
         self._lines: list[bytes] = []
@@ -386,8 +392,17 @@ class _Batch:
         elif kind == "run":
             self._check_run(name, event)
         elif (found := self._stream_with(bytes.fromhex(event.prev))) != event.stream:
+            if found is None and self._excerpts and kind == "ledger":
+                self._note_excerpt(event.stream)
+                return
             where = "which is not here" if found is None else f"an event of {found}"
             raise InvalidFact(event.stream, f"grows from {event.prev}, {where}")
+
+    def _note_excerpt(self, stream: str) -> None:
+        """Of this stream something came without its beginning, which may still come."""
+        self.txn.sql.run(
+            "INSERT INTO local(key, value) VALUES (?, '') ON CONFLICT (key) DO NOTHING", (EXCERPT + stream,)
+        )
 
     def _check_run(self, turn: str, event: Event | UnknownEvent) -> None:
         row = self._view.find_turn(turn)
@@ -414,8 +429,9 @@ class _Batch:
             return self._view.find_turn(name) is None
         if kind == "session":
             return self._view.session_number(name) is None
-        row = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (f"{kind}:{name}",))
-        return row is None
+        stream = f"{kind}:{name}"
+        begun = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (stream,)) is not None
+        return not begun or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (EXCERPT + stream,)) is not None
 
     def _adopt(self, event: Event | UnknownEvent) -> None:
         """Contents of a run belong to its tree, where later equal bytes will find them."""

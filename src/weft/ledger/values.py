@@ -1,6 +1,6 @@
 """From columns to the values that were given: texts, names and JSON behind content numbers.
 
-In the place of a content that was erased stands the word that says so.
+In the place of a content that was erased, or that never came (number 0), stands the word that says so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from weft.kernel.contents import ERASED, bytes_text, json_value
+from weft.kernel.contents import ABSENT, ERASED, bytes_text, json_value
 from weft.kernel.errors import ContentGone, Damaged
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
@@ -23,6 +23,8 @@ def text_of(txn: ReadTxn, n: int | None) -> str | None:
 
 def shown_text(facts: FactReader, n: int) -> str:
     """A content's text as readers show it."""
+    if n == 0:
+        return ABSENT
     try:
         return bytes_text(facts.content(n))
     except ContentGone:
@@ -51,8 +53,8 @@ def number_in(column: str) -> int:
 
 def json_of(txn: ReadTxn, n: int | None) -> Any:
     """A JSON value as it was given; a content that was streamed in and is no JSON is its text."""
-    if n is None:
-        return None
+    if not n:
+        return None if n is None else ABSENT
     try:
         data = txn.facts.content(n)
     except ContentGone:

@@ -48,6 +48,8 @@ UNDIGESTED = 256
 """An imported content up to this size is found by its reference alone, which its bytes determine."""
 LACKS = "lacks:"
 """Local state: a row per content that came events name and that did not come with them."""
+EXCERPT = "excerpt:"
+"""Local state: a row per stream of another ledger of which events came without its beginning."""
 FORMER = "former:"
 """Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
 LOG = Insert("log", ("n", "count", "at", "chain", "contents", "events"))

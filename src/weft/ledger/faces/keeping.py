@@ -9,7 +9,7 @@ from typing import Any
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
-from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.arguments import checked_flag, checked_path, path_error
 from weft.ledger.copies import BACKUP, FACTS, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
@@ -58,8 +58,11 @@ class Keeping(Face):
         except OSError as error:
             raise path_error(path, error) from error
 
-    def import_facts(self, source: str | Path | Any, *, progress: Any = None) -> facts_file.FactsIn:
-        """Bring facts in from a file of JSON lines; known ones are passed over."""
+    def import_facts(
+        self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
+    ) -> facts_file.FactsIn:
+        """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
+        ledger's own stream may come without those before them, as bundles bring them."""
         if not hasattr(source, "readline"):
             path = checked_path(source, "source")
             try:
@@ -67,8 +70,9 @@ class Keeping(Face):
             except OSError as error:
                 raise path_error(path, error) from error
             with file:
-                return self.import_facts(file, progress=progress)
-        brought = facts_file.import_lines(self._store, facts_file.limited_lines(source), progress)
+                return self.import_facts(file, excerpts=excerpts, progress=progress)
+        lines = facts_file.limited_lines(source)
+        brought = facts_file.import_lines(self._store, lines, progress, excerpts=checked_flag(excerpts, "excerpts"))
         if facts_file.views_are_stale(self._store):
             self.rebuild()
         return brought

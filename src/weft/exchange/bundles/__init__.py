@@ -1,0 +1,17 @@
+"""Bundles: threads in one file that a stranger can verify."""
+
+from weft.exchange.bundles.creating import CreatedBundle, create_bundle
+from weft.exchange.bundles.keys import KeyRing, PublicKey, Signer
+from weft.exchange.bundles.opening import import_bundle, verify_bundle
+from weft.exchange.bundles.report import BundleReport
+
+__all__ = [
+    "BundleReport",
+    "CreatedBundle",
+    "KeyRing",
+    "PublicKey",
+    "Signer",
+    "create_bundle",
+    "import_bundle",
+    "verify_bundle",
+]

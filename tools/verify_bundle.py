@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Verifies a Weft bundle after docs/bundles.md with the standard library alone: FILE [TRUSTED_PUBLIC_KEY_IN_HEX ...]"""
+
+import base64
+import hashlib
+import json
+import re
+import sqlite3
+import sys
+import zlib
+
+NOT_CONTENTS = """prev event event_id request_id base at bound policy_ref resource_ref snapshot_ref new_resource_ref
+    materialization node to resource""".split()
+WHYS = ("withheld", "erased", "missing", "outside")
+HEX = {n: re.compile(f"[0-9a-f]{{{n}}}").fullmatch for n in (32, 64, 128)}
+ULID = "[0-7][0-9A-HJKMNP-TV-Z]{25}"
+
+
+def canonical(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def need(holds, why):
+    if not holds:
+        raise SystemExit(f"refused: {why}")
+
+
+def lines(file):
+    whole, unpacker, packed, held, size = hashlib.sha256(b"weft bundle 1\n"), zlib.decompressobj(), b"", b"", 0
+    need(file.read(14) == b"weft bundle 1\n", "not a bundle of this form")
+    while data := file.read(1 << 18):
+        packed, seal = (packed + data)[:-32], (packed + data)[-32:]
+        whole.update(packed)
+        need(not (unpacker.eof and packed), "something follows the last line")
+        while packed and not unpacker.eof:
+            piece = unpacker.decompress(packed, 1 << 18)
+            packed, size = unpacker.unconsumed_tail, size + len(piece)
+            *complete, held = (held + piece).split(b"\n")
+            need(size <= 64 << 30 and max(map(len, (*complete, held))) <= 16 << 20, "too large")
+            yield from complete
+        packed = seal
+    need(packed == whole.digest(), "the digest at the end is not that of the file")
+    need(unpacker.eof and not unpacker.unused_data and not held, "cut short, or something follows the last line")
+
+
+def references(value, digests, depth=1):
+    need(depth <= 32 and not isinstance(value, float), "nested too deep, or a number that is no whole one")
+    need(not isinstance(value, int) or abs(value) < 2**53, "a number that is too large")
+    if isinstance(value, str) and HEX[64](value):
+        yield value
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if not (isinstance(each, str) and name in digests):
+            yield from references(each, digests, depth + 1)
+
+
+class Bundle:
+    def __init__(self, first):
+        self.database = sqlite3.connect("")  # a temporary file, so that memory stays the same
+        self.database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
+        self.given, self.piece, self.ended, self.keys, self.absent = set(), None, False, [], dict.fromkeys(WHYS, 0)
+        self.events = self.contents = self.turns = 0
+        self.heads = [(head["turn"], head["event"]) for head in json.loads(first)["heads"]]
+        plain = {"bundle": 1, "heads": [{"event": event, "turn": turn} for turn, event in self.heads]}
+        need(canonical(plain) == first and 0 < len(self.heads) <= 1024, "its first line")
+        need(all(re.fullmatch(ULID, turn) and HEX[64](event) for turn, event in self.heads), "its threads")
+        need(sorted(set(self.heads)) == self.heads, "the order of its threads")
+        self.hash = hashlib.sha256(first + b"\n")
+
+    def known(self, name):
+        row = self.database.execute("SELECT told FROM known WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else ""
+
+    def learn(self, name, told):
+        self.database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", (name, told))
+
+    def give(self, ref, told):
+        need(HEX[64](ref) and not self.known(ref), f"{ref} is no reference, or comes twice")
+        self.learn(ref, told)
+        self.given.add(ref)
+
+    def take(self, line):
+        if self.ended:
+            return self.take_signature(line)
+        if line.startswith(b'{"event_id":"'):
+            self.take_event(line[13:77].decode(), line[77:79], b"{" + line[79:])
+        elif line.startswith(b'{"absent":"'):
+            value = json.loads(line)
+            need(value.keys() == {"absent", "why"} and value["why"] in WHYS and self.piece is None, "an absence")
+            self.give(value["absent"], value["why"])
+            self.absent[value["why"]] += 1
+        elif line.startswith((b'{"base64":', b'{"ref":')):
+            self.take_content(json.loads(line))
+        else:
+            counts = {"absent": sum(self.absent.values()), "contents": self.contents, "events": self.events}
+            need(line == canonical({**counts, "sha256": self.hash.hexdigest()}), "its last line")
+            need(self.piece is None and not self.given, "a content that no event names")
+            need(all(self.known(event) == f"run:{turn}" for turn, event in self.heads), "a head is not in it")
+            self.ended = True
+        self.hash.update(line + b"\n")
+
+    def take_content(self, value):
+        fields = {"ref", "salt", "text"} if "text" in value else {"ref", "salt", "base64"}
+        fields |= {"piece", "pieces"} if "base64" in value and "pieces" in value else set()
+        ref, salt, number, of = value["ref"], value["salt"], value.get("piece", 0), value.get("pieces", 1)
+        need(value.keys() == fields and HEX[32](salt) and type(number) is type(of) is int and of > 0, "a content")
+        held = self.piece or [ref, salt, of, 0, 0, hashlib.sha256(b"weft.content.1\n" + bytes.fromhex(salt))]
+        need(held[:4] == [ref, salt, of, number], "pieces that do not follow each other")
+        data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"], validate=True)
+        held[5].update(data)
+        held[3:5] = held[3] + 1, held[4] + len(data)
+        need(held[4] <= 256 << 20, "a content that is too large")
+        self.piece = held if held[3] < of else None
+        if self.piece is None:
+            need(held[5].hexdigest() == ref, f"a content does not hash to {ref}")
+            self.give(ref, "content")
+            self.contents += 1
+
+    def take_event(self, name, between, stored):
+        need(between == b'",' and hashlib.sha256(stored).hexdigest() == name, f"event {name} does not hash to its id")
+        event = json.loads(stored)
+        kind, stream, prev = event["kind"], event["stream"], event["prev"]
+        refs = list(references(event, [*NOT_CONTENTS, "source"] if kind == "run_started" else NOT_CONTENTS))
+        need(canonical(event) == stored, f"event {name} is not in canonical form")
+        need(isinstance(kind, str) and (prev is None or HEX[64](prev)) and repr(event["v"]) == "1", f"event {name}")
+        owner = re.fullmatch(f"(run|session|program|import|ledger):{ULID}", stream)
+        need(owner and not self.known(name) and self.piece is None, f"event {name} has no place, or comes twice")
+        if owner[1] == "import":
+            need(prev is None, f"{stream} is a set")
+        elif owner[1] == "ledger":
+            late = kind == "tool_result" and self.known(event["call"]["event_id"]).startswith("run:")
+            need(late or (kind == "content_erased" and HEX[64](event["content"])), f"event {name} stands alone")
+        else:
+            tip, depth = (self.known(stream) or " 0").split(" ")
+            need(tip == (prev or ""), f"event {name} does not follow the last one of {stream}")
+            if owner[1] == "run" and prev is None:
+                parent = f"run:{event['fork']['turn']}" if "fork" in event else ""
+                grows = not parent or self.known(event["fork"]["event"]) == parent
+                need(kind == "run_started" and grows, f"event {name} begins no turn, or grows from nothing here")
+                depth, self.turns = int((self.known(parent) or " 0").split(" ")[1]) + 1, self.turns + 1
+            self.learn(stream, f"{name} {depth}")
+        self.learn(name, stream)
+        self.events += 1
+        need(all(self.known(ref) in ("content", *WHYS) for ref in refs), f"event {name} names what is not told of")
+        need(self.given <= set(refs), "a content that no event names")
+        self.given.clear()
+
+    def take_signature(self, line):
+        key, signature = json.loads(line)["key"], json.loads(line)["signature"]
+        need(HEX[64](key) and HEX[128](signature) and len(self.keys) < 64, "a signature's form")
+        need(canonical({"key": key, "signature": signature}) == line and max(["", *self.keys]) < key, "signatures")
+        signed = "\n".join(["weft.bundle.1", self.hash.hexdigest(), *(event for _, event in self.heads), ""]).encode()
+        need(ed25519(bytes.fromhex(key), bytes.fromhex(signature), signed), "a signature does not hold")
+        self.keys.append(key)
+
+
+def ed25519(key, signature, message):
+    p, order = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+    d, root = -121665 * pow(121666, -1, p) % p, pow(2, (p - 1) // 4, p)
+
+    def added(a, b):
+        (x, y), (u, v), e = a, b, d * a[0] * a[1] * b[0] * b[1]
+        return (x * v + u * y) * pow(1 + e, -1, p) % p, (y * v + x * u) * pow(1 - e, -1, p) % p
+
+    def times(n, point):
+        half = times(n // 2, added(point, point)) if n else (0, 1)
+        return added(half, point) if n & 1 else half
+
+    def decoded(data):
+        y, sign = int.from_bytes(data, "little") & (2**255 - 1), data[31] >> 7
+        square = (y * y - 1) * pow(d * y * y + 1, -1, p) % p
+        x = pow(square, (p + 3) // 8, p)
+        x = x if x * x % p == square else x * root % p
+        need(y < p and x * x % p == square and (x or not sign), "a key that is no point")
+        return (x if x & 1 == sign else p - x), y
+
+    base, point, s = decoded(b"\x58" + b"\x66" * 31), decoded(key), int.from_bytes(signature[32:], "little")
+    h = int.from_bytes(hashlib.sha512(signature[:32] + key + message).digest(), "little") % order
+    x, y = added(times(s, base), times(h, (-point[0], point[1])))
+    return s < order and (y | (x & 1) << 255).to_bytes(32, "little") == signature[:32]
+
+
+def verify(path, trusted=()):
+    try:
+        with open(path, "rb") as file:
+            found = lines(file)
+            bundle = Bundle(next(found, b""))
+            for line in found:
+                bundle.take(line)
+        need(bundle.ended, "it has no end")
+    except Exception as error:  # whatever became of a stranger's bytes
+        raise SystemExit(f"refused: not in its form: {error!r:.200}") from error
+    threads = [{"turn": t, "digest": e, "turns": int(bundle.known(f"run:{t}").split(" ")[1])} for t, e in bundle.heads]
+    counts = {"turns": bundle.turns, "events": bundle.events, "contents": bundle.contents, "absent": bundle.absent}
+    signed = [{"key": key, "trusted": key in trusted} for key in bundle.keys]
+    return {"digest": bundle.hash.hexdigest(), "threads": threads, **counts, "signatures": signed}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(verify(sys.argv[1], sys.argv[2:]), indent=2) + "\n")
