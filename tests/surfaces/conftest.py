@@ -18,7 +18,17 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.mkdir()
     folder.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    for name in ("WEFT_LEDGER", "XDG_DATA_HOME", "NO_COLOR", "COLUMNS", "LINES", "LESS", "PAGER"):
+    for name in (
+        "WEFT_LEDGER",
+        "WEFT_KEY_PASSPHRASE",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "NO_COLOR",
+        "COLUMNS",
+        "LINES",
+        "LESS",
+        "PAGER",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(folder)
 

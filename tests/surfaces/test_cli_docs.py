@@ -62,6 +62,29 @@ def test_a_command_has_help_that_begins_with_its_summary(name: str) -> None:
     assert said.replace("`", "").startswith(SUMMARIES[name].rstrip("."))
 
 
+PARTS = dict(re.findall(r"^#### weft (\S+ \S+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+GROUPS = {name: found for name in SUMMARIES if isinstance(found := command(name), click.Group)}
+
+
+def test_every_command_of_a_group_is_documented_and_every_documented_one_exists() -> None:
+    assert set(PARTS) == {f"{name} {part}" for name, group in GROUPS.items() for part in group.commands}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_command_of_a_group_is_documented_as_it_is(name: str) -> None:
+    group, part = name.split()
+    found = GROUPS[group].commands[part]
+    above = click.Context(GROUPS[group], parent=ROOT, info_name=group)
+    usage = found.get_usage(click.Context(found, parent=above, info_name=part)).removeprefix("Usage: ")
+    assert f"`{usage}`" in PARTS[name]
+    own = [param for param in found.params if param.name not in SHARED]
+    assert documented_options(PARTS[name]) == real_options(own)
+    assert {param.name for param in found.params} >= set(SHARED)
+    assert f"$ weft {name}" in PARTS[name]
+    assert found.help is not None
+    assert all(param.help for param in found.params if isinstance(param, click.Option))
+
+
 def test_the_shared_options_are_documented_once() -> None:
     text = PAGE.split("## Options of every command")[1].split("\n## ")[0]
     assert documented_options(text) == real_options(shared_options())

@@ -19,12 +19,12 @@ from weft.surfaces.cli.main import SUMMARIES, run
 
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
-    for name in SUMMARIES.keys() - {"init", "import", "completion", "help", "doctor", "copy"}:
+    for name in SUMMARIES.keys() - {"init", "import", "completion", "help", "doctor", "copy", "key"}:
         needs = {"show": ["x"], "tree": ["x"], "diff": ["a", "b"], "reflog": ["x"], "fork": ["a", "b"], "delete": ["x"]}
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
         needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"]}
-        needs |= {"erase": ["x", "--dry-run"]}
+        needs |= {"erase": ["x", "--dry-run"], "bundle": ["create", "x", "-o", "f"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name
@@ -62,6 +62,9 @@ def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
         (errors.NoCanonicalForm("$", "x"), 5),
         (errors.ContentTooLarge(1), 5),
         (errors.InvalidFact("line 1", "x"), 5),
+        (errors.InvalidBundle("x"), 5),
+        (errors.InvalidKey("x"), 5),
+        (errors.WithheldShows(["x"]), 4),
         (errors.FactDamaged("event", "x", "y"), 6),
         (errors.ContentMissing("x"), 6),
         (errors.LogCut(2, 1, "is shorter"), 6),

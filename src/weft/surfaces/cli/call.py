@@ -62,6 +62,10 @@ class Call:
     def making(self, path: str) -> Ledger:
         return self._open(path, create=True)
 
+    def bringing(self, name: str) -> Ledger:
+        """A ledger that is there already, as `--ledger` would name it, to bring something in."""
+        return self._open(find_ledger(name), create=False)
+
     def recovering(self, path: str) -> Ledger:
         return self._open(path, create=False, accept=True)
 

@@ -49,11 +49,28 @@ class SharedCommand(click.Command):
         return super().invoke(ctx)
 
 
+class SharedGroup(click.Group):
+    """A command that has commands of its own; all of them take the shared options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += shared_options()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        take_shared(ctx)
+        return super().invoke(ctx)
+
+
 def refuse_broken_text(params: dict[str, Any]) -> None:
     """What is not text in the shell's encoding would be recorded as something else; paths may be any bytes."""
     for name, value in params.items():
         if name not in PATHS and isinstance(value, str) and any("\udc80" <= c <= "\udcff" for c in value):
             raise InvalidInput(f"{name} is not valid text in this locale", "use UTF-8, or pipe the turn as JSON")
+
+
+def group(name: str, help: str, *commands: click.Command) -> SharedGroup:
+    """Commands under one name."""
+    return SharedGroup(name, {str(each.name): each for each in commands}, help=help)
 
 
 def command(name: str) -> Callable[[Callable[..., int | None]], SharedCommand]:

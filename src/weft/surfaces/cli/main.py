@@ -58,6 +58,10 @@ COMMANDS = {
         "copy": "Copy a ledger to a new address, on any backend.",
         "recover": "Bring back what was lost: a backup, or what still verifies.",
     },
+    "share": {
+        "bundle": "Put threads into a file that others can verify.",
+        "key": "Make the keys that bundles are signed with, and trust others'.",
+    },
     "forget": {
         "erase": "Erase contents for good; the record still verifies.",
         "pack": "Compress what is cold, or unpack it again.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from weft.surfaces.cli.history import Reader, chosen_turns
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
 
 
 @weft_command("log")
@@ -30,19 +34,33 @@ def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int 
     Without REV all turns are shown; with REV that turn and its ancestors.
     """
     with call.reading() as ledger:
-        reader = Reader(ledger)
-        turns = reader.ahead(chosen_turns(ledger, rev, session, limit))
-        if call.json:
-            call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
-            return
-        first = next(turns, None)
-        if first is None:
-            call.note(_nothing(rev, session, limit))
-            return
-        drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
-        every = chain([first], turns)
-        glyphs = UNICODE if call.screen.unicode else ASCII
-        call.screen.page(drawing.graph(list(every), glyphs) if graph else drawing.plain(every))
+        show_log(call, ledger, rev, graph=graph, oneline=oneline, limit=limit, session=session)
+
+
+def show_log(
+    call: Call,
+    ledger: Ledger,
+    rev: str | None,
+    *,
+    graph: bool = False,
+    oneline: bool = False,
+    limit: int | None = None,
+    session: str | None = None,
+) -> None:
+    """The turns of a ledger, or of one of its threads."""
+    reader = Reader(ledger)
+    turns = reader.ahead(chosen_turns(ledger, rev, session, limit))
+    if call.json:
+        call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
+        return
+    first = next(turns, None)
+    if first is None:
+        call.note(_nothing(rev, session, limit))
+        return
+    drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
+    every = chain([first], turns)
+    glyphs = UNICODE if call.screen.unicode else ASCII
+    call.screen.page(drawing.graph(list(every), glyphs) if graph else drawing.plain(every))
 
 
 def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:

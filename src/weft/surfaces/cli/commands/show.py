@@ -41,27 +41,32 @@ def command(call: Call, rev: str, full: bool) -> None:
     it.
     """
     with call.reading() as ledger:
-        point = ledger.point(rev)
-        turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
-        at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
-        recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
-        compaction = ledger.compaction(turn.id) if recorded else None
-        items = in_order(ledger, point.event_id or turn.id)
-        if call.json:
-            call.document(_shape(turn, at, items, compaction))
-            return
-        messages = [item for item in items if isinstance(item, Message)]
-        reader = Reader(ledger)
-        header = _Header(turn, at, reader, sorted({message.model for message in messages if message.model}))
-        transcript = Transcript(
-            full=full,
-            columns=call.screen.columns,
-            unicode=call.screen.unicode,
-            workspace=turn.workspace_path,
-            labels=reader.short_labels,
-        )
-        files = noted_files(ledger, items)
-        call.screen.page([*header.lines(compaction), *transcript.lines(items, files)])
+        show_turn(call, ledger, rev, full)
+
+
+def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
+    """One turn of a ledger."""
+    point = ledger.point(rev)
+    turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
+    at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
+    recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
+    compaction = ledger.compaction(turn.id) if recorded else None
+    items = in_order(ledger, point.event_id or turn.id)
+    if call.json:
+        call.document(_shape(turn, at, items, compaction))
+        return
+    messages = [item for item in items if isinstance(item, Message)]
+    reader = Reader(ledger)
+    header = _Header(turn, at, reader, sorted({message.model for message in messages if message.model}))
+    transcript = Transcript(
+        full=full,
+        columns=call.screen.columns,
+        unicode=call.screen.unicode,
+        workspace=turn.workspace_path,
+        labels=reader.short_labels,
+    )
+    files = noted_files(ledger, items)
+    call.screen.page([*header.lines(compaction), *transcript.lines(items, files)])
 
 
 class _At(NamedTuple):

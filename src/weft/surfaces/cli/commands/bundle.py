@@ -1,0 +1,145 @@
+"""`weft bundle`: threads in one file that a stranger can verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.bundle_lines import created_lines, report_lines, report_shape
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.exits import DIFFERENT
+from weft.surfaces.cli.key_ring import complete_keys, key_ring, open_signer
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.exchange.bundles.report import BundleReport
+
+
+@weft_command("create")
+@click.argument("threads", metavar="THREAD...", nargs=-1, required=True, shell_complete=arguments.complete_labels)
+@click.option("-o", "--output", "file", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+@click.option("--withhold", multiple=True, metavar="WHAT", help="Leave out a message, a call, a turn or a content.")
+@click.option("--withhold-matching", metavar="PATTERN", help="Leave out every content that PATTERN is found in.")
+@click.option("--sign", multiple=True, metavar="KEY", shell_complete=complete_keys, help="Sign it with this key.")
+@click.option("--force", is_flag=True, help="Write it even if withheld words stand elsewhere in it.")
+def create(
+    call: Call,
+    threads: tuple[str, ...],
+    file: str,
+    withhold: tuple[str, ...],
+    withhold_matching: str | None,
+    sign: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Write threads to a file that anybody can verify.
+
+    THREAD is a session or a turn; its whole ancestry goes along. WHAT is a message's id, a call as TURN:CALL, a turn,
+    or a content's reference; texts that are left out are listed, and cannot be guessed from what is in the file.
+    """
+    from weft.exchange.bundles import create_bundle
+
+    with call.copying() as ledger:
+        signers = [open_signer(name) for name in sign]
+        with progress(call, "bundle") as bar:
+            made = create_bundle(
+                ledger,
+                threads,
+                file,
+                withhold=withhold,
+                matching=withhold_matching,
+                signers=signers,
+                force=force,
+                progress=bar.counted,
+            )
+    shape = {"file": file, "bytes": made.bytes, "shows": list(made.shows), **report_shape(made.report)}
+    call.answer(shape, *created_lines(made))
+
+
+@weft_command("verify")
+@click.argument("file", type=click.Path())
+@click.option("--signed", is_flag=True, help="Fail unless a key that you trust signed it.")
+def verify(call: Call, file: str, signed: bool) -> int | None:
+    """Check every hash, link and signature of a bundle, and say what it proves.
+
+    Nothing but the file is needed. What is not exactly what it says is refused.
+    """
+    from weft.exchange.bundles import verify_bundle
+
+    report = verify_bundle(file, key_ring().believed())
+    call.answer(report_shape(report), *report_lines(report))
+    if signed and not any(each.trusted for each in report.signatures):
+        call.note("no key that you trust signed it")
+        return DIFFERENT
+    return None
+
+
+@weft_command("open")
+@click.argument("file", type=click.Path())
+@click.argument("rev", required=False)
+@click.option("--into", metavar="LEDGER", type=click.Path(), help="Bring its facts into this ledger.")
+@click.option("--full", is_flag=True, help="Fold nothing where a turn is shown.")
+@click.option("--oneline", is_flag=True, help="One line for each turn.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N turns.")
+def open_(
+    call: Call, file: str, rev: str | None, into: str | None, full: bool, oneline: bool, limit: int | None
+) -> None:
+    """Verify a bundle and read it.
+
+    Without REV its turns are shown as `weft log` shows them, with REV one turn as `weft show` does. No ledger of yours
+    is touched, unless --into names one.
+    """
+    from weft.exchange.bundles import import_bundle
+    from weft.surfaces.cli.commands.log import show_log
+    from weft.surfaces.cli.commands.show import show_turn
+
+    keys = key_ring().believed()
+    if into is not None:
+        if rev is not None:
+            raise click.UsageError("give REV or --into, not both")
+        _bring(call, file, into, keys)
+        return
+    with TemporaryDirectory(prefix="weft-bundle-") as folder, call.making(str(Path(folder) / "ledger.db")) as ledger:
+        with progress(call, "open") as bar:
+            report, _ = import_bundle(ledger, file, keys, progress=bar.counted)
+        call.note(_whose(report))
+        if rev is not None:
+            show_turn(call, ledger, rev, full)
+        else:
+            one = report.heads[0].event if len(report.heads) == 1 else None
+            show_log(call, ledger, one, oneline=oneline, limit=limit)
+
+
+def _bring(call: Call, file: str, into: str, keys: Any) -> None:
+    from weft.exchange.bundles import import_bundle
+
+    with call.bringing(into) as ledger, progress(call, "import") as bar:
+        report, brought = import_bundle(ledger, file, keys, progress=bar.counted)
+    new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
+    shape = {"events": brought.events, "contents": brought.contents, "known": brought.known, "erased": brought.erased}
+    call.answer({**shape, **report_shape(report)}, [f"{new}, {brought.known:,} known already"])
+    call.note(_whose(report))
+    for thread in report.threads:
+        call.note(f"go on from it: `weft fork LABEL {thread.digest[:12]}`")
+
+
+def _whose(report: BundleReport) -> str:
+    """Who vouches for it, in a few words."""
+    trusted = [each.name for each in report.signatures if each.trusted and each.name]
+    if trusted:
+        return f"signed by {', '.join(trusted)}"
+    return "signed by nobody that you trust" if report.signatures else "unsigned: nobody vouches for it"
+
+
+HELP = """Put threads into a file that others can verify.
+
+The file holds a thread from its root on, each event hashed over the one before it. Texts can be withheld: what is
+left still verifies.
+"""
+command = group("bundle", HELP, create, verify, open_)
