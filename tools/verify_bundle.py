@@ -36,11 +36,12 @@ def lines(file):
             piece = unpacker.decompress(packed, 1 << 18)
             packed, size = unpacker.unconsumed_tail, size + len(piece)
             *complete, held = (held + piece).split(b"\n")
-            need(size <= 64 << 30 and max(map(len, (*complete, held))) <= 16 << 20, "too large")
+            need(size <= min(16 << 30, (1 << 28) + 200 * file.tell()), "it unpacks to too much")
+            need(max(map(len, (*complete, held))) <= 16 << 20, "a line that is too long")
             yield from complete
         packed = seal
-    need(packed == whole.digest(), "the digest at the end is not that of the file")
-    need(unpacker.eof and not unpacker.unused_data and not held, "cut short, or something follows the last line")
+    complete = unpacker.eof and not unpacker.unused_data and not held
+    need(complete and packed == whole.digest(), "changed or cut short, or something follows the last line")
 
 
 def references(value, digests, depth=1):
@@ -58,23 +59,22 @@ class Bundle:
         self.database = sqlite3.connect("")  # a temporary file, so that memory stays the same
         self.database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
         self.given, self.piece, self.ended, self.keys, self.absent = set(), None, False, [], dict.fromkeys(WHYS, 0)
-        self.events = self.contents = self.turns = 0
+        self.events, self.contents, self.turns, self.hash = 0, 0, 0, hashlib.sha256(first + b"\n")
         self.heads = [(head["turn"], head["event"]) for head in json.loads(first)["heads"]]
         plain = {"bundle": 1, "heads": [{"event": event, "turn": turn} for turn, event in self.heads]}
-        need(canonical(plain) == first and 0 < len(self.heads) <= 1024, "its first line")
-        need(all(re.fullmatch(ULID, turn) and HEX[64](event) for turn, event in self.heads), "its threads")
-        need(sorted(set(self.heads)) == self.heads, "the order of its threads")
-        self.hash = hashlib.sha256(first + b"\n")
+        need(canonical(plain) == first and self.heads == sorted(set(self.heads)), "its first line")
+        named = [turn for turn, event in self.heads if re.fullmatch(ULID, turn) and HEX[64](event)]
+        need(0 < len(named) == len(self.heads) <= 1024, "its threads")
 
     def known(self, name):
         row = self.database.execute("SELECT told FROM known WHERE name = ?", (name,)).fetchone()
         return row[0] if row else ""
 
-    def learn(self, name, told):
-        self.database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", (name, told))
+    def learn(self, *row):
+        self.database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", row)
 
     def give(self, ref, told):
-        need(HEX[64](ref) and not self.known(ref), f"{ref} is no reference, or comes twice")
+        need(HEX[64](ref) and not self.known(ref) and len(self.given) < 1 << 18, f"reference {ref} has no place")
         self.learn(ref, told)
         self.given.add(ref)
 
@@ -84,10 +84,10 @@ class Bundle:
         if line.startswith(b'{"event_id":"'):
             self.take_event(line[13:77].decode(), line[77:79], b"{" + line[79:])
         elif line.startswith(b'{"absent":"'):
-            value = json.loads(line)
-            need(value.keys() == {"absent", "why"} and value["why"] in WHYS and self.piece is None, "an absence")
-            self.give(value["absent"], value["why"])
-            self.absent[value["why"]] += 1
+            ref, why = json.loads(line)["absent"], json.loads(line)["why"]
+            need(json.loads(line).keys() == {"absent", "why"} and why in WHYS and self.piece is None, "an absence")
+            self.give(ref, why)
+            self.absent[why] += 1
         elif line.startswith((b'{"base64":', b'{"ref":')):
             self.take_content(json.loads(line))
         else:
@@ -141,13 +141,13 @@ class Bundle:
         self.learn(name, stream)
         self.events += 1
         need(all(self.known(ref) in ("content", *WHYS) for ref in refs), f"event {name} names what is not told of")
-        need(self.given <= set(refs), "a content that no event names")
-        self.given.clear()
+        need(not self.given.difference(refs), "a content that no event names")
+        self.given = set()
 
     def take_signature(self, line):
         key, signature = json.loads(line)["key"], json.loads(line)["signature"]
-        need(HEX[64](key) and HEX[128](signature) and len(self.keys) < 64, "a signature's form")
-        need(canonical({"key": key, "signature": signature}) == line and max(["", *self.keys]) < key, "signatures")
+        need(HEX[64](key) and HEX[128](signature) and max(["", *self.keys]) < key, "a signature's form or order")
+        need(canonical({"key": key, "signature": signature}) == line and len(self.keys) < 64, "a signature's form")
         signed = "\n".join(["weft.bundle.1", self.hash.hexdigest(), *(event for _, event in self.heads), ""]).encode()
         need(ed25519(bytes.fromhex(key), bytes.fromhex(signature), signed), "a signature does not hold")
         self.keys.append(key)
@@ -191,8 +191,8 @@ def verify(path, trusted=()):
         raise SystemExit(f"refused: not in its form: {error!r:.200}") from error
     threads = [{"turn": t, "digest": e, "turns": int(bundle.known(f"run:{t}").split(" ")[1])} for t, e in bundle.heads]
     counts = {"turns": bundle.turns, "events": bundle.events, "contents": bundle.contents, "absent": bundle.absent}
-    signed = [{"key": key, "trusted": key in trusted} for key in bundle.keys]
-    return {"digest": bundle.hash.hexdigest(), "threads": threads, **counts, "signatures": signed}
+    signatures = [{"key": key, "trusted": key in trusted} for key in bundle.keys]
+    return {"digest": bundle.hash.hexdigest(), "threads": threads, **counts, "signatures": signatures}
 
 
 if __name__ == "__main__":

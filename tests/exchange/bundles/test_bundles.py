@@ -9,6 +9,7 @@ import weft
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import lines_of, verified
 from tests.ledger.histories import exported, grow, import_into, problems, queries, texts
+from tests.ledger.imported import rich_import
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.ledger.imports import import_secret
@@ -96,6 +97,34 @@ def test_an_imported_thread_goes_out_with_its_links_and_without_its_sources(
     said = b"\n".join(lines_of(target)).decode()
     assert "a.jsonl" not in said
     assert "what no turn is made of" not in said
+    assert problems(other) == []
+
+
+def test_an_older_version_of_an_imported_turn_can_go_out(disk: Ledger, other: Ledger, target: Path) -> None:
+    rich_import(disk)
+    old = [turn.id for turn in map(disk.turn, _turns(disk)) if not turn.is_current]
+    assert old
+    create_bundle(disk, old, target)
+    verified(target)
+    import_bundle(other, target)
+    for turn in old:
+        assert thread_of(other, turn) == thread_of(disk, turn)
+
+
+def _turns(ledger: Ledger) -> list[str]:
+    streams = {change.event.stream for change in ledger.changes()}
+    return sorted(stream[4:] for stream in streams if stream.startswith("run:"))
+
+
+def test_an_imported_turn_may_be_left_in_the_middle(disk: Ledger, other: Ledger, target: Path) -> None:
+    label = imported_thread(disk)
+    middle = disk.events(label)[2].id
+    disk.fork(middle, label="mine")
+    grow(disk, "mine", "on from here")
+    create_bundle(disk, ["mine"], target)
+    verified(target)
+    import_bundle(other, target)
+    assert queries(other, "mine") == queries(disk, "mine")
     assert problems(other) == []
 
 

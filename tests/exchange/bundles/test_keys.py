@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.exchange.bundles.reading import INDEPENDENT, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import grow
-from weft.exchange.bundles import KeyRing, create_bundle
+from weft.exchange.bundles import KeyRing, create_bundle, sign_bundle
 from weft.exchange.bundles.form import signature_line
 from weft.exchange.bundles.keys import holds
-from weft.kernel.errors import InvalidKey
+from weft.kernel.errors import InvalidBundle, InvalidKey, StoreError
 from weft.ledger.ledger import Ledger
 
 SEED = sha256(b"ann").digest()
@@ -118,6 +118,22 @@ def test_signing_does_not_change_what_a_bundle_is(disk: Ledger, tmp_path: Path) 
     create_bundle(disk, ["main"], tmp_path / "2.weft", signers=[ann])
     assert plain.digest == first.digest
     assert (tmp_path / "1.weft").read_bytes() == (tmp_path / "2.weft").read_bytes()
+
+
+def test_others_may_sign_a_bundle_too(disk: Ledger, tmp_path: Path, target: Path) -> None:
+    grow(disk, "main", "one")
+    ann, bob = signer(tmp_path / "theirs", "ann"), signer(tmp_path / "theirs", "bob")
+    create_bundle(disk, ["main"], target, signers=[ann])
+    signed = sign_bundle(target, tmp_path / "both.weft", [bob])
+    create_bundle(disk, ["main"], tmp_path / "at once.weft", signers=[bob, ann])
+    assert (tmp_path / "both.weft").read_bytes() == (tmp_path / "at once.weft").read_bytes()
+    assert signed.digest == verified(target).digest
+    with pytest.raises(StoreError):
+        sign_bundle(target, target, [bob])
+    target.write_bytes(target.read_bytes()[:-1])
+    with pytest.raises(InvalidBundle):
+        sign_bundle(target, tmp_path / "never.weft", [bob])
+    assert not (tmp_path / "never.weft").exists()
 
 
 def test_a_bad_signature_is_refused(disk: Ledger, tmp_path: Path, target: Path) -> None:

@@ -235,6 +235,23 @@ def test_a_bomb_is_refused_without_being_held(made: Path, changed: Path) -> None
     assert is_refused(changed)
 
 
+def test_what_unpacks_to_far_more_than_its_size_is_refused(made: Path, changed: Path) -> None:
+    """Contents of zeros that would fill a disk: each line is short enough, and each content hashes."""
+    zeros = base64.b64encode(bytes(2**20)).decode()
+    packer = zlib.compressobj(9)
+    body = bytearray(MAGIC + packer.compress(lines_of(made / "plain.weft")[0] + b"\n"))
+    salted = sha256(b"weft.content.1\n" + bytes(16) + bytes(256 * 2**20)).hexdigest()
+    for i in range(256):
+        piece = {"ref": salted, "salt": "0" * 32, "base64": zeros, "piece": i, "pieces": 256}
+        body += packer.compress(orjson.dumps(piece) + b"\n")
+    body += packer.flush()
+    changed.write_bytes(bytes(body) + sha256(body).digest())
+    assert changed.stat().st_size < 2**20
+    assert is_refused(changed)
+    with pytest.raises(InvalidBundle, match="more than its size allows"):
+        verify_bundle(changed)
+
+
 def test_depth_and_odd_json_are_refused(made: Path, changed: Path) -> None:
     first = lines_of(made / "plain.weft")[0]
     for line in (

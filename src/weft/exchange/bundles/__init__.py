@@ -1,6 +1,6 @@
 """Bundles: threads in one file that a stranger can verify."""
 
-from weft.exchange.bundles.creating import CreatedBundle, create_bundle
+from weft.exchange.bundles.creating import CreatedBundle, create_bundle, sign_bundle
 from weft.exchange.bundles.keys import KeyRing, PublicKey, Signer
 from weft.exchange.bundles.opening import import_bundle, verify_bundle
 from weft.exchange.bundles.report import BundleReport
@@ -13,5 +13,6 @@ __all__ = [
     "Signer",
     "create_bundle",
     "import_bundle",
+    "sign_bundle",
     "verify_bundle",
 ]

@@ -126,6 +126,8 @@ class BundleCheck:
     def _give(self, ref: str, told: str) -> None:
         if self._known.get(ref) is not None:
             raise InvalidBundle(f"{ref} comes twice")
+        if len(self._given) >= form.GIVEN_LIMIT:
+            raise InvalidBundle(f"more than {form.GIVEN_LIMIT} contents come before one event")
         self._known.add(ref, told)
         self._given.add(ref)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import BinaryIO
 
-from weft.exchange.bundles.form import LINE_LIMIT, MAGIC, UNPACKED_LIMIT
+from weft.exchange.bundles.form import FREELY, LINE_LIMIT, MAGIC, RATIO, UNPACKED_LIMIT
 from weft.kernel.errors import InvalidBundle
 
 CHUNK = 256 * 1024
@@ -75,8 +75,8 @@ def _unpacked(file: BinaryIO) -> Iterator[bytes]:
             except zlib.error as error:
                 raise InvalidBundle(f"it cannot be unpacked: {error}") from error
             waiting, size = unpacker.unconsumed_tail, size + len(piece)
-            if size > UNPACKED_LIMIT:
-                raise InvalidBundle(f"it unpacks to more than {UNPACKED_LIMIT} bytes")
+            if size > min(UNPACKED_LIMIT, FREELY + RATIO * file.tell()):
+                raise InvalidBundle("it unpacks to more than its size allows")
             yield piece
     if not unpacker.eof or unpacker.unused_data:
         raise InvalidBundle("it was cut short" if not unpacker.eof else "something follows its last line")

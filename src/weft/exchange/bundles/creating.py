@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.exchange.bundles import form
-from weft.exchange.bundles.container import Packer
+from weft.exchange.bundles.container import Packer, unpacked_lines
 from weft.exchange.bundles.keys import Signer
 from weft.exchange.bundles.known import Known
 from weft.exchange.bundles.opening import verify_bundle
@@ -78,6 +78,38 @@ def create_bundle(
         with suppress(OSError):
             aside.unlink(missing_ok=True)
     return CreatedBundle(path=str(path), bytes=size, report=report, shows=tuple(writing.leaks))
+
+
+def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer]) -> BundleReport:
+    """The same bundle in a new file, with further signatures. It is verified before anybody signs it."""
+    path, proved = checked_path(target, "target"), verify_bundle(source)
+    if path.exists():
+        raise StoreError(f"{path} exists already", "choose a new file; bundles are never overwritten")
+    aside = path.with_name(path.name + ".partial")
+    statement = form.statement(proved.digest, proved.heads)
+    try:
+        with checked_path(source, "bundle").open("rb") as file, aside.open("wb") as out:
+            packer = Packer(out)
+            signatures = {
+                signer.public.bytes: form.signature_line(signer.public.bytes, signer.sign(statement))
+                for signer in signers
+            }
+            for line in unpacked_lines(file):
+                if packer.lines.hexdigest() != proved.digest:
+                    packer.add(line)
+                else:
+                    signatures.setdefault(bytes.fromhex(form.parsed(line)["key"]), line)
+            for key in sorted(signatures):
+                packer.add(signatures[key])
+            packer.finish()
+        report = verify_bundle(aside, [signer.public for signer in signers])
+        aside.rename(path)
+    except OSError as error:
+        raise path_error(path, error) from error
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+    return report
 
 
 class _Writing:

@@ -24,7 +24,10 @@ VERSION = 1
 MAGIC = b"weft bundle 1\n"
 STATEMENT = b"weft.bundle.1\n"
 LINE_LIMIT = 16 * 1024 * 1024
-UNPACKED_LIMIT = 64 * 1024 * 1024 * 1024
+UNPACKED_LIMIT = 16 * 1024 * 1024 * 1024
+FREELY, RATIO = 256 * 1024 * 1024, 200
+"""Beyond so many unpacked bytes, so many for each packed one."""
+GIVEN_LIMIT = 2**18
 DEPTH_LIMIT = 32
 HEADS_LIMIT, SIGNATURES_LIMIT = 1024, 64
 EVENT_PREFIX = b'{"event_id":"'

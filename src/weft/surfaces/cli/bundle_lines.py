@@ -34,7 +34,7 @@ def created_lines(made: CreatedBundle) -> Iterator[Line]:
         Span(made.path, "heading"),
     ]
     yield ["bundle ", Span(report.digest, "id")]
-    yield from _signatures(report)
+    yield from signature_lines(report)
     yield from _absent(report)
     if report.absent.get("withheld"):
         yield [f"{VISIBLE}."]
@@ -50,7 +50,7 @@ def report_lines(report: BundleReport) -> Iterator[Line]:
     yield [", ".join(counts)]
     if report.first_time is not None:
         yield [f"its events say that they are from {report.first_time} to {report.last_time}"]
-    yield from _signatures(report)
+    yield from signature_lines(report)
     yield from _absent(report)
     yield ["It proves"]
     yield from ([f"  {each}"] for each in report.proves)
@@ -58,7 +58,7 @@ def report_lines(report: BundleReport) -> Iterator[Line]:
     yield from ([f"  {each}"] for each in report.does_not_prove)
 
 
-def _signatures(report: BundleReport) -> Iterator[Line]:
+def signature_lines(report: BundleReport) -> Iterator[Line]:
     if not report.signatures:
         yield ["unsigned: nobody vouches for it"]
     for each in report.signatures:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.bundle_lines import created_lines, report_lines, report_shape
+from weft.surfaces.cli.bundle_lines import created_lines, report_lines, report_shape, signature_lines
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.command import group
@@ -80,6 +80,21 @@ def verify(call: Call, file: str, signed: bool) -> int | None:
     return None
 
 
+@weft_command("sign")
+@click.argument("file", type=click.Path())
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_keys)
+@click.option("-o", "--output", "path", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
+    """Add your signature to a bundle, in a new file.
+
+    It is verified first. Look at what is in it: your signature says that these are the threads you mean.
+    """
+    from weft.exchange.bundles import sign_bundle
+
+    report = sign_bundle(file, path, [open_signer(name) for name in keys])
+    call.answer({"file": path, **report_shape(report)}, [f"signed {file} in {path}"], *signature_lines(report))
+
+
 @weft_command("open")
 @click.argument("file", type=click.Path())
 @click.argument("rev", required=False)
@@ -142,4 +157,4 @@ HELP = """Put threads into a file that others can verify.
 The file holds a thread from its root on, each event hashed over the one before it. Texts can be withheld: what is
 left still verifies.
 """
-command = group("bundle", HELP, create, verify, open_)
+command = group("bundle", HELP, create, verify, sign, open_)
