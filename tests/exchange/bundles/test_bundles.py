@@ -8,10 +8,10 @@ import pytest
 import weft
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import lines_of, verified
-from tests.ledger.histories import exported, grow, import_into, problems, queries, texts
+from tests.ledger.histories import change, exported, grow, import_into, problems, queries, texts
 from tests.ledger.imported import rich_import
 from weft.exchange.bundles import create_bundle, import_bundle
-from weft.kernel.errors import InvalidInput, NotFound, StoreError
+from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreError
 from weft.ledger.imports import import_secret
 from weft.ledger.ledger import Ledger
 
@@ -241,6 +241,25 @@ def test_nothing_is_written_over_or_left_behind(disk: Ledger, target: Path) -> N
     with pytest.raises(StoreError):
         create_bundle(disk, ["main"], target)
     assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "damage", ["'success', 'failure'", "'\"v\":1', '\"v\": 1'", "'history_append', 'history_appended'"]
+)
+def test_a_damaged_thread_does_not_go_out(disk: Ledger, target: Path, damage: str) -> None:
+    grow(disk, "main", "one", "two")
+    assert change(disk.path, f"UPDATE log SET events = CAST(replace(CAST(events AS TEXT), {damage}) AS BLOB)")
+    with pytest.raises(Damaged):
+        create_bundle(disk, ["main"], target)
+    assert not list(target.parent.glob("thread*"))
+
+
+def test_a_damaged_content_does_not_go_out(disk: Ledger, target: Path) -> None:
+    grow(disk, "main", "one", "two")
+    assert change(disk.path, "UPDATE content SET bytes = CAST('two!' AS BLOB) WHERE bytes = CAST('two' AS BLOB)")
+    with pytest.raises(Damaged):
+        create_bundle(disk, ["main"], target)
+    assert not list(target.parent.glob("thread*"))
 
 
 def test_an_erasure_names_the_bundles_that_were_made(disk: Ledger, target: Path) -> None:

@@ -20,7 +20,7 @@ from weft.exchange.bundles.known import Known
 from weft.exchange.bundles.opening import verify_bundle
 from weft.exchange.bundles.report import BundleReport
 from weft.exchange.bundles.withholding import Withholding
-from weft.kernel.errors import ContentGone, StoreError, WithheldShows
+from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, StoreError, WithheldShows
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.copies import BUNDLE, remembered
 from weft.ledger.faces.face import Face
@@ -74,6 +74,8 @@ def create_bundle(
             aside.rename(path)
     except OSError as error:
         raise path_error(path, error) from error
+    except InvalidBundle as error:  # the ledger's own facts do not lead to these heads
+        raise FactDamaged("thread", ", ".join(threads), error.reason) from error
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
