@@ -74,7 +74,7 @@ class Bundle:
         self.database.execute("INSERT OR REPLACE INTO known VALUES (?, ?)", row)
 
     def give(self, ref, told):
-        need(HEX[64](ref) and not self.known(ref) and len(self.given) < 1 << 18, f"reference {ref} has no place")
+        need(HEX[64](ref) and not self.known(ref) and len(self.given) < 1 << 18, f"{ref!r:.80} has no place")
         self.learn(ref, told)
         self.given.add(ref)
 
@@ -111,12 +111,12 @@ class Bundle:
         need(held[4] <= 256 << 20, "a content that is too large")
         self.piece = held if held[3] < of else None
         if self.piece is None:
-            need(held[5].hexdigest() == ref, f"a content does not hash to {ref}")
+            need(held[5].hexdigest() == ref, f"a content does not hash to {ref!r:.80}")
             self.give(ref, "content")
             self.contents += 1
 
     def take_event(self, name, between, stored):
-        need(between == b'",' and hashlib.sha256(stored).hexdigest() == name, f"event {name} does not hash to its id")
+        need(between == b'",' and hashlib.sha256(stored).hexdigest() == name, f"event {name!r} does not hash to its id")
         event = json.loads(stored)
         kind, stream, prev = event["kind"], event["stream"], event["prev"]
         refs = list(references(event, [*NOT_CONTENTS, "source"] if kind == "run_started" else NOT_CONTENTS))

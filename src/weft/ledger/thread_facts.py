@@ -117,7 +117,7 @@ class ThreadFacts:
             return name in self._agents and b'"kind":"agent_created"' in line and b'"prev":null' in line
         if kind == "session":
             return name in self._sessions and name not in self._over and self._goes_on(name, line)
-        return kind == "import" and (self.contains(name) or name in self._sessions) and self._is_told(line)
+        return kind == "import" and self._is_told(line)
 
     def _goes_on(self, session: str, line: bytes) -> bool:
         """Is it the next event of the session's stream, about these turns alone? If not, the stream ends here."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.exchange.bundles import form
+from weft.exchange.bundles.known import Known
 from weft.exchange.bundles.stretches import Stretches, matches, windows
 from weft.kernel.errors import ContentGone, InvalidInput, NotFound
 from weft.kernel.events import event_id
@@ -83,18 +84,14 @@ class Withholding:
             self._asked[bytes(each.event).hex()] = name
 
     def _gather(self) -> None:
-        looked: set[str] = set()
-        for _, line in self._facts.events():
-            id, event = event_id(line), form.parsed(line)
-            for path, ref in form.references(event):
-                if self._is_named(id, event, path):
-                    self.refs.add(ref)
-                if ref in self.refs:
-                    self._asked.pop(ref, None)
-                if self._pattern is not None and ref not in self.refs and ref not in looked:
-                    looked.add(ref)
-                    if not _is_outside(event, path) and self._matches(ref):
+        with Known() as looked:
+            for _, line in self._facts.events():
+                id, event = event_id(line), form.parsed(line)
+                for path, ref in form.references(event):
+                    if self._is_named(id, event, path) or self._is_matched(event, path, ref, looked):
                         self.refs.add(ref)
+                    if ref in self.refs:
+                        self._asked.pop(ref, None)
         if self._asked:
             raise NotFound("such part of these threads", min(self._asked.values()), "name what the threads contain")
         for ref in self.refs:
@@ -111,8 +108,11 @@ class Withholding:
         seen = _seen_call(event, path)
         return seen in self._numbered_calls
 
-    def _matches(self, ref: str) -> bool:
-        assert self._pattern is not None
+    def _is_matched(self, event: dict[str, Any], path: str, ref: str, looked: Known) -> bool:
+        """Is the pattern found in this content, which is looked at once?"""
+        if self._pattern is None or ref in self.refs or _is_outside(event, path) or looked.get(ref) is not None:
+            return False
+        looked.add(ref, "")
         return any(matches(self._pattern, text) for text in self.texts(ref))
 
     def texts(self, ref: str) -> Iterator[str]:
