@@ -35,7 +35,7 @@ ATTRIBUTES = {
 }
 AT_HAND = {"Ledger": ("path", "replica"), "Thread": ("id", "depth")}
 """Properties that read nothing."""
-WAITING = ("record_turn", "record_compaction")
+WAITING = ("record_turn", "record_compaction", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
 LEFT_OUT = ("close",)  # written by hand
 HEAD = '''"""{about}
@@ -204,7 +204,7 @@ def _body(owner: str, name: str, node: ast.FunctionDef, returns: str, target: st
     if name == "begin_turn":
         made = f"await crossing.begun(self._pool, wait, {call})"
     elif name in WAITING:
-        made = f"await crossing.patiently(self._pool, wait, {call})"
+        return f"        asked = {call}\n        return await crossing.patiently(self._pool, wait, asked)\n"
     else:
         made = f"await self._run({call})"
     if returns in MIRRORED:

@@ -25,6 +25,7 @@ from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.faces.face import WAIT
 from weft.ledger.imports import KeptStretch
 from weft.ledger.ledger import Ledger as SyncLedger
+from weft.ledger.merging import Provenance
 from weft.ledger.model import (
     Codeblock,
     Compaction,
@@ -370,6 +371,38 @@ class Ledger(crossing.Mirror[SyncLedger]):
         of its own: whoever stops half-way holds nobody up."""
         return self._each(partial(self._sync.read_content, ref=ref))
 
+    async def cherry_pick(
+        self,
+        turns: str | Sequence[str],
+        *,
+        onto: str,
+        expected: str | UnsetType | None = UNSET,
+        key: str | None = None,
+        wait: float = WAIT,
+    ) -> list[Turn]:
+        """New turns on a session that say what these turns said, by the same contents, each naming its source. All of
+        them, or none. A retry with the same `key` gives the turns that were made then."""
+        asked = partial(self._sync.cherry_pick, turns=turns, onto=onto, expected=expected, key=key, wait=0)
+        return await crossing.patiently(self._pool, wait, asked)
+
+    async def summarize(
+        self,
+        branch: str,
+        *,
+        into: str,
+        text: str,
+        expected: str | UnsetType | None = UNSET,
+        key: str | None = None,
+        wait: float = WAIT,
+    ) -> Turn:
+        """A new turn on a session with a text about a branch, which it names by the branch's last turn."""
+        asked = partial(self._sync.summarize, branch=branch, into=into, text=text, expected=expected, key=key, wait=0)
+        return await crossing.patiently(self._pool, wait, asked)
+
+    async def provenance(self, turn: str) -> list[Provenance]:
+        """Which turns a turn was made from, by picking or summing up; then what was made from it."""
+        return await self._run(partial(self._sync.provenance, turn=turn))
+
     async def create_session(self, label: str, *, persona: str = DEFAULT_AGENT, **details: Any) -> Session:
         """A session before its first turn. Details: routing_key, origin, origin_session_id, parent_session,
         parent_turn_id, spawn_tool_call_id, task_description."""
@@ -466,20 +499,17 @@ class Ledger(crossing.Mirror[SyncLedger]):
         `query` and `response` are plain text, messages, or lists of them. Further: system, model, provider, params,
         usage, tool_calls, tools_spec, finish_reason, error (a failed turn), permissions_used, persona, role, reason,
         toolset, tools_available, permissions_granted, thinking_config, effective_config, workspace, source_event_id."""
-        return await crossing.patiently(
-            self._pool,
-            wait,
-            partial(
-                self._sync.record_turn,
-                session=session,
-                query=query,
-                response=response,
-                parent=parent,
-                expected=expected,
-                wait=0,
-                **turn,
-            ),
+        asked = partial(
+            self._sync.record_turn,
+            session=session,
+            query=query,
+            response=response,
+            parent=parent,
+            expected=expected,
+            wait=0,
+            **turn,
         )
+        return await crossing.patiently(self._pool, wait, asked)
 
     async def begin_turn(
         self,
@@ -526,25 +556,22 @@ class Ledger(crossing.Mirror[SyncLedger]):
         **measures: int | None,
     ) -> RecordedTurn:
         """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
-        return await crossing.patiently(
-            self._pool,
-            wait,
-            partial(
-                self._sync.record_compaction,
-                summary=summary,
-                session=session,
-                parent=parent,
-                through=through,
-                first_kept=first_kept,
-                model=model,
-                provider=provider,
-                compaction_type=compaction_type,
-                trigger=trigger,
-                metadata=metadata,
-                wait=0,
-                **measures,
-            ),
+        asked = partial(
+            self._sync.record_compaction,
+            summary=summary,
+            session=session,
+            parent=parent,
+            through=through,
+            first_kept=first_kept,
+            model=model,
+            provider=provider,
+            compaction_type=compaction_type,
+            trigger=trigger,
+            metadata=metadata,
+            wait=0,
+            **measures,
         )
+        return await crossing.patiently(self._pool, wait, asked)
 
     async def choose_compaction(self, session: str, compaction: str | None) -> None:
         """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""

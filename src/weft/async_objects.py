@@ -172,6 +172,16 @@ class Thread(crossing.Mirror[SyncThread]):
         return self._run(lambda: self._sync.total_tokens)
 
     @property
+    def transcript(self) -> Coroutine[Any, Any, list[Message]]:
+        """Its last turn as a model is told it: each tool call is an assistant's use and a tool's result."""
+        return self._run(lambda: self._sync.transcript)
+
+    @property
+    def cuts(self) -> Coroutine[Any, Any, dict[str, str]]:
+        """Turns that the thread shows in part, by their ids, each with the last event of it that is shown."""
+        return self._run(lambda: self._sync.cuts)
+
+    @property
     def turns(self) -> AsyncIterator[Turn]:
         return self._each(lambda: self._sync.turns)
 
@@ -195,6 +205,10 @@ class Listing(crossing.Mirror[SyncListing]):
     async def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""
         return await self._run(partial(self._sync.subjects, turns=turns))
+
+    async def sources(self) -> dict[str, list[tuple[str, str]]]:
+        """Every turn that was picked or summed up: which way, and from which turns."""
+        return await self._run(self._sync.sources)
 
     async def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
         """The files that each of these messages read, wrote, referred to or carried."""
@@ -249,3 +263,12 @@ class ImportDesk(crossing.Mirror[SyncImportDesk]):
 
     async def finish(self) -> None:
         await self._run(self._sync.finish)
+
+    def identify(self, turns: Iterable[NativeTurn]) -> AsyncIterator[tuple[NativeTurn, str | None]]:
+        """Each turn of a source with the id that it has here; None: it is not here."""
+        return self._each(partial(self._sync.identify, turns=turns))
+
+    async def claim(self, turns: Iterable[tuple[NativeTurn, str]]) -> int:
+        """A session file that Weft wrote, as this importer reads it: each of its turns with the turn that it was
+        written from. Whoever imports that file, grown or not, lands on those. Returns how many links are new."""
+        return await self._run(partial(self._sync.claim, turns=turns))

@@ -36,6 +36,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "HeadMoved": ("main", None, "t"),
     "SessionBusy": ("main", "t", "somebody"),
     "LeaseLost": ("t",),
+    "KeyTaken": ("k",),
     "LabelTaken": ("main", "a session"),
     "TurnClosed": ("t", "failed"),
     "NotALedger": ("x.db", "it is a picture"),

@@ -18,7 +18,18 @@ NOON = 1_794_700_800_000  # 2026-11-15T00:00:00Z
 OpenLedger = Callable[..., Ledger]
 
 
-ON_POSTGRES = {"trees", "verifying", "copies", "digests", "late_results", "listing", "reflog", "audit", "erasing"}
+ON_POSTGRES = {
+    "trees",
+    "verifying",
+    "copies",
+    "digests",
+    "late_results",
+    "listing",
+    "reflog",
+    "audit",
+    "erasing",
+    "merging",
+}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -35,7 +35,7 @@ READS = """
     stats thread tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_desk
     kept_sources share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest plan_erasure
     erasures pending_erasures finish_erasing pack unpack sessions_to_archive search_lag index_if_behind find_turns
-    find_messages find_tool_calls find_sessions moves_to
+    find_messages find_tool_calls find_sessions moves_to provenance
 """.split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
@@ -64,6 +64,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     "choose_compaction": {"refused": "session compaction"},
     "record_late_result": {"content": "result error", "refused": "turn call_id status"},
     "put_content": {"content": "data"},
+    "cherry_pick": {"content": "key", "refused": "turns onto expected", "local": "wait"},
+    "summarize": {"content": "text key", "refused": "branch into expected", "local": "wait"},
     "create_session": {
         "content": "label persona routing_key origin_session_id spawn_tool_call_id task_description",
         "strict": "origin",
@@ -126,6 +128,8 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "choose_compaction": {"session": "main", "compaction": None},
     "record_late_result": {"turn": "cut", "call_id": "c1"},
     "put_content": {},
+    "cherry_pick": {"turns": "main", "onto": "main"},
+    "summarize": {"branch": "main", "into": "main", "text": "t"},
     "create_session": {"label": "new"},
     "fork": {"at": "main", "label": "new"},
     "move_head": {"session": "main", "new": None},

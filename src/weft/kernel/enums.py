@@ -207,6 +207,10 @@ class LinkReason(StrEnum):
     CONTINUATION = "continuation"
     SUBAGENT = "subagent"
     FORK = "fork"
+    RESUMED = "resumed"
+    """What a session file that Weft wrote calls the parent: the child is the name that an import gives it."""
+    CHERRY_PICK = "cherry_pick"
+    SUMMARY = "summary"
 
 
 class SupersedeReason(StrEnum):

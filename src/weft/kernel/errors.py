@@ -166,6 +166,16 @@ class LabelTaken(Conflict):
         self.label, self.by = label, by
 
 
+class KeyTaken(Conflict):
+    """A key stands for one command; it was given with another before."""
+
+    hint = "give another key, or repeat the command that it was first given with"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r:.80} was used for something else")
+        self.key = key
+
+
 class TurnClosed(Conflict):
     """A step was recorded into a turn that has ended."""
 

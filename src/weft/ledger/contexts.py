@@ -16,11 +16,12 @@ from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
 from weft.kernel.fields import EventRef, RequestInput
 from weft.kernel.ulid import decode
-from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
+from weft.ledger.model import Message, TextPart
 from weft.ledger.reading import Leaf, calls_of, messages_between, placed_messages, read_leaves
 from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.runs import place_of_event, recorded, run_events
 from weft.ledger.threads import CHUNK, Range, ranges_to, turns_in
+from weft.ledger.transcripts import call_messages, transcript
 from weft.ledger.values import shown_text
 from weft.store.port import ReadTxn
 
@@ -60,7 +61,7 @@ def _assemble(
     rest: list[Message] = []
     system: list[Message] = []
     for leaf in _leaves_from(txn, ranges, start, arrived):
-        leading, others = _split_system(_transcript(leaf))
+        leading, others = _split_system(transcript(leaf))
         system = leading or system
         if leaf.turn.type != TurnType.COMPACTION:
             turns.append(leaf.turn.id)
@@ -136,49 +137,6 @@ def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
     return [placed.message for placed in messages if placed.position < acted]
 
 
-def _transcript(leaf: Leaf) -> Iterator[Message]:
-    """A turn's messages with its tool calls in place, as an assistant's use and a tool's result."""
-    messages, calls = leaf.messages, leaf.calls
-    used, answered = _mentioned(placed.message for placed in messages)
-    waiting: list[ToolCall] = []
-    items: list[tuple[int, Message | ToolCall]] = [(placed.position, placed.message) for placed in messages]
-    items += [(row.position, call) for row, call in calls]
-    for _, item in sorted(items, key=lambda pair: pair[0]):
-        if isinstance(item, ToolCall):
-            waiting.append(item)
-            continue
-        yield from _call_messages(waiting, used, answered)
-        waiting = []
-        yield item
-    yield from _call_messages(waiting, used, answered)
-
-
-def _mentioned(messages: Iterable[Message]) -> tuple[set[str], set[str]]:
-    parts = [part for message in messages for part in message.content]
-    used = {part.id for part in parts if isinstance(part, ToolUsePart)}
-    return used, {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
-
-
-def _call_messages(calls: list[ToolCall], used: set[str], answered: set[str]) -> Iterator[Message]:
-    """What stands for calls that the recorded messages do not spell out themselves; results in call order."""
-    uses: tuple[Part, ...] = tuple(
-        ToolUsePart(call.call_id, call.name, call.arguments) for call in calls if call.call_id not in used
-    )
-    results: tuple[Part, ...] = tuple(_result_part(call) for call in calls if call.call_id not in answered)
-    if uses:
-        yield Message(f"{calls[0].id}#use", "assistant", uses, -1, calls[0].started_at)
-    if results:
-        yield Message(f"{calls[0].id}#result", "tool", results, -1, calls[-1].completed_at or calls[-1].started_at)
-
-
-def _result_part(call: ToolCall) -> ToolResultPart:
-    if call.outcome in (None, "interrupted"):
-        return ToolResultPart(call.call_id, "interrupted", True)
-    if call.outcome == "ok":
-        return ToolResultPart(call.call_id, call.result, UNSET)
-    return ToolResultPart(call.call_id, call.error if call.result is None else call.result, True)
-
-
 def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, RequestInput | None]:
     """Which event of the turn first asked the model, and what it was sent, where that was recorded."""
     for position, found in enumerate(run_events(txn.facts, turn)):
@@ -224,9 +182,9 @@ def _message_of_event(txn: ReadTxn, event: str) -> Message:
             return placed.message
     for place, call in calls_of(txn, turn):
         if place.position == position:
-            return next(_call_messages([call], set(), {call.call_id}))
+            return next(call_messages([call], set(), {call.call_id}))
         if place.result_position == position:
-            return next(_call_messages([call], {call.call_id}, set()))
+            return next(call_messages([call], {call.call_id}, set()))
     raise NotFound("message of event", event)
 
 

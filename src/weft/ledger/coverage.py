@@ -60,7 +60,7 @@ class Tree:
 def _links(sql: Sql) -> dict[int, Leaving]:
     rows = sql.all(
         "SELECT t.segment, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
-        " WHERE l.why <> 'subagent' AND t.parent IS NULL ORDER BY t.segment, p.current DESC, p.id"
+        " WHERE l.why IN ('continuation', 'fork') AND t.parent IS NULL ORDER BY t.segment, p.current DESC, p.id"
     )
     found: dict[int, Leaving] = {}
     for child, parent, depth in rows:

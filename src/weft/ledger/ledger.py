@@ -9,6 +9,7 @@ from weft.ledger.faces.erasing import Erasing
 from weft.ledger.faces.finding import Finding
 from weft.ledger.faces.importing import Importing
 from weft.ledger.faces.keeping import Keeping
+from weft.ledger.faces.merging import Merging
 from weft.ledger.faces.packing import Packing
 from weft.ledger.faces.reading import Reading
 from weft.ledger.faces.recording import Recording
@@ -18,7 +19,7 @@ from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
 
 
-class Ledger(Recording, Sessions, Reading, Finding, Importing, Spending, Auditing, Keeping, Erasing, Packing):
+class Ledger(Recording, Sessions, Merging, Reading, Finding, Importing, Spending, Auditing, Keeping, Erasing, Packing):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:

@@ -86,6 +86,17 @@ class Listing:
         with self._store.read() as txn:
             return load_subjects(txn, turns)
 
+    def sources(self) -> dict[str, list[tuple[str, str]]]:
+        """Every turn that was picked or summed up: which way, and from which turns."""
+        query = (
+            "SELECT child, why, parent FROM link WHERE why IN ('cherry_pick', 'summary') ORDER BY child, why, parent"
+        )
+        found: dict[str, list[tuple[str, str]]] = {}
+        with self._store.read() as txn:
+            for child, why, parent in txn.sql.all(query):
+                found.setdefault(child, []).append((why, parent))
+        return found
+
     def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
         """The files that each of these messages read, wrote, referred to or carried."""
         found: dict[str, list[FileNote]] = {}

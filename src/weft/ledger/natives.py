@@ -147,6 +147,8 @@ class NativeTurn(Struct, kw_only=True):
     offset: int = 0
     """Where its first record begins in the source, and where its last one ends."""
     end: int = 0
+    places: tuple[tuple[int, int], ...] = ()
+    """Where each of its records lies, where they lie as they are; else nothing."""
 
 
 class NativeSession(Struct, kw_only=True):

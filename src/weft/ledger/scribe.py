@@ -217,11 +217,16 @@ class Scribe:
             code=draft.named(error.code, "error code"), message=draft.put_text(error.message, "error"), details=details
         )
 
-    def _message_fact(self, message: NewMessage) -> MessageFact:
-        draft = self.draft
+    def next_message_id(self) -> str:
+        """The k-th message of a turn is called `turn + k`."""
         if self.messages >= MESSAGE_ROOM - 1:
             raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages", "finish it and begin another")
         self.messages += 1
+        return encode(self._number + self.messages & LAST_ULID)
+
+    def _message_fact(self, message: NewMessage) -> MessageFact:
+        draft = self.draft
+        id = self.next_message_id()
         extra: dict[str, Any] = {}
         if message.parent is not None:
             extra["parent"] = checked_id(message.parent, "parent message")
@@ -233,7 +238,7 @@ class Scribe:
         if message.files or message.lints or message.codeblocks:
             extra |= self._annotations(message)
         return MessageFact(
-            id=encode(self._number + self.messages & LAST_ULID),
+            id=id,
             role=message.role,
             parts=self._parts(message.content),
             source=message.source or UNSET,

@@ -14,6 +14,7 @@ from weft.ledger.model import Message, Turn
 from weft.ledger.reading import messages_between, placed_messages, to_turns
 from weft.ledger.rows import TURN, TurnRow, has_turn_at
 from weft.ledger.runs import event_at, run_events
+from weft.ledger.transcripts import transcript_of
 from weft.ledger.values import REBUILD
 from weft.ledger.views.runs import usage_total
 from weft.store.facts import refuse_standstill
@@ -61,7 +62,8 @@ def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
     """Where the thread goes on that an imported root was continued or forked from."""
     row = sql.one(
         "SELECT p.segment, p.depth FROM turn t JOIN link l ON l.child = t.id JOIN turn p ON p.id = l.parent"
-        " WHERE t.segment = ? AND t.depth = ? AND l.why <> 'subagent' ORDER BY p.current DESC, p.id LIMIT 1",
+        " WHERE t.segment = ? AND t.depth = ? AND l.why IN ('continuation', 'fork')"
+        " ORDER BY p.current DESC, p.id LIMIT 1",
         (segment, depth),
     )
     return (row[0], row[1]) if row else None
@@ -111,6 +113,24 @@ class Thread:
     def _ranges(self) -> list[Range]:
         with self._store.read() as txn:
             return ranges_to(txn.sql, self._row.segment, self._row.depth, self._events, across=True)
+
+    @property
+    def transcript(self) -> list[Message]:
+        """Its last turn as a model is told it: each tool call is an assistant's use and a tool's result."""
+        with self._store.read() as txn:
+            return transcript_of(txn, self._row, self._events)
+
+    @property
+    def cuts(self) -> dict[str, str]:
+        """Turns that the thread shows in part, by their ids, each with the last event of it that is shown."""
+        found: dict[str, str] = {}
+        for part in self._ranges():
+            if part.events is not None:
+                with self._store.read() as txn:
+                    (row,) = turns_in(txn.sql, Range(part.segment, part.high, part.high, part.events))
+                    if part.events < row.events:
+                        found[row.id] = event_at(txn.facts, row, part.events - 1)
+        return found
 
     @property
     def turns(self) -> Iterator[Turn]:

@@ -24,16 +24,16 @@ from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.imports.chain import Chain, beginning
 from weft.ledger.imports.kept import is_kept, was_erased
 from weft.ledger.imports.raw import PIECE_BYTES, WORTH, RawFile, pack
+from weft.ledger.imports.resumes import ROW_EVENTS, Resumes
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.seen import Seeing
 from weft.ledger.natives import NativeSession, NativeTurn
-from weft.ledger.rows import TurnRow
+from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
 from weft.store.husks import is_carried_out
 from weft.store.port import Sql
 
-ROW_EVENTS = 128
 BATCH_TURNS = 64
 BATCH_BYTES = 2 * 1024 * 1024
 _NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
@@ -116,6 +116,7 @@ class ImportDesk:
         self.secret = ImportSecret(import_secret(desk.store), origin)
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
+        self._resumes = Resumes(self.mapping)
         self._written: set[bytes] = set()
         self._fresh: set[bytes] = set()
         self._looked: int | None = None
@@ -272,7 +273,8 @@ class ImportDesk:
         parent = None if turn.parent is None else landed[turn.parent]
         source = self.secret.source(turn.records)
         id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
-        row = draft.view.find_turn(id) or self._mapped_before(draft, turn, parent, source)
+        written = self._resumes.find(draft.sql, draft.view.find_turn, parent.digest if parent else None, source)
+        row = written or draft.view.find_turn(id) or self._mapped_before(draft, turn, parent, source)
         gone = self._erased_version(draft, row, turn)
         if gone is not None:
             self._refused.add(seeing.session)
@@ -289,7 +291,7 @@ class ImportDesk:
         else:
             id, digest = row.id, row.digest
             counts.known += 1
-        self._see(draft, seeing.turn(id, turn), new)
+        self._see(draft, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
         return Landed(id, digest)
 
     def _is_erased(self, session: NativeSession) -> bool:
@@ -306,6 +308,36 @@ class ImportDesk:
             if is_carried_out(draft.sql, "turn", each.id):
                 return each
         return None
+
+    def identify(self, turns: Iterable[NativeTurn]) -> Iterator[tuple[NativeTurn, str | None]]:
+        """Each turn of a source with the id that it has here; None: it is not here."""
+        digests: list[str | None] = []
+        with self._desk.store.read() as txn:
+            find = partial(load_turn, txn.sql)
+            for turn in turns:
+                grows_from = None if turn.parent is None else digests[turn.parent]
+                row = None
+                if turn.parent is None or grows_from is not None:
+                    source = self.secret.source(turn.records)
+                    row = self._resumes.find(txn.sql, find, grows_from, source)
+                    row = row or find(imported_turn_id(grows_from, self.mapping, source))
+                digests.append(row.digest if row else None)
+                yield turn, row.id if row else None
+
+    def claim(self, turns: Iterable[tuple[NativeTurn, str]]) -> int:
+        """A session file that Weft wrote, as this importer reads it: each of its turns with the turn that it was
+        written from. Whoever imports that file, grown or not, lands on those. Returns how many links are new."""
+        pairs = list(turns)
+        if not pairs:
+            return 0
+        counted = 0
+
+        def work(draft: Draft) -> None:
+            nonlocal counted
+            counted = self._resumes.claim(draft, self.secret, pairs, self._is_known)
+
+        self._run(work)
+        return counted
 
     def _range(self, turn: NativeTurn, landed: list[Landed]) -> tuple[str | None, str | None]:
         """The last turn that a compaction summarised, and the first that it kept."""
@@ -334,7 +366,7 @@ class ImportDesk:
                     found[id] = row
         shown = {at.id for at in landed}
         ours = (row for row in found.values() if row.id not in shown and (self._remap or row.session == session))
-        return [row for row in ours if row.current]
+        return [row for row in ours if row.current and row.origin == self.origin]
 
     def _mapped_before(self, draft: Draft, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""

@@ -20,7 +20,8 @@ def adopt_secret(store: Store, secret: bytes) -> None:
     def work(txn: WriteTxn) -> None:
         if local_value(txn.sql, KEY) == secret.hex():
             return
-        if txn.sql.one("SELECT 1 FROM import_source LIMIT 1") or txn.sql.one("SELECT 1 FROM import_name LIMIT 1"):
+        used = ("import_source", "import_name", "link WHERE why = 'resumed'")
+        if any(txn.sql.one(f"SELECT 1 FROM {table} LIMIT 1") for table in used):
             raise NotApplicable(
                 f"{store.path} has imports under a secret of its own", "share it before the first import"
             )

@@ -75,6 +75,20 @@ class Seeing(Struct, frozen=True):
             end=turn.end,
         )
 
+    def copy(self, turn_id: str, turn: NativeTurn) -> Sighting:
+        """That a session holds a turn which Weft itself wrote there."""
+        return Sighting(
+            stream=import_stream(turn_id),
+            prev=None,
+            actor=IMPORTED_AGENT,
+            origin=self.origin,
+            session=self.session,
+            turn=turn_id,
+            file=self.draft.put_text(self.file),
+            offset=turn.offset,
+            end=turn.end,
+        )
+
     def told(self, session: NativeSession, end: int) -> Sighting:
         """What the source tells of the session itself, up to its `end`."""
         return Sighting(

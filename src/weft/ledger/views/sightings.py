@@ -30,10 +30,12 @@ IN_PIECES = 0
 def _sighting(view: Projector, moment: Moment, event: own.Sighting) -> None:
     session = view.session(event.session)
     turn = None if event.turn is UNSET else view.turn(event.turn)
-    if not _is_imported(session) or (turn is not None and turn.source is None):
+    if not _is_imported(session):
         return
     event = replace(event, started=_dated(event.started), ended=_dated(event.ended))
-    if turn is not None:
+    if turn is not None and _is_copy(turn, event):
+        _stand(view, moment, session, turn, replace(event, started=UNSET, ended=UNSET))
+    elif turn is not None:
         _see_turn(view, moment, session, turn, event)
     elif event.raw is UNSET:
         _see_session(view, moment, session, event)
@@ -58,6 +60,15 @@ def _dated(when: int | UnsetType) -> int | UnsetType:
 def _is_imported(session: SessionRow) -> bool:
     """What was recorded here no source knows better, whoever says so."""
     return session.origin is not None and session.replica is None
+
+
+def _is_copy(turn: TurnRow, event: own.Sighting) -> bool:
+    """Does a source only hold what came from elsewhere: a turn recorded here, one of another origin, or one that it
+    tells nothing new of? Such a session stands there, and the turn stays as it is known."""
+    if turn.source is None or event.origin != turn.origin:
+        return True
+    told = (event.started, event.messages, event.calls, event.workspace, event.metadata, event.config)
+    return turn.seen is not None and all(each is UNSET for each in told)
 
 
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:

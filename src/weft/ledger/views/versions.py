@@ -9,8 +9,9 @@ from msgspec import UNSET
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.enums import CallState, ToolCallStatus, TurnType
+from weft.kernel.events import run_stream
 from weft.ledger.rows import SESSION, SessionRow, TurnRow
-from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles
+from weft.ledger.views.projector import IMPORTS, RUN, Moment, Projector, handles
 
 _REPLACED = "SELECT turn, by FROM superseded WHERE turn = ?"
 
@@ -138,8 +139,11 @@ def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded)
             _leave(view, old, current_version(view, old))
 
 
-@handles(own.TurnLinked, IMPORTS)
+@handles(own.TurnLinked, IMPORTS, RUN)
 def _turn_linked(view: Projector, moment: Moment, event: own.TurnLinked) -> None:
+    """A run tells only where it came from itself."""
+    if event.stream.startswith("run:") and event.stream != run_stream(event.child):
+        return
     view.sql.run(
         "INSERT INTO link(child, parent, why, call) VALUES (?, ?, ?, ?) ON CONFLICT (child, parent, why) DO NOTHING",
         (event.child, event.parent, event.why, None if event.call is UNSET else bytes.fromhex(event.call.event_id)),
