@@ -229,6 +229,7 @@ class _Walk:
             turn.metadata = {**object_or_empty(turn.metadata), "parentUuid": plan.missing}
         turn.closed = plan.is_ended or plan.is_interrupted or self.group.is_over
         turn.offset, turn.end = min(entry.offset for entry in lines), max(entry.end for entry in lines)
+        turn.places = self._places(plan, lines)
         turn.tools = self.tools.get(number)
         if plan.is_compaction:
             turn.compaction = draft.compaction(lambda id: self._kept(id, number))
@@ -236,6 +237,13 @@ class _Walk:
             self._apply_modes(turn)
         self._complete(turn, draft.facts)
         return turn
+
+    def _places(self, plan: Plan, lines: list[Entry]) -> tuple[tuple[int, int], ...]:
+        """In file order; a mirrored line does not lie there by itself."""
+        shared = [self.index.entries[place] for place in plan.shared]
+        if any(entry.mirror for entry in lines):
+            return ()
+        return tuple(sorted({(entry.offset, entry.end) for entry in (*shared, *lines)}))
 
     def _load(self, file: BinaryIO, entry: Entry) -> JsonObject | None:
         try:

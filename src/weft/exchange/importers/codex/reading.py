@@ -68,6 +68,8 @@ class Piece(Struct):
     compaction: Compaction | None = None
     first: Entry | None = None
     end: int = 0
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """Where its entries lie."""
 
     def items(self) -> tuple[NativeMessage | NativeCall, ...]:
         """What was injected is told with the first prompt, else with whatever comes first."""
@@ -117,6 +119,7 @@ class Reading:
             piece = self.pieces[-1]
             piece.first = piece.first or entry
             piece.end = max(piece.end, entry.end)
+            piece.places.append((entry.offset, entry.end))
         taken = _TAKERS[entry.sort](self, at, entry)
         self.counted.append((entry, taken is not False))
 
@@ -314,6 +317,7 @@ class Reading:
         self._open = None
         made = compaction_of(entry, self._time(entry), self._meter.context, self._thread.model)
         here = Piece(plain=[made.plain], names=list(made.names), compaction=made, first=entry, end=entry.end)
+        here.places.append((entry.offset, entry.end))
         self.pieces += [here, Piece(settings=self.pieces[-1].settings)]
 
     def _compacted_note(self, at: int, entry: Entry) -> bool:

@@ -126,6 +126,7 @@ class _Making:
         self._turns, self._group, self._reading = turns, group, reading
         self._thread = turns.thread
         self._pieces = [piece for piece in reading.pieces if piece.things or piece.compaction is not None]
+        _share_places(reading.pieces, self._pieces)
         if not self._pieces and group.explicit and (reading.error or reading.abort):
             self._pieces = reading.pieces[-1:]
 
@@ -203,6 +204,7 @@ class _Making:
             metadata=self._metadata(),
             offset=piece.first.offset if piece.first is not None else 0,
             end=piece.end,
+            places=tuple(piece.places),
             started=first,
             ended=last,
             literal_time=next((thing.literal_time for thing in piece.things), None) if first is None else None,
@@ -235,6 +237,21 @@ class _Making:
         turn.error = reading.error
         if (group.ended and turn.compaction is None) or reading.error is not None:
             turn.records += (dump(["end", reading.abort, reading.error]),)
+
+
+def _share_places(pieces: list[Piece], kept: list[Piece]) -> None:
+    """Records of a piece that makes no turn (how a turn began or ended) lie with the turn beside them."""
+    chosen = {id(piece) for piece in kept}
+    before: Piece | None = None
+    leading: list[tuple[int, int]] = []
+    for piece in pieces if kept else []:
+        if id(piece) in chosen:
+            piece.places = [*leading, *piece.places]
+            before, leading = piece, []
+        elif before is not None:
+            before.places += piece.places
+        else:
+            leading += piece.places
 
 
 def _span(piece: Piece) -> tuple[int | None, int | None]:
