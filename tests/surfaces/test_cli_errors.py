@@ -25,6 +25,8 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
         needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"]}
         needs |= {"erase": ["x", "--dry-run"], "bundle": ["create", "x", "-o", "f"]}
+        needs |= {"erase": ["x", "--dry-run"], "resume": ["x", "--as", "codex"], "cherry-pick": ["x", "--onto", "y"]}
+        needs |= {"summarize": ["x", "--into", "y", "--text", "z"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name

@@ -115,6 +115,15 @@ class Reader:
         found = self._subjects.get(turn.id)
         return subject_of(self._ledger, turn) if found is None else found
 
+    @cached_property
+    def _sources(self) -> dict[str, list[tuple[str, str]]]:
+        return self._ledger.listing().sources()
+
+    def sources(self, turn: Turn) -> list[str]:
+        """What a turn was picked or summed up from, in words."""
+        found = self._sources.get(turn.id, [])
+        return [f"{'turn' if why == 'cherry_pick' else 'the branch to'} {short(source)}" for why, source in found]
+
 
 def is_foreign(session: Session) -> bool:
     """Another tool made it, and its label."""

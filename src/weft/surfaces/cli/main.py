@@ -48,6 +48,11 @@ COMMANDS = {
         "archive": "Put a session away; its turns stay.",
         "delete": "Remove a session's label; its turns stay.",
     },
+    "carry": {
+        "resume": "Write a session that another tool can resume, up to any turn.",
+        "cherry-pick": "Bring turns of another branch onto a session.",
+        "summarize": "Tell a session what another branch found.",
+    },
     "keep": {
         "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact and every view.",

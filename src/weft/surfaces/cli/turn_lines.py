@@ -90,6 +90,8 @@ def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
     yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
     yield ["Date:  ", local_time(turn.started_at)]
     yield ["Agent: ", ", ".join(facts_of(turn))]
+    if sources := reader.sources(turn):
+        yield ["From:  ", ", ".join(sources)]
     if turn.error is not None:
         yield ["Error: ", Span(cut(safe(turn.error), max(20, columns - 7)), "bad")]
     yield []

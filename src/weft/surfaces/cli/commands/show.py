@@ -11,6 +11,7 @@ from msgspec import UNSET
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.listing import project_of
+from weft.ledger.merging import Provenance
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
 from weft.ledger.runs import Recorded
 from weft.ledger.subjects import first_line
@@ -53,11 +54,12 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     compaction = ledger.compaction(turn.id) if recorded else None
     items = in_order(ledger, point.event_id or turn.id)
     if call.json:
-        call.document(_shape(turn, at, items, compaction))
+        call.document(_shape(turn, at, items, compaction, ledger.provenance(turn.id)))
         return
     messages = [item for item in items if isinstance(item, Message)]
     reader = Reader(ledger)
-    header = _Header(turn, at, reader, sorted({message.model for message in messages if message.model}))
+    merged = ledger.provenance(turn.id)
+    header = _Header(turn, at, reader, merged, sorted({message.model for message in messages if message.model}))
     transcript = Transcript(
         full=full,
         columns=call.screen.columns,
@@ -83,7 +85,11 @@ class _At(NamedTuple):
 
 
 def _shape(
-    turn: Turn, at: _At | None, items: list[Message | ToolCall], compaction: Compaction | None
+    turn: Turn,
+    at: _At | None,
+    items: list[Message | ToolCall],
+    compaction: Compaction | None,
+    merged: list[Provenance],
 ) -> dict[str, Any]:
     from weft.surfaces.cli.shapes import to_json
 
@@ -93,14 +99,15 @@ def _shape(
         "messages": to_json([item for item in items if isinstance(item, Message)]),
         "tool_calls": to_json([item for item in items if isinstance(item, ToolCall)]),
         "compaction": to_json(compaction),
+        "provenance": to_json(merged),
     }
 
 
 class _Header:
     """What stands above a turn's messages."""
 
-    def __init__(self, turn: Turn, at: _At | None, reader: Reader, models: list[str]) -> None:
-        self._turn, self._at, self._reader, self._models = turn, at, reader, models
+    def __init__(self, turn: Turn, at: _At | None, reader: Reader, merged: list[Provenance], models: list[str]) -> None:
+        self._turn, self._at, self._reader, self._merged, self._models = turn, at, reader, merged, models
         self._session = reader.session(turn.session_id)
 
     def lines(self, compaction: Compaction | None) -> Iterator[Line]:
@@ -108,7 +115,7 @@ class _Header:
         yield [Span(f"turn {turn.id}", "id"), *decoration(self._reader.places(turn.id)), *flag(turn)]
         if (at := self._at) is not None:
             yield [Span("Event:   ", "dim"), f"{at.found.id}, {at.kind}, {at.number} of {at.of}; the turn up to it"]
-        for name, value in self._facts():
+        for name, value in (*self._facts(), *merges(turn.id, self._merged)):
             if value:
                 yield [Span(f"{name + ':':9}", "dim"), value]
         if turn.error is not None:
@@ -142,6 +149,17 @@ class _Header:
         named = " ".join(filter(None, (turn.model, turn.provider and f"({turn.provider})")))
         others = [model for model in self._models if model != turn.model]
         return ", ".join(filter(None, (named, *others)))
+
+
+def merges(turn: str, merged: list[Provenance]) -> Iterator[tuple[str, str]]:
+    """Where a turn was picked or summed up from, and where it went."""
+    for each in merged:
+        left = f", which left at {short(each.left_id)}" if each.left_id else ""
+        if each.turn_id == turn:
+            picked = each.why == "cherry_pick"
+            yield "From", f"turn {short(each.source_id)}" if picked else f"the branch to {short(each.source_id)}{left}"
+        else:
+            yield "Into", f"turn {short(each.turn_id)}{'' if each.why == 'cherry_pick' else ', as a summary'}"
 
 
 def permissions_text(granted: Any) -> str:

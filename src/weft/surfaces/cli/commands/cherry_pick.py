@@ -1,0 +1,39 @@
+"""`weft cherry-pick`: turns of another branch, said again on a session."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.merged import expected_head, expected_option, key_option
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.undo import undo
+
+
+@weft_command("cherry-pick")
+@click.argument("turn", nargs=-1, required=True, shell_complete=complete_labels)
+@click.option(
+    "--onto", metavar="SESSION", required=True, shell_complete=complete_labels, help="The session that gets them."
+)
+@expected_option
+@key_option
+def command(call: Call, turn: tuple[str, ...], onto: str, expected: str | None, key: str | None) -> None:
+    """Bring turns of another branch onto a session.
+
+    Each becomes a new turn there, which says the same by the same contents and names its source; in this order, all of
+    them or none. Nothing is moved or rewritten. What they cost is counted once, where they were made.
+    """
+    with call.writing() as ledger:
+        pinned = expected_head(ledger, expected)
+        made = ledger.cherry_pick(list(turn), onto=onto, expected=pinned, key=key)
+        label, sources = ledger.session(onto).label, [ledger.provenance(each.id)[0].source_id for each in made]
+    if call.json:
+        call.document([{**to_json(each), "source_id": id} for each, id in zip(made, sources, strict=True)])
+        return
+    for each, source in zip(made, sources, strict=True):
+        call.screen.show(Span(short(each.id), "id"), " on ", Span(label, "label"), " from ", Span(short(source), "id"))
+    call.note(undo("restore", label, *([str(len(made))] if len(made) > 1 else [])))

@@ -1,0 +1,94 @@
+"""`weft resume`: go on from any turn in another tool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.kernel.ambient import SystemClock, system_random
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.exchange.resuming import Resume
+
+TOOLS = ("claude-code", "codex")
+
+
+@weft_command("resume")
+@arguments.rev()
+@click.option("--as", "tool", type=click.Choice(TOOLS), required=True, help="The tool to go on in.")
+@click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder to go on in. Default: the recorded.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written and what is lost.")
+def command(call: Call, rev: str, tool: str, folder: str | None, dry_run: bool) -> None:
+    """Write a session that another tool can resume, up to any turn.
+
+    REV is a turn or a session, of any branch and from any tool. The file lies where the tool looks for its sessions,
+    under a new id; nothing that is there is touched. What is said in it from then on comes back with `weft import`, as
+    a continuation of REV. Some things no format carries: `--dry-run` lists them.
+    """
+    from weft.exchange.resuming import prepare_resume, write_resume
+
+    place = None if folder is None else str(Path(folder).expanduser().absolute())
+    root = ROOTS[tool](Path.home(), os.environ)
+    with call.reading() if dry_run else call.writing() as ledger:
+        made = prepare_resume(ledger, rev, tool, root, SystemClock(), system_random, workspace=place)
+        if not dry_run:
+            write_resume(ledger, made)
+    if call.json:
+        call.document(_shape(made, written=not dry_run))
+    elif call.quiet:
+        call.screen.show(made.command)
+    else:
+        for line in _lines(made, written=not dry_run):
+            call.screen.show(*line)
+    if not Path(made.workspace).is_dir():
+        call.note(f"{made.workspace} is no folder here: say where to go on with `--in DIR`")
+
+
+def _claude_root(home: Path, environment: Mapping[str, str]) -> Path:
+    named = [part.strip() for part in environment.get("CLAUDE_CONFIG_DIR", "").split(",") if part.strip()]
+    return Path(named[0]).expanduser() if named else home / ".claude"
+
+
+def _codex_root(home: Path, environment: Mapping[str, str]) -> Path:
+    named = environment.get("CODEX_HOME")
+    return Path(named).expanduser() if named else home / ".codex"
+
+
+ROOTS: dict[str, Callable[[Path, Mapping[str, str]], Path]] = {"claude-code": _claude_root, "codex": _codex_root}
+"""Where each tool keeps its things."""
+
+
+def _shape(made: Resume, *, written: bool) -> dict[str, Any]:
+    from weft.surfaces.cli.shapes import to_json
+
+    hidden = ("data", "claims")
+    told = {name: getattr(made, name) for name in made.__struct_fields__ if name not in hidden}
+    return {**to_json(told), "written": written}
+
+
+def _lines(made: Resume, *, written: bool) -> list[Line]:
+    from weft.exchange.resuming import load_format
+
+    format = load_format(made.tool)
+    own = f", {made.verbatim:,} as {made.tool} wrote them" if made.verbatim else ""
+    lines: list[Line] = [
+        [Span("turns    ", "dim"), f"{counted(made.turns, 'turn')} in {counted(made.records, 'record')}{own}"],
+        [Span("format   ", "dim"), f"{made.tool} {made.structure}, {_checked(format.verified)}"],
+        [Span("file     " if written else "would be ", "dim"), made.path],
+    ]
+    for name, count in made.lost.items():
+        lines.append([Span("lost     ", "warn"), f"{count:,} × {name}: {format.lost[name]}"])
+    return [*lines, [Span("run      ", "dim"), made.command]]
+
+
+def _checked(verified: tuple[str, ...]) -> str:
+    return f"tried with {', '.join(verified)}" if verified else "checked by its structure alone"

@@ -1,0 +1,132 @@
+"""resume, cherry-pick and summarize."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.shell import Shell
+
+
+@pytest.fixture
+def homes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where both tools keep their things, away from anybody's own."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(folder / "claude"))
+    monkeypatch.setenv("CODEX_HOME", str(folder / "codex"))
+    return folder
+
+
+@pytest.fixture
+def branched(weft: Shell) -> list[str]:
+    first = weft.record("hello", workspace="/srv/work")
+    weft("fork", "main", "side")
+    return [first, weft.record("where is it?", session="side", response="at line 42")]
+
+
+@pytest.mark.parametrize(("tool", "below"), [("claude-code", "claude/projects/-srv-work"), ("codex", "codex/sessions")])
+def test_a_session_is_written_where_its_tool_looks(
+    weft: Shell, homes: Path, branched: list[str], tool: str, below: str
+) -> None:
+    made = weft.json("resume", "side", "--as", tool, "--in", "/srv/work")
+    assert made["written"]
+    assert Path(made["path"]).is_relative_to(homes / below)
+    assert made["command"].startswith("cd /srv/work && ")
+    assert made["session"] in made["command"]
+    assert made["turn_id"] == branched[-1]
+    lines = [json.loads(line) for line in Path(made["path"]).read_text().splitlines()]
+    assert len(lines) == made["records"]
+
+
+def test_a_person_gets_the_command_to_run(weft: Shell, homes: Path, branched: list[str]) -> None:
+    answer = weft("resume", "main", "--as", "codex")
+    assert answer.code == 0
+    assert "run      cd /srv/work && codex resume " in answer.out
+    assert "checked by its structure alone" in answer.out
+    assert "/srv/work is no folder here" in answer.err
+    assert weft("resume", "main", "--as", "codex", "--quiet").out.startswith("cd /srv/work && codex resume ")
+
+
+def test_a_dry_run_writes_nothing_and_lists_what_is_lost(weft: Shell, homes: Path) -> None:
+    thought = {"content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "yes"}]}
+    weft.record("think", response=thought)
+    answer = weft("resume", "main", "--as", "claude-code", "--in", ".", "--dry-run")
+    assert answer.code == 0
+    assert "lost     1 × thinking: Thinking of other tools" in answer.out
+    assert "would be " in answer.out
+    assert weft.json("resume", "main", "--as", "claude-code", "--in", ".", "--dry-run")["lost"] == {"thinking": 1}
+    assert not (homes / "claude").exists()
+
+
+def test_what_was_resumed_is_imported_as_the_same_turns(weft: Shell, homes: Path, branched: list[str]) -> None:
+    made = weft.json("resume", "side", "--as", "claude-code")
+    before = weft.json("log")
+    weft("import", made["path"])
+    assert [turn["id"] for turn in weft.json("log")] == [turn["id"] for turn in before]
+    heads = {session["label"]: session["head"] for session in weft.json("sessions")}
+    assert heads[made["session"]] == heads["side"]
+
+
+def test_a_session_without_a_folder_is_refused_with_what_to_do(weft: Shell, homes: Path) -> None:
+    weft.record("q")
+    answer = weft("resume", "main", "--as", "codex")
+    assert answer.code == 5
+    assert "--in DIR" in answer.err
+
+
+def test_a_picked_turn_is_told_with_its_source(weft: Shell, branched: list[str]) -> None:
+    answer = weft("cherry-pick", "side", "--onto", "main")
+    made = weft.json("show", "main")
+    assert answer.out == f"{made['id'][-8:]} on main from {branched[-1][-8:]}\n"
+    assert answer.err == "undo: weft restore main\n"
+    assert made["provenance"][0]["source_id"] == branched[-1]
+    assert f"From:    turn {branched[-1][-8:]}" in weft("show", "main").out
+    assert f"Into:    turn {made['id'][-8:]}" in weft("show", "side").out
+    assert f"From:  turn {branched[-1][-8:]}" in weft("log", "main").out
+
+
+def test_several_picks_are_undone_together(weft: Shell, branched: list[str]) -> None:
+    head = weft.json("show", "main")["id"]
+    weft.record("and then?", session="side")
+    answer = weft("cherry-pick", "side~1", "side", "--onto", "main")
+    assert answer.err == "undo: weft restore main 2\n"
+    weft("restore", "main", "2")
+    assert weft.json("show", "main")["id"] == head
+
+
+def test_a_summary_is_told_with_its_branch(weft: Shell, branched: list[str]) -> None:
+    answer = weft("summarize", "side", "--into", "main", stdin="It is at line 42.\n")
+    made = weft.json("show", "main")
+    left = f"which left at {branched[0][-8:]}"
+    assert answer.out == f"{made['id'][-8:]} on main sums up the branch to {branched[-1][-8:]}, {left}\n"
+    assert made["messages"][0]["content"][0]["text"] == "It is at line 42."
+    assert f"From:    the branch to {branched[-1][-8:]}, {left}" in weft("show", "main").out
+    assert f"Into:    turn {made['id'][-8:]}, as a summary" in weft("show", "side").out
+    assert f"From:  the branch to {branched[-1][-8:]}" in weft("log", "main").out
+
+
+def test_a_summary_may_come_from_a_file(weft: Shell, folder: Path, branched: list[str]) -> None:
+    (folder / "found.md").write_text("line 42\n")
+    told = weft.json("summarize", "side", "--into", "main", "--file", "found.md")
+    assert (told["source_id"], told["left_id"]) == (branched[-1], branched[0])
+    assert weft("summarize", "side", "--into", "main", "--file", "found.md", "--text", "x").code == 2
+
+
+def test_a_command_repeated_with_its_key_does_nothing_more(weft: Shell, branched: list[str]) -> None:
+    for arguments in (
+        ("cherry-pick", "side", "--onto", "main"),
+        ("summarize", "side", "--into", "main", "--text", "t"),
+    ):
+        first = weft.json(*arguments, "--key", arguments[0])
+        assert weft.json(*arguments, "--key", arguments[0]) == first
+    answer = weft("summarize", "side", "--into", "main", "--text", "other", "--key", "summarize")
+    assert "was used for something else" in answer.err
+
+
+def test_a_session_that_moved_is_left_alone(weft: Shell, branched: list[str]) -> None:
+    weft.record("meanwhile")
+    answer = weft("cherry-pick", "side", "--onto", "main", "--expected", branched[0])
+    assert answer.code == 4
+    assert "session 'main' is at" in answer.err
+    assert weft.json("show", "main")["messages"][0]["content"][0]["text"] == "meanwhile"
