@@ -37,7 +37,7 @@ docs: setup ## Write the generated pages again
 lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) requirements/uv.in -o requirements/uv.txt
 	$(compile) pyproject.toml -o requirements/run.txt
-	$(compile) pyproject.toml --extra postgres --extra signing requirements/test.in -c requirements/run.txt -o requirements/test.txt
+	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing requirements/test.in -c requirements/run.txt -o requirements/test.txt
 	$(compile) pyproject.toml requirements/build.in requirements/bench.in -c requirements/run.txt -o requirements/bench.txt
 
 clean: ## Remove environments, caches and build output

@@ -42,6 +42,7 @@ from weft.ledger.model import (
 from weft.ledger.packing import Packed
 from weft.ledger.runs import Recorded
 from weft.ledger.search.hits import Hit
+from weft.ledger.secrets import SecretReport, SecretScanner
 from weft.ledger.threads import ThreadDiff
 from weft.ledger.touched import Touch
 from weft.ledger.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
@@ -85,6 +86,42 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def point(self, name: str) -> Point:
         """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
         return await self._run(partial(self._sync.point, name=name))
+
+    async def find_secrets(
+        self,
+        *,
+        session: str | None = None,
+        origin: str | None = None,
+        project: str | None = None,
+        since: int | str | None = None,
+        fingerprints: Sequence[str] = (),
+        ignored: bool = False,
+        anew: bool = False,
+        scanner: SecretScanner | None = None,
+        progress: Any = None,
+    ) -> SecretReport:
+        """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
+        was ever found; `anew` looks at everything again. Erase them by their contents: `erase(secret.contents)`.
+
+        `scanner` comes from `load_scanner`, which takes some seconds unless it is given a folder to keep things in."""
+        return await self._run(
+            partial(
+                self._sync.find_secrets,
+                session=session,
+                origin=origin,
+                project=project,
+                since=since,
+                fingerprints=fingerprints,
+                ignored=ignored,
+                anew=anew,
+                scanner=scanner,
+                progress=crossing.told(progress),
+            )
+        )
+
+    async def ignore_secret(self, fingerprint: str, *, undo: bool = False) -> str:
+        """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
+        return await self._run(partial(self._sync.ignore_secret, fingerprint=fingerprint, undo=undo))
 
     async def pack(
         self,

@@ -183,3 +183,13 @@ def test_a_real_tool_s_session_is_erased_to_the_last_record(ledger: Ledger, tmp_
     again = Importing(ledger, load_importers("claude-code"), SystemClock(), force=True, remap=True)
     assert again.run([path]).of("claude-code").counts.turns == 0
     assert is_gone(ledger, tmp_path, sources)
+
+
+def test_the_name_of_a_file_goes_where_it_is_named_alone(ledger: Ledger, tmp_path: Path, sources: Path) -> None:
+    name = sources / f"{CANARY}.jsonl"
+    written(name, {"session": "s1", "title": "First"}, FIRST)
+    take(ledger, sources)
+    seen = [found.event for found in ledger.changes() if b'"file":"' in found.line]
+    ledger.erase(str(seen[0].file), reason=WHY)
+    assert files_with_canary(tmp_path, name) == []
+    assert problems(ledger) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
 
 
@@ -18,6 +19,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.mkdir()
     folder.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
     for name in (
         "WEFT_LEDGER",
         "WEFT_KEY_PASSPHRASE",

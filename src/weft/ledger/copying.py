@@ -40,8 +40,10 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "import_name": ("key", "turn"),
     "import_wait": ("child", "wants", "why"),
     "copy_made": ("path",),
+    "secret_ignored": ("fingerprint",),
 }
-"""Local state that a copy takes over as it is; of `local` and `lease` it takes some, `watermark` is its own."""
+"""Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
+`secret_found`, which goes as far as a watermark, are its own."""
 _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n <= ? ORDER BY n LIMIT ?"
 _CONTENTS = "SELECT n, scope, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? AND n <= ? ORDER BY n"
 _HAS_PARTS = "SELECT 1 FROM content_part WHERE content = ? UNION SELECT 1 FROM packed WHERE content = ? LIMIT 1"

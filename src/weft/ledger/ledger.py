@@ -14,12 +14,15 @@ from weft.ledger.faces.packing import Packing
 from weft.ledger.faces.reading import Reading
 from weft.ledger.faces.recording import Recording
 from weft.ledger.faces.searching import MOMENT
+from weft.ledger.faces.secrets import Secrets
 from weft.ledger.faces.sessions import Sessions
 from weft.ledger.faces.spending import Spending
 from weft.ledger.leases import give_up
 
 
-class Ledger(Recording, Sessions, Merging, Reading, Finding, Importing, Spending, Auditing, Keeping, Erasing, Packing):
+class Ledger(
+    Recording, Sessions, Merging, Reading, Finding, Importing, Spending, Auditing, Keeping, Erasing, Packing, Secrets
+):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:

@@ -74,7 +74,7 @@ class Listing:
             rows = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
             fit = [row for row in rows if _fits(row, wanted)]
             if wanted.project is not None:
-                fit = _of_project(txn, fit, wanted.project)
+                fit = of_project(txn, fit, wanted.project)
             main = [row for row in fit if not is_subagent(row)]
             chosen = _nested(fit) if wanted.subagents else main
             shown = chosen[: wanted.limit]
@@ -122,7 +122,7 @@ def _fits(row: SessionRow, wanted: Wanted) -> bool:
     )
 
 
-def _of_project(txn: ReadTxn, rows: list[SessionRow], project: str) -> list[SessionRow]:
+def of_project(txn: ReadTxn, rows: list[SessionRow], project: str) -> list[SessionRow]:
     """Sessions whose workspace is this folder, or has this name, in any case."""
     txn.facts.hold(row.workspace for row in rows if row.workspace)
     folders = [text_of(txn, row.workspace) or "" for row in rows]

@@ -25,6 +25,7 @@ from weft.ledger.forgotten import Forgotten
 from weft.ledger.recomputing import VIEWS_STALE, rebuild, silent
 from weft.ledger.rows import load_turn
 from weft.ledger.search import passages
+from weft.ledger.secrets import scanning as secrets
 from weft.ledger.sessions import require_session, stream_of
 from weft.ledger.values import text_of
 from weft.store.facts import LEDGER_SCOPE
@@ -32,9 +33,9 @@ from weft.store.husks import IN_LOG, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
 
 ROW_EVENTS = 128
-FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [codeblocks.forget, passages.forget]
-"""Views that hold words of contents: called once the bytes are gone, in the same transaction. A view that keeps words
-and is not here brings them back to light."""
+FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [codeblocks.forget, passages.forget, secrets.forget]
+"""Views and local state that tell of contents: called once the bytes are gone, in the same transaction. A view that
+keeps words and is not here brings them back to light."""
 
 
 class Erasure(Struct, frozen=True, kw_only=True):

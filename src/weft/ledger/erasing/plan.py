@@ -125,7 +125,7 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
         named_sessions=tuple(target.sessions),
         renames=any(ref in uses.names for ref in going),
         verbatim=len(copies),
-        sources=tuple(ref.hex() for ref in going if any(_is_file(use) for use in uses.inside.get(ref, ()))),
+        sources=tuple(ref.hex() for ref in going if any(map(_is_file, uses.of(ref)))),
     )
 
 

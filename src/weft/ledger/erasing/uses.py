@@ -51,6 +51,11 @@ class Uses(Struct):
     names: set[bytes] = field(default_factory=set)
     """References of labels, aliases and agents' names, which views hold as words."""
 
+    def of(self, ref: bytes) -> Iterator[Use]:
+        """Wherever it was found."""
+        yield from self.inside.get(ref, ())
+        yield from self.outside.get(ref, ())
+
 
 def references(event: Event | UnknownEvent) -> Iterator[tuple[str, str]]:
     """Every reference in an event with its place; of an event of a later form, everything that could be one."""

@@ -36,7 +36,7 @@ def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
 def _stretch(txn: ReadTxn, file: int | None, start: int, end: int, content: int) -> KeptStretch:
     name = text_of(txn, file)
     try:
-        return KeptStretch(file=name, start=start, end=end, data=_unpacked(txn, content))
+        return KeptStretch(file=name, start=start, end=end, data=unpacked(txn, content))
     except ContentGone:
         return KeptStretch(file=name, start=start, end=end, data=b"", erased=True)
 
@@ -51,12 +51,12 @@ def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes
     """Were these bytes kept before: of this session and file (by their numbers), from here to there?"""
     rows = txn.sql.all('SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place)
     try:
-        return any(_unpacked(txn, content) == piece for (content,) in rows)
+        return any(unpacked(txn, content) == piece for (content,) in rows)
     except (Damaged, ContentGone):
         return False
 
 
-def _unpacked(txn: ReadTxn | WriteTxn, n: int) -> bytes:
+def unpacked(txn: ReadTxn | WriteTxn, n: int) -> bytes:
     def content(ref: str) -> bytes:
         found = txn.facts.find_content(bytes.fromhex(ref))
         if found is None:

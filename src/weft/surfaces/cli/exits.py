@@ -20,7 +20,7 @@ OK, DIFFERENT, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
 EXIT_CODES = {
     OK: "it worked",
-    DIFFERENT: "verify, audit, doctor or import found problems, or diff --exit-code found a difference",
+    DIFFERENT: "verify, audit, doctor, secrets or import found problems, or diff --exit-code found a difference",
     USAGE: "the command line is wrong",
     3: "there is no such session, turn, message or move, or the name could mean several",
     4: "a conflict: somebody else was first, or the request does not fit the ledger's state",

@@ -41,6 +41,13 @@ def user_ledger() -> Path:
     return home / "weft" / FILE
 
 
+def user_cache() -> Path:
+    """Where things lie that can be made again."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    return home / "weft"
+
+
 def place_for(name: str) -> Path:
     """Where `weft init NAME` makes a ledger: in a folder, or the file itself if it looks like one."""
     path = Path(name).expanduser()

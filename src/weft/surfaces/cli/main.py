@@ -69,6 +69,7 @@ COMMANDS = {
     },
     "forget": {
         "erase": "Erase contents for good; the record still verifies.",
+        "secrets": "Find credentials in what was recorded, and erase them.",
         "pack": "Compress what is cold, or unpack it again.",
     },
     "help": {

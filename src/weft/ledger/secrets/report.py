@@ -1,0 +1,203 @@
+"""What was found, as people see it: by fingerprint, with where it is used, and what is ignored left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.ledger.arguments import checked_text
+from weft.ledger.imports.secret import KEY
+from weft.ledger.listing import HERE, of_project
+from weft.ledger.names import require
+from weft.ledger.rows import SESSION, SessionRow
+from weft.ledger.secrets.places import PlaceFinder, Report, SecretPlace, Spot, Used
+from weft.ledger.secrets.scanner import DIGITS, SecretScanner
+from weft.ledger.secrets.scanning import Scanned
+from weft.ledger.threads import ranges_to
+from weft.store.facts import local_value
+from weft.store.port import ReadTxn, Sql, WriteTxn
+
+FEWEST_DIGITS = 6
+_IGNORED = "SELECT fingerprint FROM secret_ignored"
+
+
+class SecretsWanted(Struct, frozen=True, kw_only=True):
+    """Which findings to tell of; null: whatever it is."""
+
+    session: str | None = None
+    origin: str | None = None
+    project: str | None = None
+    since: int | None = None
+    fingerprints: tuple[str, ...] = ()
+    """Beginnings of fingerprints."""
+    ignored: bool = False
+    """Those that are ignored, instead of the others."""
+
+    @property
+    def narrow(self) -> bool:
+        return not (self.session is None and self.origin is None and self.project is None and self.since is None)
+
+
+class Secret(Struct, frozen=True, kw_only=True):
+    """A credential that lies in contents, without being shown."""
+
+    fingerprint: str
+    rules: tuple[str, ...]
+    kind: str
+    shown: str
+    """At most its first four characters."""
+    times: int
+    """How often it stands in contents; each is counted once, however often it is used."""
+    contents: tuple[str, ...]
+    """References of the contents that hold it."""
+    uses: int
+    """How often events use these contents."""
+    places: tuple[SecretPlace, ...]
+    """Some of these uses, in order of arrival."""
+
+
+class SecretReport(Struct, frozen=True, kw_only=True):
+    secrets: tuple[Secret, ...]
+    ignored: int
+    """Further findings that were left out since somebody said so."""
+    scanned: Scanned
+    rules: str
+
+
+class Found(Struct, frozen=True, gc=False):
+    ref: bytes
+    n: int
+    start: int
+    rule: str
+    fingerprint: str
+    shown: str
+
+
+def make_report(
+    txn: ReadTxn, scanner: SecretScanner, wanted: SecretsWanted, scanned: Scanned, report: Report
+) -> SecretReport:
+    ignored = {mark for (mark,) in txn.sql.all(_IGNORED)}
+    rows = _found(txn.sql)
+    chosen = {full(txn.sql, each) for each in wanted.fingerprints}
+    rows = [row for row in rows if not chosen or row.fingerprint in chosen]
+    listed = [row for row in rows if (row.fingerprint in ignored) == wanted.ignored]
+    key = bytes.fromhex(local_value(txn.sql, KEY))
+
+    def is_clean(text: str) -> bool:
+        return not scanner.scan(text.encode("utf-8", "replace"), key)
+
+    used = PlaceFinder(txn, (row.ref for row in listed), _sieve(txn, wanted), is_clean).run(report)
+    by_mark: dict[str, list[Found]] = {}
+    for row in listed:
+        if used[row.ref].uses or not wanted.narrow:
+            by_mark.setdefault(row.fingerprint, []).append(row)
+    secrets = [_secret(rows, used, scanner) for rows in by_mark.values()]
+    left_out = {row.fingerprint for row in rows} & ignored
+    return SecretReport(
+        secrets=tuple(sorted(secrets, key=lambda secret: (secret.rules, -secret.times, secret.fingerprint))),
+        ignored=0 if wanted.ignored else len(left_out),
+        scanned=scanned,
+        rules=scanner.rules,
+    )
+
+
+def _found(sql: Sql) -> list[Found]:
+    rows = sql.all(
+        "SELECT c.ref, f.content, f.start, f.rule, f.fingerprint, f.shown FROM secret_found f"
+        " JOIN content c ON c.n = f.content ORDER BY f.content, f.start, f.rule"
+    )
+    return [Found(bytes(ref), *rest) for ref, *rest in rows]
+
+
+def _secret(rows: Sequence[Found], used: Mapping[bytes, Used], scanner: SecretScanner) -> Secret:
+    rules = tuple(sorted({row.rule for row in rows}))
+    refs = dict.fromkeys(row.ref for row in rows)
+    return Secret(
+        fingerprint=rows[0].fingerprint,
+        rules=rules,
+        kind=scanner.kind(rules[0]),
+        shown=rows[0].shown,
+        times=len({(row.n, row.start) for row in rows}),
+        contents=tuple(ref.hex() for ref in refs),
+        uses=sum(used[ref].uses for ref in refs),
+        places=tuple(place for ref in refs for place in used[ref].places),
+    )
+
+
+def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[Spot], bool]:
+    judges: list[Callable[[Spot], bool]] = []
+    if wanted.session is not None:
+        judges.append(_in_session(txn, require(txn, wanted.session)))
+    if wanted.origin is not None:
+        judges.append(_from_origin(checked_text(wanted.origin, "origin")))
+    if wanted.project is not None:
+        rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
+        of_it = {row.id for row in of_project(txn, rows, checked_text(wanted.project, "project"))}
+        judges.append(lambda spot: spot.session is not None and spot.session.id in of_it)
+    if wanted.since is not None:
+        judges.append(_since(wanted.since))
+    return lambda spot: all(judge(spot) for judge in judges)
+
+
+def _in_session(txn: ReadTxn, session: SessionRow) -> Callable[[Spot], bool]:
+    """Its own, or in the thread that it stands on."""
+    reach: dict[int, int] = {}
+    if session.head_segment is not None and session.head_depth is not None:
+        reach = {part.segment: part.high for part in ranges_to(txn.sql, session.head_segment, session.head_depth)}
+
+    def judge(spot: Spot) -> bool:
+        own = spot.session is not None and spot.session.id == session.id
+        return own or (spot.turn is not None and spot.turn.depth <= reach.get(spot.turn.segment, 0))
+
+    return judge
+
+
+def _from_origin(origin: str) -> Callable[[Spot], bool]:
+    def judge(spot: Spot) -> bool:
+        row = spot.turn or spot.session
+        return row is not None and (row.origin or HERE) == origin
+
+    return judge
+
+
+def _since(moment: int) -> Callable[[Spot], bool]:
+    def judge(spot: Spot) -> bool:
+        if spot.turn is not None:
+            return (spot.turn.started_at or 0) >= moment
+        return spot.session is not None and spot.session.updated_at >= moment
+
+    return judge
+
+
+def full(sql: Sql, beginning: str) -> str:
+    """The fingerprint that begins so, among those found or ignored."""
+    digits = checked_text(beginning, "fingerprint").lower().removesuffix("…")
+    if not FEWEST_DIGITS <= len(digits) <= DIGITS or set(digits) - set("0123456789abcdef"):
+        raise InvalidInput(
+            f"a fingerprint is {DIGITS} hexadecimal digits, or {FEWEST_DIGITS} and more that it begins with",
+            "`weft secrets` lists them",
+        )
+    query = f"SELECT fingerprint FROM secret_found UNION {_IGNORED}"
+    known = sorted({mark for (mark,) in sql.all(query) if mark.startswith(digits)})
+    if not known:
+        raise NotFound("secret with fingerprint", digits, "`weft secrets` lists them")
+    if len(known) > 1:
+        raise AmbiguousName(digits, known)
+    return str(known[0])
+
+
+def ignore(beginning: str, txn: WriteTxn) -> str:
+    mark = full(txn.sql, beginning)
+    txn.sql.run(
+        "INSERT INTO secret_ignored(fingerprint, ignored_at) VALUES (?, ?) ON CONFLICT (fingerprint) DO NOTHING",
+        (mark, txn.facts.now_ms),
+    )
+    return mark
+
+
+def unignore(beginning: str, txn: WriteTxn) -> str:
+    mark = full(txn.sql, beginning)
+    txn.sql.run("DELETE FROM secret_ignored WHERE fingerprint = ?", (mark,))
+    return mark

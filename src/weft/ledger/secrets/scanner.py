@@ -1,0 +1,109 @@
+"""The rules that know credentials: kingfisher's, which `weft[secrets]` brings.
+
+A credential is turned into a fingerprint where it is found, and nothing but this module ever holds it. A fingerprint is
+keyed with the ledger's own import secret: a plain hash of a password could be guessed. Whether a credential still works
+is never asked: that would send it away.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from weft.kernel.errors import Unsupported
+
+DIGITS = 16
+SHOWN = 4
+LONG = 16
+"""Of a credential shorter than this nothing is shown."""
+COMPONENTS = frozenset(
+    "betterleaks." + name
+    for name in (
+        "alibaba-sts-security-token", "aws-secret-access-key", "exoscale-api-secret", "ovh-consumer-key",
+        "polymarket-api-secret", "polymarket-passphrase",
+    )
+)  # fmt: skip
+"""Rules that only serve others in kingfisher's own reports, but whose matches are secret by themselves."""
+_breaks = re.compile(rb"\\+[nrt]|\s+")
+_told = re.compile(r"^\w+ an? (?:possible |potential )?(.+)$", re.I)
+
+
+class Trace(Struct, frozen=True, gc=False):
+    """A credential that a rule found, without the credential."""
+
+    rule: str
+    start: int
+    fingerprint: str
+    shown: str
+
+
+class SecretScanner(Protocol):
+    """Finds credentials in bytes, without asking anybody else."""
+
+    rules: str
+    """Which rules these are, and of which version: what was scanned with others is scanned again."""
+
+    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        """What is found in these bytes; fingerprints are made with `key`."""
+
+    def kind(self, rule: str) -> str:
+        """What a rule finds, in words."""
+
+
+def fingerprint(secret: str, key: bytes) -> str:
+    """The same for one credential wherever and however it was wrapped; tells nothing to whoever lacks the key."""
+    plain = _breaks.sub(b"", secret.encode("utf-8", "surrogatepass")).rstrip(b"\\")
+    return hmac.new(key, b"weft.secret.1\n" + plain, sha256).hexdigest()[:DIGITS]
+
+
+def redacted(secret: str) -> str:
+    head = secret[:SHOWN] if len(secret) >= LONG else ""
+    return "".join(c if " " < c < "\x7f" else "*" for c in head) + "…"
+
+
+class Kingfisher:
+    """Kingfisher's rules, compiled. Scanning is local; its validation, which is not, is never called."""
+
+    def __init__(self, sdk: Any, rules: Any) -> None:
+        policy = sdk.DetectionPolicy(inline_ignores=False, markup_context=False)
+        self._scan: Callable[[bytes], list[Any]] = sdk.Scanner(rules, policy=policy).scan
+        self._rules = rules
+        self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules"
+
+    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        return [
+            Trace(found.rule_id, found.location["start_offset"], fingerprint(found.secret, key), redacted(found.secret))
+            for found in self._scan(data)
+            if found.visible or found.rule_id in COMPONENTS
+        ]
+
+    def kind(self, rule: str) -> str:
+        return self._kinds.get(rule, rule)
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        return {rule["id"]: in_short(rule["name"]) for rule in self._rules.metadata()}
+
+
+def in_short(name: str) -> str:
+    """A rule's name, without what may come of it: `Found a Stripe Access Token, posing …`."""
+    told = _told.match(name.partition(",")[0].rstrip("."))
+    return told[1] if told else name.partition(",")[0].rstrip(".")
+
+
+def load_scanner(cache: Path | None = None) -> SecretScanner:
+    """Kingfisher with all its rules. Compiling them takes some seconds; `cache` is a folder that keeps them."""
+    try:
+        import kingfisher_sdk
+    except ImportError as error:
+        raise Unsupported(
+            f"finding secrets needs kingfisher-secret-scanner ({error})", "install it: `pip install 'weft[secrets]'`"
+        ) from error
+    return Kingfisher(kingfisher_sdk, kingfisher_sdk.Rules(cache=cache is not None, cache_dir=cache))

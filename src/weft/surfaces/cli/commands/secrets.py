@@ -1,0 +1,160 @@
+"""`weft secrets`: credentials that lie in what was recorded; found, never shown, and erased if asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec.structs import replace
+
+from weft.kernel.errors import InvalidInput
+from weft.surfaces.cli.arguments import session_option
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.erasures import carry_out, require_reason
+from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.locating import user_cache
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+    from weft.ledger.secrets import SecretPlace, SecretReport, SecretScanner
+
+PLACES = 4
+
+
+@weft_command("secrets")
+@click.argument("fingerprints", nargs=-1, metavar="[FINGERPRINT]...")
+@session_option("Only in the thread of this session, or told of it.")
+@click.option("--origin", metavar="NAME", help="Only in turns of this tool; weft for those recorded here.")
+@click.option("--project", metavar="NAME", help="Only in sessions of this folder, by its path or its last part.")
+@click.option("--since", metavar="TIME", help="Only in turns from this time on; a day means all of it.")
+@click.option("--all", "anew", is_flag=True, help="Look at every content again, not only at what is new.")
+@click.option("--ignore", metavar="FINGERPRINT", help="A false alarm: tell of it no more.")
+@click.option("--unignore", metavar="FINGERPRINT", help="Tell of it again.")
+@click.option("--ignored", is_flag=True, help="Show what is ignored instead.")
+@click.option("--erase", is_flag=True, help="Erase every content that holds one of those found, for good.")
+@click.option("--reason", metavar="TEXT", help="Why; kept for ever, so say no more than needed.")
+@click.option("--as", "actor", metavar="AGENT", default="local", help="In whose name.", show_default=True)
+@click.option("--dry-run", is_flag=True, help="With --erase: show what would go, and stop.")
+@click.option("-y", "--yes", is_flag=True, help="With --erase: do it without asking.")
+def command(
+    call: Call,
+    fingerprints: tuple[str, ...],
+    ignore: str | None,
+    unignore: str | None,
+    erase: bool,
+    reason: str | None,
+    actor: str,
+    dry_run: bool,
+    yes: bool,
+    **given: Any,
+) -> int:
+    """Find credentials in what was recorded, and erase them.
+
+    Looks at contents that came since the last time and lists every credential that is known by now: by which rule,
+    where, how often, never itself. Nothing is sent anywhere. A fingerprint, or its beginning, stands for one of them.
+    Exits with 1 if there are any.
+    """
+    if (ignore is not None) + (unignore is not None) + erase > 1:
+        raise click.UsageError("say one of --ignore, --unignore and --erase")
+    if (reason is not None or dry_run or yes) and not erase:
+        raise click.UsageError("--reason, --dry-run and --yes belong to --erase")
+    with call.writing() as ledger:
+        if ignore is not None or unignore is not None:
+            _choose(call, ledger, ignore, unignore)
+            return OK
+        if erase:
+            require_reason(reason, dry_run)
+        found, scanner = _find(call, ledger, fingerprints, given)
+        if erase and found.secrets:
+            _erase(call, ledger, scanner, found, reason, actor, dry_run=dry_run, yes=yes)
+            return OK
+        call.answer(found, *_lines(found))
+        _note(call, found)
+        return DIFFERENT if found.secrets and not given["ignored"] else OK
+
+
+def _find(
+    call: Call, ledger: Ledger, fingerprints: tuple[str, ...], given: dict[str, Any]
+) -> tuple[SecretReport, SecretScanner]:
+    from weft.ledger.secrets import load_scanner
+
+    with progress(call, "secrets") as bar:
+        scanner = load_scanner(user_cache())
+        found = ledger.find_secrets(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **given)
+    return found, scanner
+
+
+def _choose(call: Call, ledger: Ledger, ignore: str | None, unignore: str | None) -> None:
+    if ignore is not None:
+        mark = ledger.ignore_secret(ignore)
+        call.answer({"ignored": mark}, ["ignored ", Span(mark, "id")])
+        call.note(f"undo: weft secrets --unignore {mark}")
+    else:
+        mark = ledger.ignore_secret(unignore or "", undo=True)
+        call.answer({"unignored": mark}, ["no longer ignored: ", Span(mark, "id")])
+
+
+def _erase(
+    call: Call,
+    ledger: Ledger,
+    scanner: SecretScanner,
+    found: SecretReport,
+    reason: str | None,
+    actor: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Labels that hold a credential are not shown in the plan either."""
+    if reason is not None and _holds(scanner, reason):
+        raise InvalidInput("the reason holds a credential itself", "say why, without saying what")
+    refs = list(dict.fromkeys(ref for secret in found.secrets for ref in secret.contents))
+    with progress(call, "erase") as bar:
+        plan = ledger.plan_erasure(refs, progress=bar.staged)
+    named = tuple(replace(each, label=each.id) if _holds(scanner, each.label) else each for each in plan.sessions)
+    carry_out(call, ledger, replace(plan, sessions=named), reason, actor, dry_run=dry_run, yes=yes)
+    call.note("a credential that was recorded is known: replace it where it came from, too")
+
+
+def _holds(scanner: SecretScanner, text: str) -> bool:
+    return bool(scanner.scan(text.encode("utf-8", "replace"), b""))
+
+
+def _lines(found: SecretReport) -> Iterator[Line]:
+    for secret in found.secrets:
+        yield [Span(secret.fingerprint, "id"), "  ", Span(secret.kind, "bad"), f" {secret.shown}  ",
+               f"{counted(secret.times, 'time')}, {', '.join(secret.rules)}"]  # fmt: skip
+        for place in secret.places[:PLACES]:
+            yield _place(place)
+        if secret.uses > PLACES:
+            yield [f"    and {secret.uses - PLACES:,} more"]
+        if not secret.uses:
+            yield ["    in a content that nothing uses: ", Span(secret.contents[0][:16], "id")]
+
+
+def _place(place: SecretPlace) -> Line:
+    line: list[Span | str] = ["    "]
+    if place.session_id is not None:
+        line += ["session ", Span(place.session or place.session_id, "label"), "  "]
+    if place.turn_id is not None:
+        line += ["turn ", Span(short(place.turn_id), "id"), "  "]
+    if place.call_id is not None:
+        line += [f"call {place.call_id}  "]
+    elif place.message_id is not None:
+        line += ["message ", Span(short(place.message_id), "id"), "  "]
+    return [*line, place.what]
+
+
+def _note(call: Call, found: SecretReport) -> None:
+    looked = f"{counted(found.scanned.contents, 'new content')} ({found.scanned.bytes:,} bytes) looked at"
+    call.note(f"{counted(len(found.secrets), 'secret')} found; {looked} with {found.rules}")
+    if found.ignored:
+        call.note(f"{counted(found.ignored, 'finding')} ignored; `weft secrets --ignored` shows them")
+    if found.secrets:
+        call.note("`weft secrets --erase --dry-run` shows what erasing them takes")
