@@ -1,6 +1,7 @@
 """One JSON document that holds a whole session, read also where it is cut or damaged: as far as it goes.
 
-Of a list whose text breaks off, the elements before that are taken; of an object, the fields before it.
+Of a list whose text breaks off, the elements before that are taken; of an object, the fields before it. A document with
+many sessions, which may be larger than memory, is read piece by piece: `pieces.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ import json
 import re
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
-from weft.exchange.importers.jsonl import BOM
+from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.port import Report
 from weft.kernel.contents import bytes_text
 
@@ -29,18 +29,10 @@ class Document(Struct, frozen=True):
 
 
 def read_document(data: bytes) -> Document:
-    data = data.removeprefix(BOM)
     try:
-        return Document(orjson.loads(data))
-    except orjson.JSONDecodeError:
-        pass
-    words = bytes_text(data)
-    try:
-        return Document(json.loads(words, parse_constant=str, strict=False))
-    except RecursionError:
-        return Document(_Prefix(words).read(), "nested too deeply")
+        return Document(loaded(data))
     except ValueError as error:
-        return Document(_Prefix(words).read(), str(error))
+        return Document(_Prefix(bytes_text(data)).read(), str(error))
 
 
 def report_damage(document: Document, report: Report) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.document import Piece, load, pieces
+from weft.exchange.importers.loading import loaded
+from weft.exchange.importers.pieces import Piece, pieces
 from weft.exchange.importers.port import Report, Source
 
 WHOLE_LIMIT = 256 * 1024 * 1024
@@ -49,8 +50,8 @@ def _pieces(
     if source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         whole = source.path.read_bytes() if source.size <= WHOLE_LIMIT else b""
         try:
-            value = load(whole)
-        except (ValueError, RecursionError):
+            value = loaded(whole)
+        except ValueError:
             value = None
         if isinstance(value, dict) and is_one(value):
             yield Piece(0, len(whole), whole, value=value)

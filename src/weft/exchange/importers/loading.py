@@ -1,4 +1,5 @@
-"""JSON texts of others, read also where a strict reader refuses them."""
+"""JSON texts of others, read also where a strict reader refuses them: constants that JSON lacks, lone surrogates, bytes
+that are no text, control characters, marks and zeros around it."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from weft.kernel.contents import bytes_text
 
 Json = bytes | memoryview | Raw
 """A JSON text that has not been read yet."""
+AROUND = " \t\r\n\0\ufeff"
 
 
 def loaded(data: Json) -> Any:
@@ -20,7 +22,7 @@ def loaded(data: Json) -> Any:
         return orjson.loads(memoryview(data))
     except orjson.JSONDecodeError:
         try:
-            return json.loads(bytes_text(bytes(data)), parse_constant=str, strict=False)
+            return json.loads(bytes_text(bytes(data)).strip(AROUND), parse_constant=str, strict=False)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.exchange.importers.chatgpt.content import TAKERS
-from weft.exchange.importers.chatgpt.turns import Making, kind_of, moment, standing_of
-from weft.exchange.importers.document import load
+from weft.exchange.importers.chatgpt.turns import Making, kind_of, moment, part_of
 from weft.exchange.importers.exports import Conversation, conversations
 from weft.exchange.importers.jsonl import BOM
+from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.trees import Node, Plan, Standing, in_order, turns_of
+from weft.exchange.importers.trees import Part, Plan, Tree, ends_of, in_order, keys_of
 from weft.exchange.importers.values import canonical, mapping, present, sequence, text
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"(?:title|id|conversation_id|create_time|mapping)"\s*:)')
@@ -39,8 +39,8 @@ class ChatGpt:
         if len(source.head) < source.size:
             return sum(sign in head for sign in SIGNS) >= 2
         try:
-            value = load(head)
-        except (ValueError, RecursionError):
+            value = loaded(head)
+        except ValueError:
             return sum(sign in head for sign in SIGNS) >= 2
         listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
         return any(is_conversation(mapping(each)) for each in listed)
@@ -66,7 +66,7 @@ def is_conversation(value: dict[str, Any]) -> bool:
 def _transcript(conversation: Conversation, fallback: str, report: Report) -> Transcript:
     value = conversation.value
     id = text(value.get("conversation_id")) or text(value.get("id")) or fallback
-    tree = Tree(id, mapping(value.get("mapping")), report)
+    nodes = Nodes(id, mapping(value.get("mapping")), report)
     session = NativeSession(
         id=id,
         title=text(value.get("title")),
@@ -76,11 +76,11 @@ def _transcript(conversation: Conversation, fallback: str, report: Report) -> Tr
     )
     report.found += 1
     report.mapped["conversation"] += 1
-    turns = tree.made(text(value.get("current_node")), len(conversation.data))
+    turns = nodes.made(text(value.get("current_node")), len(conversation.data))
     return Transcript(session=session, turns=turns, raw=conversation.data)
 
 
-class Tree:
+class Nodes:
     """The nodes of a conversation."""
 
     def __init__(self, conversation: str, nodes: dict[str, Any], report: Report) -> None:
@@ -100,24 +100,21 @@ class Tree:
 
     def made(self, current: str | None, size: int) -> list[NativeTurn]:
         order = in_order({id: text(node.get("parent")) for id, node in self._nodes.items()}, self._children)
-        places = {id: number for number, id in enumerate(order)}
-        turns = turns_of([self._node(id, places) for id in order])
+        tree = Tree(whole_answers=True)
+        for id in order:
+            message = self._message(id)
+            part = Part.NOTHING if message is None else part_of(message)
+            tree.add(id, text(self._nodes[id].get("parent")), part)
         self._count(order)
-        head = turns.of[self._last(order, places, current)] if order else None
-        return [self._turn(plan, order, number == head, size) for number, plan in enumerate(turns.plans)]
+        last = self._last(order, current)
+        keys, ends = keys_of(tree.plans, self._name), ends_of(tree, order, last, size)
+        return [self._turn(*planned) for planned in zip(tree.plans, keys, ends, strict=True)]
 
     def _children(self, id: str) -> list[str]:
         """In the order they were made."""
         named = [child for child in sequence(self._nodes[id].get("children")) if isinstance(child, str)]
         own = [child for child in named if text(mapping(self._nodes.get(child)).get("parent")) == id]
         return [*own, *self._unnamed.get(id, [])]
-
-    def _node(self, id: str, places: dict[str, int]) -> Node:
-        parent = places.get(text(self._nodes[id].get("parent")) or "")
-        is_before = parent is not None and parent < places[id]
-        message = self._message(id)
-        standing = Standing.NOTHING if message is None else standing_of(message)
-        return Node(self._name(id), parent if is_before else None, standing)
 
     def _message(self, id: str) -> dict[str, Any] | None:
         message = self._nodes[id].get("message")
@@ -135,7 +132,7 @@ class Tree:
                 self._report.kept["node"] += 1
                 continue
             kind, content = kind_of(message), text(mapping(message.get("content")).get("content_type")) or ""
-            if standing_of(message) is Standing.NOTHING:
+            if part_of(message) is Part.NOTHING:
                 self._report.kept[f"{kind}.empty"] += 1
             elif content in TAKERS or mapping(message.get("content")).keys() & {"text", "parts"}:
                 self._report.mapped[kind] += 1
@@ -143,23 +140,23 @@ class Tree:
                 self._report.kept[kind] += 1
                 self._report.unknown[kind] += 1
 
-    def _last(self, order: list[str], places: dict[str, int], current: str | None) -> int:
+    def _last(self, order: list[str], current: str | None) -> str | None:
         """The node that the conversation stands on; where that is not told, the one that was made last."""
-        if current in places:
-            return places[current]
+        if current in self._nodes:
+            return current
         times = [moment(mapping(self._nodes[id].get("message")).get("create_time")) or 0 for id in order]
-        return max(range(len(order)), key=lambda number: (times[number], number))
+        return order[max(range(len(order)), key=lambda number: (times[number], number))] if order else None
 
-    def _turn(self, plan: Plan, order: list[str], is_head: bool, size: int) -> NativeTurn:
+    def _turn(self, plan: Plan, key: str, end: int) -> NativeTurn:
         making = Making(self._conversation)
-        for number in plan.nodes:
-            message = self._message(order[number])
+        for id in plan.nodes:
+            message = self._message(id)
             if message is not None:
-                making.take(message, self._name(order[number]))
+                making.take(message, self._name(id))
         return NativeTurn(
-            key=plan.key,
-            records=tuple(making.records) or (canonical([plan.key]),),
-            names=tuple(self._name(order[number]) for number in plan.nodes),
+            key=key,
+            records=tuple(making.records) or (canonical([key]),),
+            names=tuple(map(self._name, plan.nodes)),
             items=making.finished(),
             parent=plan.parent,
             error=making.error,
@@ -167,5 +164,5 @@ class Tree:
             started=min(making.times, default=None),
             ended=max(making.times, default=None),
             offset=0,
-            end=size if is_head else min(1 + max(plan.nodes), max(size - 1, 0)),
+            end=end,
         )

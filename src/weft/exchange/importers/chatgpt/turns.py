@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, field
 
 from weft.exchange.importers.chatgpt.content import CONTEXTS, Said, said
 from weft.exchange.importers.transcript import Item, NativeCall, NativeMessage
-from weft.exchange.importers.trees import Standing
+from weft.exchange.importers.trees import Part
 from weft.exchange.importers.values import canonical, mapping, present, sequence, text
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart
@@ -56,15 +56,15 @@ def tool_of(message: dict[str, Any]) -> str | None:
     return recipient if role_of(message) == "assistant" and recipient not in (None, "all") else None
 
 
-def standing_of(message: dict[str, Any]) -> Standing:
+def part_of(message: dict[str, Any]) -> Part:
     role, content = role_of(message), mapping(message.get("content"))
     if role in ("assistant", "tool"):
-        return Standing.ANSWER
+        return Part.ANSWER
     found = said(content)
     if not found.parts and not found.elsewhere and not sequence(mapping(message.get("metadata")).get("attachments")):
-        return Standing.NOTHING
+        return Part.NOTHING
     is_typed = role == "user" and not is_hidden(message) and text(content.get("content_type")) not in CONTEXTS
-    return Standing.PROMPT if is_typed else Standing.INJECTED
+    return Part.PROMPT if is_typed else Part.OTHER
 
 
 class Call(Struct):
@@ -188,7 +188,7 @@ ROLES = {
 def _source(message: dict[str, Any], role: str) -> MessageSource | None:
     if role == "assistant":
         return None
-    is_typed = role == "user" and standing_of(message) is Standing.PROMPT
+    is_typed = role == "user" and part_of(message) is Part.PROMPT
     return MessageSource.HUMAN if is_typed else MessageSource.EVENT
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 from weft.exchange.importers.claude_ai.projects import is_project, project, project_of
 from weft.exchange.importers.claude_ai.turns import Making, blocks_of
-from weft.exchange.importers.document import load
 from weft.exchange.importers.exports import Conversation, conversations
 from weft.exchange.importers.jsonl import BOM
+from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.trees import Node, Plan, Standing, in_order, turns_of
+from weft.exchange.importers.trees import Part, Plan, Tree, ends_of, in_order, keys_of
 from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"uuid"\s*:\s*"[^"]*"\s*,\s*"name"\s*:)')
 BEGINNING = re.compile(rb"\s*(?:\[\s*)?\{")
 ROOTS = frozenset({"00000000-0000-4000-8000-000000000000", "00000000-0000-0000-0000-000000000000"})
 """What a first message names as its parent."""
-SENDERS = {"human": Standing.PROMPT, "user": Standing.PROMPT, "assistant": Standing.ANSWER}
+SENDERS = {"human": Part.PROMPT, "user": Part.PROMPT, "assistant": Part.ANSWER}
 NOTED = ("summary", "is_starred", "is_temporary", "model", "settings", "platform")
 
 
@@ -41,8 +41,8 @@ class ClaudeAi:
         if not is_likely or len(source.head) < source.size:
             return is_likely
         try:
-            value = load(head)
-        except (ValueError, RecursionError):
+            value = loaded(head)
+        except ValueError:
             return True
         listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
         return any(is_conversation(mapping(each)) or is_project(mapping(each)) for each in listed)
@@ -128,44 +128,39 @@ class Messages:
         for id, parent in self._parents.items():
             below.setdefault(parent or "", []).append(id)
         order = in_order(self._parents, lambda id: below.get(id, []))
-        places = {id: number for number, id in enumerate(order)}
-        turns = turns_of([self._node(id, places) for id in order])
-        head = turns.of[self._last(order, places, leaf)] if order else None
-        return [self._turn(plan, order, number == head, size) for number, plan in enumerate(turns.plans)]
-
-    def _node(self, id: str, places: dict[str, int]) -> Node:
-        parent = places.get(self._parents[id] or "")
-        is_before = parent is not None and parent < places[id]
-        message = self._by_id[id]
-        standing = SENDERS.get(text(message.get("sender")) or "", Standing.NOTHING)
-        return Node(self._name(id), parent if is_before else None, standing)
+        tree = Tree(whole_answers=True)
+        for id in order:
+            part = SENDERS.get(text(self._by_id[id].get("sender")) or "", Part.NOTHING)
+            tree.add(id, self._parents[id], part)
+        last = self._last(order, leaf)
+        keys, ends = keys_of(tree.plans, self._name), ends_of(tree, order, last, size)
+        return [self._turn(*planned) for planned in zip(tree.plans, keys, ends, strict=True)]
 
     def _name(self, id: str) -> str:
         return id if len(id) >= 32 else f"{self._conversation}/{id}"
 
-    def _last(self, order: list[str], places: dict[str, int], leaf: str | None) -> int:
+    def _last(self, order: list[str], leaf: str | None) -> str | None:
         """The message that the conversation stands on; where that is not told, the one that was made last."""
-        if leaf in places:
-            return places[leaf]
+        if leaf in self._by_id:
+            return leaf
         times = [millis(self._by_id[id].get("created_at")) or 0 for id in order]
-        return max(range(len(order)), key=lambda number: (times[number], number))
+        return order[max(range(len(order)), key=lambda number: (times[number], number))] if order else None
 
-    def _turn(self, plan: Plan, order: list[str], is_head: bool, size: int) -> NativeTurn:
+    def _turn(self, plan: Plan, key: str, end: int) -> NativeTurn:
         making = Making()
-        ids = [order[number] for number in plan.nodes]
-        for id in ids:
+        for id in plan.nodes:
             making.take(self._by_id[id], self._name(id))
-        last = self._by_id[ids[-1]]
+        last = self._by_id[plan.nodes[-1]]
         return NativeTurn(
-            key=plan.key,
-            records=tuple(making.records) or (canonical([plan.key]),),
-            names=tuple(map(self._name, ids)),
+            key=key,
+            records=tuple(making.records) or (canonical([key]),),
+            names=tuple(map(self._name, plan.nodes)),
             items=making.finished(),
             parent=plan.parent,
             interrupted=last.get("stop_reason") == "user_canceled" or _is_cut(last),
             started=min(making.times, default=None),
             ended=max(making.times, default=None),
-            end=size if is_head else min(1 + max(plan.nodes), max(size - 1, 0)),
+            end=end,
         )
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from typing import Any, BinaryIO
 
-from weft.exchange.importers.document import pieces
 from weft.exchange.importers.gemini_cli.index import Entry, Indexer
 from weft.exchange.importers.gemini_cli.kinds import classify
 from weft.exchange.importers.jsonl import Record, record_at, records
+from weft.exchange.importers.pieces import pieces
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.values import mapping, sequence, text
 

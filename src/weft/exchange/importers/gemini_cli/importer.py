@@ -8,13 +8,13 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.document import load
 from weft.exchange.importers.gemini_cli import layout, saved
 from weft.exchange.importers.gemini_cli.containers import Reader, index_document, index_lines
 from weft.exchange.importers.gemini_cli.index import Index, Indexer, Plan
 from weft.exchange.importers.gemini_cli.kinds import TYPES
 from weft.exchange.importers.gemini_cli.turns import Making
 from weft.exchange.importers.jsonl import BOM, first_objects
+from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import NativeCompaction, NativeSession, NativeTurn, Transcript
 from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text
@@ -92,8 +92,8 @@ def _is_line(value: dict[str, Any]) -> bool:
 def _is_document(head: bytes, is_whole: bool) -> bool:
     if is_whole:
         try:
-            value = mapping(load(head))
-        except (ValueError, RecursionError):
+            value = mapping(loaded(head))
+        except ValueError:
             value = {}
         if value:
             messages = value.get("messages")
@@ -145,7 +145,7 @@ def _take(
     is_counted = is_fresh and entry.nested is None
     try:
         message = reader.message(entry)
-    except (ValueError, RecursionError):
+    except ValueError:
         report.damaged += is_counted
         report.problem(entry.line, "changed while it was read")
         return

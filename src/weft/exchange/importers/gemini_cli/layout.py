@@ -7,7 +7,7 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-from weft.exchange.importers.document import load
+from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.values import mapping, text
 
 CHATS = "chats"
@@ -40,8 +40,8 @@ def workspace(path: Path, project_hash: str | None) -> str | None:
     if told is None:
         return None
     try:
-        known = mapping(mapping(load(told)).get("projects"))
-    except (ValueError, RecursionError):
+        known = mapping(mapping(loaded(told)).get("projects"))
+    except ValueError:
         return None
     names = {project.name, project_hash}
     return next((folder for folder, name in known.items() if name in names or _hash(folder) in names), None)

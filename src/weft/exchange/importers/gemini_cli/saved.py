@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from weft.exchange.importers.document import pieces
 from weft.exchange.importers.gemini_cli import layout
 from weft.exchange.importers.gemini_cli.containers import SIGN
 from weft.exchange.importers.gemini_cli.index import Entry, Indexer
 from weft.exchange.importers.gemini_cli.kinds import classify
+from weft.exchange.importers.pieces import pieces
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.transcript import NativeMessage, NativeSession, NativeTurn, Transcript
 from weft.exchange.importers.values import canonical, millis, text, whole

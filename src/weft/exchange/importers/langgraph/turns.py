@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from weft.exchange.importers.asked import Asked
-from weft.exchange.importers.branching import Part, Plan, Tree
 from weft.exchange.importers.chat import plain as words_or_blocks
 from weft.exchange.importers.identity import identity
 from weft.exchange.importers.langgraph.messages import Message
@@ -11,6 +10,7 @@ from weft.exchange.importers.langgraph.states import Node
 from weft.exchange.importers.langgraph.thread import Outcome, Thread
 from weft.exchange.importers.langgraph.values import plain
 from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn
+from weft.exchange.importers.trees import Part, Plan, Tree
 from weft.exchange.importers.values import canonical, mapping, present, text
 from weft.kernel.enums import AgentRole, MessageRole, MessageSource
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.exchange.importers.asked import Asked
-from weft.exchange.importers.branching import Part, Plan, Tree
 from weft.exchange.importers.identity import fingerprint, identity
 from weft.exchange.importers.llm.rows import Answer, Call, Node
 from weft.exchange.importers.llm.session import Session
 from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn
+from weft.exchange.importers.trees import Part, Plan, Tree
 from weft.exchange.importers.values import canonical, mapping, present
 from weft.kernel.enums import MessageRole, MessageSource
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.exchange.importers import document
-from weft.exchange.importers.document import load, pieces
+from weft.exchange.importers import pieces as streaming
+from weft.exchange.importers.loading import loaded
+from weft.exchange.importers.pieces import pieces
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"title")')
 JSON = st.recursive(
@@ -35,7 +36,7 @@ def found(folder: Path, data: str | bytes, inside: str | None = None) -> list[tu
     told = []
     for piece in pieces(path, inside, SIGN):
         assert whole[piece.offset : piece.end] == piece.data
-        assert not piece.is_whole or load(piece.data) == piece.value
+        assert not piece.is_whole or loaded(piece.data) == piece.value
         told.append((piece.name, piece.value, piece.is_whole))
     return told
 
@@ -43,7 +44,7 @@ def found(folder: Path, data: str | bytes, inside: str | None = None) -> list[tu
 @given(st.lists(JSON, max_size=5), st.booleans(), st.sampled_from([None, 1, 4]), st.integers(1, 64))
 def test_a_list_is_its_elements(values: list[Any], is_ascii: bool, indent: int | None, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        patch.setattr(document, "CHUNK", chunk)
+        patch.setattr(streaming, "CHUNK", chunk)
         data = json.dumps(values, ensure_ascii=is_ascii, indent=indent).encode("utf-8", "surrogatepass")
         assert found(Path(folder), data) == [(None, value, True) for value in json.loads(json.dumps(values))]
 
@@ -54,7 +55,7 @@ def test_an_object_is_its_members_and_the_elements_of_one(
 ) -> None:
     members = {name: value for name, value in members.items() if name != "inside"}
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        patch.setattr(document, "CHUNK", chunk)
+        patch.setattr(streaming, "CHUNK", chunk)
         told = found(Path(folder), json.dumps({**members, "inside": values, "last": 1}), "inside")
     assert [each for each in told if each[0] is None] == [(None, value, True) for value in values]
     assert {name: value for name, value, _ in told if name is not None} == {**members, "last": 1}
@@ -77,7 +78,7 @@ def test_a_damaged_element_harms_no_others(tmp_path: Path) -> None:
 
 def test_a_sign_across_two_chunks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for chunk in range(1, 40):
-        monkeypatch.setattr(document, "CHUNK", chunk)
+        monkeypatch.setattr(streaming, "CHUNK", chunk)
         told = found(tmp_path, '[{"title": "b"c"}, {"title": "d"}]')
         assert (None, {"title": "d"}, True) in told
 
@@ -96,4 +97,4 @@ def test_memory_grows_with_the_largest_piece_and_not_with_the_file(tmp_path: Pat
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 8 * document.CHUNK < path.stat().st_size
+    assert peak < 8 * streaming.CHUNK < path.stat().st_size

@@ -1,20 +1,20 @@
 """One JSON document read piece by piece: the elements of a list, or the members of an object and the elements of one
-of them. Memory grows with the largest piece, not with the file; a damaged piece harms no others.
+of them. Memory grows with the largest piece, not with the file; a damaged piece harms no others. A document that is
+one session, small enough to be held, is read whole: `documents.py`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.importers.jsonl import BOM, LINE_LIMIT
+from weft.exchange.importers.loading import loaded
 
 CHUNK = 1 << 20
 MOST_ATTEMPTS = 64
@@ -25,8 +25,6 @@ NESTING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]|"', re.DOTALL)
 QUOTE, COMMA, COLON = b'",:'
 OPENING, CLOSING = frozenset(b"[{"), frozenset(b"]}")
 SPACE = b" \t\r\n"
-_EXACT = ("utf-8", "surrogateescape")
-_decoder = json.JSONDecoder(parse_constant=str, strict=False)
 
 
 class Piece(Struct, frozen=True):
@@ -42,18 +40,6 @@ class Piece(Struct, frozen=True):
     is taken up again, at most."""
 
 
-def load(data: bytes) -> Any:
-    """What a piece says, also where a strict reader refuses it. Raises ValueError or RecursionError."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        words = data.decode(*_EXACT).strip(" \t\r\n\0\ufeff")
-        value, end = _decoder.raw_decode(words)
-        if words[end:].strip():
-            raise ValueError("there is more after it") from None
-        return value
-
-
 def pieces(path: Path, inside: str | None = None, sign: re.Pattern[bytes] | None = None) -> Iterator[Piece]:
     """The elements of a document that is a list, or of the member `inside` of one that is an object; in the latter
     case its other members too, by name. `sign` tells where an element may begin (its first group): a document that goes
@@ -64,8 +50,8 @@ def pieces(path: Path, inside: str | None = None, sign: re.Pattern[bytes] | None
             broken = None
             for piece in scan.run():
                 try:
-                    value = load(piece.data) if piece.is_whole else None
-                except (ValueError, RecursionError):
+                    value = loaded(piece.data) if piece.is_whole else None
+                except ValueError:
                     broken = piece
                     break
                 if not piece.is_whole:
@@ -249,6 +235,6 @@ class _Scan:
 
 def _text(string: bytes) -> str:
     try:
-        return str(load(string))
+        return str(loaded(string))
     except ValueError:
         return string.decode(errors="replace")
