@@ -1,12 +1,15 @@
 """Origins of which no corpus lies here: what their fixtures give is pinned instead.
 
-A digest that changed without a new mapping number would tear apart what was imported before and after.
+A digest that changed without a new mapping number would tear apart what was imported before and after. Databases whose
+tools choose ids and times themselves were written by them once, and lie here as statements.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +17,10 @@ import pytest
 
 from tests.exchange.corpus import opened, take
 from tests.exchange.fixtures.aider import histories
+from tests.exchange.fixtures.atif import trajectories
 from tests.exchange.fixtures.claude_ai import exports
+from tests.exchange.fixtures.langgraph import agents
+from tests.exchange.fixtures.llm import databases
 from weft.exchange.importers.plugins import load_importers
 
 PINNED = Path(__file__).parents[1] / "pinned_digests.json"
@@ -31,7 +37,25 @@ def aider(folder: Path) -> None:
     histories.write(folder, histories.everything())
 
 
-@pytest.mark.parametrize("write", [claude_ai, aider])
+def llm(folder: Path) -> None:
+    restore(databases.__file__, "logs.sql", folder / "logs.db")
+    databases.write_classic(folder / "older" / "logs.db")
+
+
+def langgraph(folder: Path) -> None:
+    restore(agents.__file__, "checkpoints.sql", folder / "checkpoints.db")
+
+
+def atif(folder: Path) -> None:
+    trajectories.write(folder, trajectories.trajectory())
+
+
+def restore(beside: str, name: str, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(Path(beside).with_name(name).read_text())
+
+
+@pytest.mark.parametrize("write", [claude_ai, aider, llm, langgraph, atif])
 def test_digests_are_what_they_were(write: Callable[[Path], None], tmp_path: Path) -> None:
     origin = write.__name__.replace("_", "-")
     folder = tmp_path / "fixtures"
