@@ -50,6 +50,17 @@ def test_a_conversation_is_a_session_and_a_prompt_is_a_turn(tmp_path: Path) -> N
     assert said(found.turns[0])[1].tokens is None
 
 
+def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
+    nodes = [node("r", None), user("u1", "r", "Hi", create_time=None), assistant("a1", "u1", "Yes", create_time=None)]
+    (turn,) = read_one(CHATGPT, write(tmp_path, conversation(*nodes))).turns
+    assert (turn.started, turn.ended, [each.at for each in said(turn)]) == (None, None, [None, None])
+
+
+def test_an_export_tells_of_no_tokens(tmp_path: Path) -> None:
+    found = read_one(CHATGPT, write(tmp_path, conversation(*everything())))
+    assert {each.tokens for turn in found.turns for each in said(turn)} == {None}
+
+
 def test_mapping_order_is_not_conversation_order(tmp_path: Path) -> None:
     told = conversation(*dialogue())
     told["mapping"] = dict(reversed(told["mapping"].items()))

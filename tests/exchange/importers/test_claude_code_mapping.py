@@ -127,6 +127,12 @@ def test_an_error_is_told_by_the_text_the_model_was_given(file: Path) -> None:
     assert (late.error, late.status) == ("Command timed out after 2m", ToolCallStatus.TIMEOUT)
 
 
+@pytest.mark.parametrize("detail", ["Error: no", [{"type": "text", "text": "a"}], {"stdout": "a"}, 7, None])
+def test_what_a_tool_tells_beside_its_result_may_be_of_any_type(file: Path, detail: Any) -> None:
+    call = call_of(file, "Bash", {}, "ok", toolUseResult=detail)
+    assert (call.result, call.status) == ("ok", ToolCallStatus.OK)
+
+
 def test_a_result_in_blocks_is_kept_as_json(file: Path) -> None:
     content = [text("look"), image()]
     assert call_of(file, "Read", {}, content).result == content

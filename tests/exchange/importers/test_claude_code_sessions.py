@@ -67,6 +67,28 @@ def test_a_copied_session_says_where_it_came_from(file: Path) -> None:
     assert plain.metadata is None
 
 
+def test_session_id_is_another_field_than_the_sessions_own(file: Path) -> None:
+    (session,) = read(write(file, spoken(session_id="0ld"))).sessions
+    assert session.id == SESSION
+
+
+def test_a_summary_of_another_branch_is_no_title(file: Path) -> None:
+    lines = spoken().raw(type="summary", summary="of another branch", leafUuid="elsewhere")
+    assert read(write(file, lines)).sessions[0].title is None
+
+
+def test_of_titles_that_repeat_the_last_one_counts(file: Path) -> None:
+    lines = spoken()
+    for title in ("first", "second", "third"):
+        lines.raw(type="ai-title", aiTitle=title, sessionId=SESSION)
+    assert read(write(file, lines)).sessions[0].title == "third"
+
+
+def test_a_file_name_is_no_proof_of_the_session(tmp_path: Path) -> None:
+    (session,) = read(write(tmp_path / "exported-0000.jsonl", spoken())).sessions
+    assert session.id == SESSION
+
+
 def test_a_persons_title_goes_before_a_generated_one_before_a_summary(file: Path) -> None:
     lines = spoken().raw(type="summary", summary="of another branch", leafUuid="elsewhere")
     assert read(write(file, lines)).sessions[0].title is None

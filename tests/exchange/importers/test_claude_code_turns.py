@@ -454,3 +454,25 @@ def test_a_microcompaction_is_a_notice_of_its_turn(file: Path) -> None:
     lines.system("x1", "microcompact_boundary", microcompactMetadata={"tokensSaved": 9, "compactedToolIds": ["c1"]})
     (turn,) = turns_of(file, lines.answer("a2", "done")).turns
     assert turn.metadata["notices"][0]["microcompactMetadata"]["tokensSaved"] == 9
+
+
+def test_times_that_go_back_reorder_nothing(file: Path) -> None:
+    """Lines lie in the order of the file, whatever their clocks say."""
+    lines = Lines().user("p1", "go", timestamp="2026-08-01T12:00:09.000Z")
+    lines.answer("a1", use("c1"), timestamp="2026-08-01T12:00:05.000Z")
+    lines.result("r1", "c1", timestamp="2026-08-01T12:00:07.000Z")
+    lines.answer("a2", "done", timestamp="2026-08-01T12:00:01.000Z").user(
+        "p2", "next", timestamp="2026-08-01T11:00:00.000Z"
+    )
+    found = turns_of(file, lines)
+    assert (found.keys, found.parents) == (["p1", "p2"], [None, 0])
+    assert found.turns[0].names == ("p1", "a1", "r1", "a2")
+
+
+def test_the_outcome_of_an_agent_in_the_background_comes_later_as_a_prompt_of_no_person(file: Path) -> None:
+    lines = Lines().user("p1", "go").answer("a1", use("c1", "Agent", prompt="look"))
+    lines.result("r1", "c1", "launched", toolUseResult={"status": "async_launched", "agentId": "d4"}).answer("a2", "so")
+    lines.user("n1", "<task-notification>seen</task-notification>").answer("a3", "it has looked")
+    found = turns_of(file, lines)
+    assert found.keys == ["p1", "n1"]
+    assert messages(found.turns[1])[0].source is MessageSource.EVENT

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+import zstandard
 
 from tests.exchange.fixtures.codex.rollouts import (
     AT,
@@ -33,6 +34,8 @@ from tests.exchange.fixtures.codex.rollouts import (
     words_of,
 )
 from weft.exchange.importers.codex import Codex
+from weft.exchange.importers.port import Report
+from weft.exchange.importers.sources import candidates
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"
@@ -297,3 +300,14 @@ def test_pictures_are_image_parts_and_their_paths_attachments(tmp_path: Path) ->
     assert [(note.kind, note.path) for note in message.files] == [(FileKind.ATTACHED, "/tmp/a.png")]
     assert message.metadata["blocks"] == [{"type": "hologram", "data": 1}]
     assert message.role == MessageRole.USER
+
+
+def test_a_compressed_rollout_is_read(tmp_path: Path) -> None:
+    data = lines(meta(), *asked(turn_id(1), "hello", "hi"))
+    path = tmp_path / "rollout-2026-01-02T03-04-05-x.jsonl.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(data))
+    (candidate,) = candidates(tmp_path, lambda path, error: None)
+    with candidate.open(0) as source:
+        assert Codex().recognises(source)
+        (found,) = Codex().read(source, Report(source.name))
+        assert len(list(found.turns)) == 1

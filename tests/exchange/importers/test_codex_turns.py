@@ -342,6 +342,15 @@ def test_a_compaction_inside_a_turn_divides_it(tmp_path: Path) -> None:
     assert found.turns[0].end <= found.turns[1].offset < found.turns[2].offset
 
 
+def test_a_compaction_whose_summary_is_encrypted_has_an_empty_one(tmp_path: Path) -> None:
+    history = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}]
+    lines = [meta(), *asked(ONE, "a", "b"), line("compacted", {"message": "", "replacement_history": history})]
+    told = [
+        turn.compaction for turn in import_lines(tmp_path, [*lines, *asked(TWO, "c", "d")]).turns if turn.compaction
+    ]
+    assert [(each.summary, each.metadata["encrypted_letters"]) for each in told] == [("", 5)]
+
+
 def test_a_compaction_that_a_person_asked_for_is_manual(tmp_path: Path) -> None:
     lines = [started(TWO), context(TWO), line("compacted", {"message": "We did much."}), event("context_compacted")]
     found = import_lines(tmp_path, [meta(), *asked(ONE, "a", "b"), *lines, complete(TWO), *asked(THREE, "c", "d")])

@@ -79,6 +79,13 @@ def test_usage_counts_once_however_often_a_message_is_written(tmp_path: Path) ->
     ]
 
 
+def test_cached_tokens_lie_inside_the_input_and_thoughts_beside_the_output(tmp_path: Path) -> None:
+    told = {"input": 100, "output": 20, "cached": 40, "thoughts": 5, "tool": 3, "total": 128}
+    (turn,) = turns_of(tmp_path, user("u1", "Hi"), {**gemini("g1", "Hi"), "tokens": told})
+    (tokens,) = [each.tokens for each in said(turn) if each.tokens]
+    assert (tokens.input, tokens.cached, tokens.output, tokens.reasoning) == (63, 40, 25, 5)
+
+
 class TestRewindTo:
     """`$rewindTo` takes back a message and all after it; the ledger keeps them as a branch."""
 
