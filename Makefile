@@ -38,7 +38,7 @@ lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) requirements/uv.in -o requirements/uv.txt
 	$(compile) pyproject.toml -o requirements/run.txt
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing requirements/test.in -c requirements/run.txt -o requirements/test.txt
-	$(compile) pyproject.toml requirements/build.in requirements/bench.in -c requirements/run.txt -o requirements/bench.txt
+	$(compile) pyproject.toml --extra postgres requirements/build.in requirements/bench.in -c requirements/run.txt -o requirements/bench.txt
 
 clean: ## Remove environments, caches and build output
 	rm -rf .venv .venv-uv .venv-bench .venv-cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -17,8 +17,9 @@ from benchmarks.page import write_page
 from benchmarks.peers import BARE, PEERS
 from benchmarks.plan import FULL, QUICK, SECTIONS, Sizes, bare_depths, peer_depths, weft_depths
 from benchmarks.plot import write_plot
+from benchmarks.postgres import PACKAGES, measure_postgres
 from benchmarks.registry import WEFT
-from benchmarks.report import notes, tables
+from benchmarks.report import notes, postgres_table, tables
 from benchmarks.results import Results
 from benchmarks.searching import measure_search
 from benchmarks.sections import (
@@ -68,7 +69,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Path) -> Results:
     """Depth-sensitive reading comes first: the appends make every thread longer."""
     started = time.monotonic()
-    results = Results(sizes, describe_machine(directory), versions(specs))
+    packages = [name for spec in specs for name in spec.packages]
+    results = Results(sizes, describe_machine(directory), versions([*packages, *PACKAGES]))
     if file_system(directory) in IN_MEMORY:
         say("warning: this directory is in memory, so nothing is durable; choose another with --dir")
     load = os.getloadavg()[0]
@@ -95,6 +97,8 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         measure_command_line(stages, results)
     if "fsync" in sections:
         measure_fsyncs(specs, results, directory)
+    if "postgres" in sections:
+        results.postgres = measure_postgres(sizes)
     if "plot" in sections:
         draw_curves(stages, results)
     for stage in stages.values():
@@ -160,7 +164,7 @@ def write_files(results: Results, options: argparse.Namespace, *, whole: bool) -
 
 
 def shown(results: Results) -> str:
-    parts = [table.as_text() for table in tables(results)]
+    parts = [table.as_text() for table in (*tables(results), postgres_table(results)) if table.rows]
     return "\n".join([*parts, *(f"- {note}" for note in notes(results)), f"\n{results.seconds:.0f} s in all"])
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks.subject import Spec
-
 IN_MEMORY = {"tmpfs", "ramfs"}
 
 
@@ -28,9 +26,9 @@ def describe_machine(directory: Path) -> dict[str, str]:
     }
 
 
-def versions(specs: Iterable[Spec]) -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
     found = {}
-    for package in dict.fromkeys(name for spec in specs for name in spec.packages):
+    for package in dict.fromkeys(packages):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
-from benchmarks.report import notes, tables
+from benchmarks.postgres import PACKAGES
+from benchmarks.report import notes, postgres_table, tables
 from benchmarks.results import Results
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+ON_SERVER, SERVER_END = "<!-- postgres -->", "<!-- /postgres -->"
+"""A block of its own: it may be measured alone, and stands until it is measured again."""
+OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "search", "command_line", "fsyncs")
 
 FRAME = f"""# Performance
 
@@ -42,6 +46,9 @@ more.
 - *Search* asks a ledger of a million made-up messages for twenty hits: common words, rare and absent ones, two words,
   beginnings, and words with filters, several of each. The ledger also has to catch up with a burst of turns.
 - *Verify* hashes every event again (facts), and computes every view again (views).
+- *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
+  LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
+  measures it alone.
 
 ![Append cost against depth](images/append-cost.svg)
 
@@ -51,23 +58,45 @@ The plot shows the appends that built the stores, one after another, not interle
 
 {BEGIN}
 {END}
+
+{ON_SERVER}
+{SERVER_END}
 """
 
 
 def write_page(results: Results, path: Path) -> None:
+    """Each block whose figures there are."""
     text = path.read_text() if path.exists() else FRAME
-    before, _, rest = text.partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise ValueError(f"{path} has no {BEGIN} … {END} block")
+    if any(getattr(results, name) for name in OTHERS):
+        text = _put(text, BEGIN, END, block(results), path)
+    if results.postgres:
+        text = _put(text, ON_SERVER, SERVER_END, server_block(results), path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{before}{BEGIN}\n{block(results)}\n{END}{after}")
+    path.write_text(text)
+
+
+def _put(text: str, begin: str, end: str, words: str, path: Path) -> str:
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"{path} has no {begin} … {end} block")
+    return f"{before}{begin}\n{words}\n{end}{after}"
+
+
+def server_block(results: Results) -> str:
+    load = results.machine.get("load average", "unknown")
+    ran = _packages({name: results.versions.get(name, "unknown") for name in PACKAGES})
+    return f"{postgres_table(results).as_markdown()}\nMeasured with {ran}; load average {load}."
+
+
+def _packages(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def block(results: Results) -> str:
     machine = [f"- {name}: {value}" for name, value in results.machine.items()]
-    packages = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     parts = [table.as_markdown() for table in tables(results)]
     remarks = [f"- {note}" for note in notes(results)]
-    lines = ["### Machine", "", *machine, f"- Packages: {packages}", "", *parts, "### Notes", "", *remarks]
+    packages = f"- Packages: {_packages(results.versions)}"
+    lines = ["### Machine", "", *machine, packages, "", *parts, "### Notes", "", *remarks]
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-SECTIONS = ("append", "fork", "load", "read", "verify", "group", "import", "search", "cli", "fsync", "plot")
+SECTIONS = ("append", "fork", "load", "read", "verify", "group", "import", "search", "cli", "fsync", "postgres", "plot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,10 @@ class Sizes:
     import_sessions: int = 200
     import_corpus: bool = True
     search_messages: int = 1_000_000
+    server_depth: int = 100
+    server_processes: int = 16
+    server_turns: int = 16
+    """Of each process."""
 
 
 FULL = Sizes()
@@ -46,6 +50,8 @@ QUICK = Sizes(
     import_sessions=2,
     import_corpus=False,
     search_messages=2_000,
+    server_depth=10,
+    server_turns=4,
 )
 
 

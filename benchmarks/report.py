@@ -9,7 +9,7 @@ from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.peers import BARE, PEERS
 from benchmarks.registry import ALL, WEFT
-from benchmarks.results import Rate, Results, ratio, wall
+from benchmarks.results import Rate, Results, Served, ratio, wall
 from benchmarks.searching import Searched
 
 ABSENT = "–"
@@ -131,6 +131,48 @@ def search_table(results: Results) -> Table:
     return Table("Searching", ("search for 20 hits", "p50 ms", "p95 ms"), rows)
 
 
+def postgres_table(results: Results) -> Table:
+    """Stands apart from the others: it is measured on a server, and beside another floor."""
+    sizes = results.sizes
+    header = (
+        f"on a PostgreSQL server, {sizes.server_depth:,} turns deep",
+        "append, ms",
+        "x bare",
+        "fork, ms",
+        "load, ms",
+        f"{sizes.server_processes} processes, turns/s",
+        "x bare",
+        "ran with",
+    )
+    return Table("On PostgreSQL", header, [_served_row(results, name) for name in results.postgres])
+
+
+def _served_row(results: Results, name: str) -> tuple[str, ...]:
+    found, bare = results.postgres[name], results.postgres.get(BARE.name)
+    if isinstance(found, NotMeasured):
+        return (name, *[ABSENT] * 6, str(found))
+    floor = bare if isinstance(bare, Served) else Served("")
+    append, rate = _ms(found.append), _per_second(found.many)
+    return (
+        name,
+        number(append),
+        number(ratio(append, _ms(floor.append))),
+        number(_ms(found.fork)),
+        number(_ms(found.load)),
+        number(rate),
+        number(ratio(rate, _per_second(floor.many))),
+        found.settings,
+    )
+
+
+def _ms(found: Figure | NotMeasured | None) -> float | None:
+    return found.wall_ms if isinstance(found, Figure) else None
+
+
+def _per_second(found: Rate | NotMeasured | None) -> float | None:
+    return found.per_second if isinstance(found, Rate) else None
+
+
 def notes(results: Results) -> list[str]:
     """How each store was driven, and what stood in the way of those without figures."""
     lines = [f"{spec.name}: {spec.note}" for spec in ALL if spec.note and spec.name in _measured_names(results)]
@@ -148,6 +190,9 @@ def notes(results: Results) -> list[str]:
     }
     for kind, figures in others.items():
         lines += [f"{kind}{name}: {found}" for name, found in figures.items() if isinstance(found, NotMeasured)]
+    for name, served in results.postgres.items():
+        parts = (served,) if isinstance(served, NotMeasured) else (served.append, served.fork, served.load, served.many)
+        lines += [f"{name}, on PostgreSQL: {found}" for found in parts if isinstance(found, NotMeasured)]
     return list(dict.fromkeys(lines))
 
 

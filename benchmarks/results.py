@@ -24,6 +24,18 @@ class Rate:
 
 
 @dataclass(slots=True)
+class Served:
+    """A store on a PostgreSQL server."""
+
+    settings: str
+    append: Figure | NotMeasured | None = None
+    fork: Figure | NotMeasured | None = None
+    load: Figure | NotMeasured | None = None
+    many: Rate | NotMeasured | None = None
+    """Turns a second of many processes, each with a session of its own."""
+
+
+@dataclass(slots=True)
 class Results:
     sizes: Sizes
     machine: dict[str, str] = field(default_factory=dict)
@@ -42,6 +54,7 @@ class Results:
     search: dict[str, Searched | NotMeasured] = field(default_factory=dict)
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
+    postgres: dict[str, Served | NotMeasured] = field(default_factory=dict)
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     seconds: float = 0
 

@@ -19,12 +19,16 @@ LEDGER = "ledger.db"
 class WeftLedger:
     def __init__(self, directory: Path) -> None:
         self.path = directory / LEDGER
-        self.ledger = weft.open(self.path)
+        self._open(str(self.path), SESSION)
+
+    def _open(self, address: str, session: str) -> None:
+        self.ledger = weft.open(address)
+        self._session = session
         self._forks = 0
 
     def appender(self, turn: Turn) -> Action:
         fields = as_fields(turn)
-        return lambda: self.ledger.record_turn(session=SESSION, **fields)
+        return lambda: self.ledger.record_turn(session=self._session, **fields)
 
     def forker(self) -> Action | None:
         self._forks += 1
@@ -98,6 +102,17 @@ class WeftLedger:
                 raise failures[0]
 
         return together
+
+
+class WeftServer(WeftLedger):
+    """A ledger in PostgreSQL."""
+
+    def __init__(self, address: str, session: str = SESSION) -> None:
+        self._open(address, session)
+
+    def settings(self) -> str:
+        """Opening asserts both."""
+        return "fsync=on, synchronous_commit=on"
 
 
 def columns(messages: Sequence[Message]) -> list[tuple[str | int | None, ...]]:

@@ -50,6 +50,40 @@ class BareInsert:
         self._connection.close()
 
 
+class BareServer:
+    """The same floor on a PostgreSQL server: one INSERT, committed."""
+
+    def __init__(self, address: str, session: str = "") -> None:
+        import psycopg
+
+        self._server = psycopg.connect(address, autocommit=True)
+        self._server.execute(
+            "create table if not exists bare_turn (seq bigserial primary key, session text, body text)"
+        )
+        self._session = session
+
+    def appender(self, turn: Turn) -> Action:
+        row = (self._session, as_json(turn))
+        execute = self._server.execute
+        return lambda: execute("insert into bare_turn (session, body) values (%s, %s)", row)
+
+    def forker(self) -> Action | None:
+        return None
+
+    def rejoin(self) -> None: ...
+
+    def load(self) -> int:
+        rows = self._server.execute("select seq, body from bare_turn where session = %s order by seq", (self._session,))
+        return len(rows.fetchall())
+
+    def settings(self) -> str:
+        shown = [self._server.execute(f"show {name}").fetchone() for name in ("fsync", "synchronous_commit")]
+        return "fsync={}, synchronous_commit={}".format(*((row or ("?",))[0] for row in shown))
+
+    def close(self) -> None:
+        self._server.close()
+
+
 class BareScan:
     """A table with the public columns of `messages`: what reading the same rows costs with nothing around them."""
 

