@@ -97,11 +97,13 @@ class Ledger(crossing.Mirror[SyncLedger]):
         fingerprints: Sequence[str] = (),
         ignored: bool = False,
         anew: bool = False,
+        again: bool = False,
         scanner: SecretScanner | None = None,
         progress: Any = None,
     ) -> SecretReport:
         """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
-        was ever found; `anew` looks at everything again. Erase them by their contents: `erase(secret.contents)`.
+        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
+        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
         `scanner` comes from `load_scanner`, which takes some seconds unless it is given a folder to keep things in."""
         return await self._run(
@@ -114,6 +116,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
                 fingerprints=fingerprints,
                 ignored=ignored,
                 anew=anew,
+                again=again,
                 scanner=scanner,
                 progress=crossing.told(progress),
             )

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,9 @@ class OtherRules:
     def scan(self, data: bytes, key: bytes) -> list[Trace]:
         self.seen += 1
         return scanner().scan(data, key)
+
+    def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:
+        return scanner().values(data, key)
 
     def kind(self, rule: str) -> str:
         return scanner().kind(rule)
@@ -313,6 +316,43 @@ def test_bytes_that_only_look_like_a_kept_stretch_are_what_they_are(ledger: Ledg
         ledger.put_content(b"weft.raw.1\n" + tail + b" " + Maker(17).github().encode())
     assert only(ledger).times == 3
     assert only(ledger).uses == 0
+
+
+def test_a_credential_is_found_again_where_no_rule_knows_it(ledger: Ledger) -> None:
+    words, password = Maker(24).kinds()["betterleaks.generic-credential-uri"]
+    grow(ledger, "main", f"connect to {words}")
+    (alone,) = grow(ledger, "other", f"the word is {password}, and again {password}")
+    large = ledger.put_content(b"filling \n" * 116_507 + b"1234 " + password.encode() + b"\n" * 99)
+    ledger.record_turn(session="main", query=large, response="noted")
+    assert {place.session for place in only(ledger).places} == {"main"}
+    before = only(ledger)
+    found = only(ledger, again=True)
+    assert found.times == before.times + 5
+    assert (found.fingerprint, found.kind) == (before.fingerprint, before.kind)
+    assert alone in {place.turn_id for place in found.places}
+    assert only(ledger, again=True) == found
+    assert only(ledger, session="other").rules == ("weft.said-again",)
+    ledger.erase(found.contents, reason=WHY)
+    assert password not in repr(
+        [message.text for name in ("main", "other") for message in ledger.thread(name).messages]
+    )
+    assert find(ledger, anew=True, again=True).secrets == ()
+
+
+def test_what_is_ignored_or_short_is_not_looked_for_again(ledger: Ledger) -> None:
+    made = Maker(25)
+    words, password = made.kinds()["betterleaks.generic-credential-uri"]
+    short = made.some(9)
+    grow(ledger, "main", words, f"postgres://admin:{short}@db.acme.io:5432/x", f"{password} and {short}")
+    ours = {secret.fingerprint: secret.times for secret in find(ledger).secrets}
+    assert len(ours) == 2
+    again = {secret.fingerprint: secret.times for secret in find(ledger, again=True).secrets}
+    assert sorted(again[mark] - times for mark, times in ours.items()) == [0, 2]
+    grown = next(mark for mark, times in ours.items() if again[mark] > times)
+    ledger.ignore_secret(grown)
+    find(ledger, anew=True)
+    find(ledger, again=True)
+    assert only(ledger, ignored=True).times == ours[grown]
 
 
 def plant(ledger: Ledger) -> list[str]:

@@ -96,6 +96,14 @@ def test_they_are_erased_with_the_forks_named_first(weft: Shell, token: str, fol
     assert weft("verify").code == 0
 
 
+def test_what_is_said_again_by_itself_is_erased_too(weft: Shell, folder: Path) -> None:
+    words, password = Maker(33).kinds()["betterleaks.generic-credential-uri"]
+    weft.record(f"connect to {words}")
+    weft.record(f"I repeat: {password}")
+    told(weft("secrets", "--erase", "--reason", "leaked", "--yes"), password)
+    assert password.encode() not in files(folder)
+
+
 def test_only_the_chosen_ones_are_erased(weft: Shell, token: str, folder: Path) -> None:
     other = Maker(31).github()
     weft.record(f"and {other}", session="apart")

@@ -11,6 +11,7 @@ from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.faces.face import Face
 from weft.ledger.recomputing import silent
 from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scanning
+from weft.ledger.secrets.again import find_again
 from weft.ledger.usage import read_moment
 
 
@@ -27,11 +28,13 @@ class Secrets(Face):
         fingerprints: Sequence[str] = (),
         ignored: bool = False,
         anew: bool = False,
+        again: bool = False,
         scanner: SecretScanner | None = None,
         progress: Any = None,
     ) -> SecretReport:
         """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
-        was ever found; `anew` looks at everything again. Erase them by their contents: `erase(secret.contents)`.
+        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
+        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
         `scanner` comes from `load_scanner`, which takes some seconds unless it is given a folder to keep things in.
         """
@@ -47,6 +50,8 @@ class Secrets(Face):
         knowing = scanner or load_scanner()
         scanned = scanning.scan(self._store, knowing, told, anew=checked_flag(anew, "anew"))
         self._store.catch_up()
+        if checked_flag(again, "again"):
+            find_again(self._store, knowing, given.fingerprints, told)
         with self._store.read() as txn:
             return report.make_report(txn, knowing, given, scanned, told)
 

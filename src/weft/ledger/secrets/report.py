@@ -12,6 +12,7 @@ from weft.ledger.imports.secret import KEY
 from weft.ledger.listing import HERE, of_project
 from weft.ledger.names import require
 from weft.ledger.rows import SESSION, SessionRow
+from weft.ledger.secrets.again import AGAIN
 from weft.ledger.secrets.places import PlaceFinder, Report, SecretPlace, Spot, Used
 from weft.ledger.secrets.scanner import DIGITS, SecretScanner
 from weft.ledger.secrets.scanning import Scanned
@@ -20,6 +21,7 @@ from weft.store.facts import local_value
 from weft.store.port import ReadTxn, Sql, WriteTxn
 
 FEWEST_DIGITS = 6
+SAID_AGAIN = "credential said again"
 _IGNORED = "SELECT fingerprint FROM secret_ignored"
 
 
@@ -117,7 +119,7 @@ def _secret(rows: Sequence[Found], used: Mapping[bytes, Used], scanner: SecretSc
     return Secret(
         fingerprint=rows[0].fingerprint,
         rules=rules,
-        kind=scanner.kind(rules[0]),
+        kind=SAID_AGAIN if rules[0] == AGAIN else scanner.kind(rules[0]),
         shown=rows[0].shown,
         times=len({(row.n, row.start) for row in rows}),
         contents=tuple(ref.hex() for ref in refs),

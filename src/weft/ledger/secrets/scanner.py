@@ -1,15 +1,15 @@
 """The rules that know credentials: kingfisher's, which `weft[secrets]` brings.
 
-A credential is turned into a fingerprint where it is found, and nothing but this module ever holds it. A fingerprint is
-keyed with the ledger's own import secret: a plain hash of a password could be guessed. Whether a credential still works
-is never asked: that would send it away.
+A credential is turned into a fingerprint where it is found; only whoever looks for the same words elsewhere (`again`)
+holds it for that long. A fingerprint is keyed with the ledger's own import secret: a plain hash of a password could be
+guessed. Whether a credential still works is never asked: that would send it away.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -53,6 +53,9 @@ class SecretScanner(Protocol):
     def scan(self, data: bytes, key: bytes) -> list[Trace]:
         """What is found in these bytes; fingerprints are made with `key`."""
 
+    def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:
+        """The fingerprints with the credentials themselves, to be looked for elsewhere and forgotten."""
+
     def kind(self, rule: str) -> str:
         """What a rule finds, in words."""
 
@@ -80,9 +83,14 @@ class Kingfisher:
     def scan(self, data: bytes, key: bytes) -> list[Trace]:
         return [
             Trace(found.rule_id, found.location["start_offset"], fingerprint(found.secret, key), redacted(found.secret))
-            for found in self._scan(data)
-            if found.visible or found.rule_id in COMPONENTS
+            for found in self._found(data)
         ]
+
+    def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:
+        return ((fingerprint(found.secret, key), found.secret) for found in self._found(data))
+
+    def _found(self, data: bytes) -> Iterator[Any]:
+        return (found for found in self._scan(data) if found.visible or found.rule_id in COMPONENTS)
 
     def kind(self, rule: str) -> str:
         return self._kinds.get(rule, rule)

@@ -88,7 +88,7 @@ def _look(store: Store, scanner: SecretScanner, key: bytes) -> Part | None:
     """The contents that come next, if there are any."""
     with store.read() as txn:
         mark = txn.facts.watermark(MARK)
-        numbers = _next(txn.sql, mark)
+        numbers = next_contents(txn.sql, mark)
         if not numbers:
             return None
         (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
@@ -108,7 +108,7 @@ def _rules(sql: Sql) -> str | None:
     return str(row[0]) if row else None
 
 
-def _next(sql: Sql, mark: int) -> list[tuple[int, int]]:
+def next_contents(sql: Sql, mark: int) -> list[tuple[int, int]]:
     """Numbers and sizes of some contents beyond the mark; at least one, where there is any."""
     rows = sql.all("SELECT n, size FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, BATCH_ROWS))
     refuse_disorder("content", mark, rows)
@@ -123,12 +123,17 @@ def _next(sql: Sql, mark: int) -> list[tuple[int, int]]:
 
 
 def _traces(txn: ReadTxn, n: int, scanner: SecretScanner, key: bytes) -> Iterator[Trace]:
+    for window in windows_of(txn, n):
+        for trace in _seen(scanner, window.data, key):
+            start = window.at + trace.start
+            if window.low <= start < window.high:
+                yield Trace(trace.rule, start, trace.fingerprint, trace.shown)
+
+
+def windows_of(txn: ReadTxn, n: int) -> Iterator[Window]:
+    """A content, as it lay; none of one that is erased."""
     try:
-        for window in windows(as_it_lay(txn, n, txn.facts.stream_content(n))):
-            for trace in _seen(scanner, window.data, key):
-                start = window.at + trace.start
-                if window.low <= start < window.high:
-                    yield Trace(trace.rule, start, trace.fingerprint, trace.shown)
+        yield from windows(as_it_lay(txn, n, txn.facts.stream_content(n)))
     except ContentGone:
         return
 
@@ -182,15 +187,20 @@ def windows(pieces: Iterable[bytes]) -> Iterator[Window]:
 
 
 def _note(rules: str, part: Part, txn: WriteTxn) -> None:
-    """What was found, but for contents that were erased meanwhile. The mark moves from where it stood alone: whoever
+    """What was found; the mark moves from where it stood alone: whoever
     began anew looks at these contents, too."""
     if _rules(txn.sql) != rules:
         raise Conflict("somebody looks for secrets with other rules at the same time", "use one version of the rules")
-    query = "SELECT n FROM content WHERE length(salt) > 0 AND n IN"
-    there = {n for (n,) in rows_in(txn.sql, query, (n for n, _ in part.found))}
-    rows = [(n, t.start, t.rule, t.fingerprint, t.shown) for n, t in part.found if n in there]
-    txn.sql.run_many(_FOUND, rows)
+    note_found(part.found, txn)
     txn.sql.run(_MOVE, (MARK, part.end, part.mark))
+
+
+def note_found(found: list[tuple[int, Trace]], txn: WriteTxn) -> None:
+    """But for contents that were erased meanwhile."""
+    query = "SELECT n FROM content WHERE length(salt) > 0 AND n IN"
+    there = {n for (n,) in rows_in(txn.sql, query, (n for n, _ in found))}
+    rows = [(n, t.start, t.rule, t.fingerprint, t.shown) for n, t in found if n in there]
+    txn.sql.run_many(_FOUND, rows)
 
 
 def forget(_: Store, txn: WriteTxn, forgotten: Forgotten) -> None:

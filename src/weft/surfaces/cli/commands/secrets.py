@@ -70,7 +70,7 @@ def command(
             return OK
         if erase:
             require_reason(reason, dry_run)
-        found, scanner = _find(call, ledger, fingerprints, given)
+        found, scanner = _find(call, ledger, fingerprints, {**given, "again": erase})
         if erase and found.secrets:
             _erase(call, ledger, scanner, found, reason, actor, dry_run=dry_run, yes=yes)
             return OK
