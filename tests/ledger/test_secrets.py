@@ -204,12 +204,17 @@ def test_whoever_begins_anew_meanwhile_misses_nothing(disk: Ledger, open_ledger:
     other = open_ledger()
     grow(disk, "main", *(f"{i} " + Maker(i).github() for i in range(300)))
 
+    class Cut(OtherRules):
+        def scan(self, data: bytes, key: bytes) -> list[Trace]:
+            raise KeyboardInterrupt
+
     class Disturbed(OtherRules):
         def scan(self, data: bytes, key: bytes) -> list[Trace]:
             if self.seen == 400:
                 with other._store.read() as txn:
                     assert txn.facts.watermark("secrets") > 0
-                find(other, scanner=OtherRules(), anew=True)
+                with pytest.raises(KeyboardInterrupt):
+                    find(other, scanner=Cut(), anew=True)
             return super().scan(data, key)
 
     assert len(find(disk, scanner=Disturbed()).secrets) == 300
@@ -401,6 +406,7 @@ def test_after_erasing_no_file_holds_what_was_found(disk: Ledger, path: Path) ->
     assert disk.erase(plan, reason=WHY).complete
     left = {secret: files_with_canary(path.parent, canary=secret) for secret in planted}
     assert {secret: where for secret, where in left.items() if where} == {}
+    assert find(disk).secrets == ()
     assert find(disk, anew=True).secrets == ()
     assert [turn.digest for turn in disk.log()] == digests
     assert problems(disk) == []

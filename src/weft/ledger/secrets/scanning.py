@@ -34,9 +34,7 @@ _FOUND = (
     "INSERT INTO secret_found(content, start, rule, fingerprint, shown) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (content, start, rule) DO UPDATE SET fingerprint = excluded.fingerprint, shown = excluded.shown"
 )
-_MOVE = (
-    "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n WHERE watermark.n = ?"
-)
+_MOVE = "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n"
 
 Report = Callable[[str, int, int], None]
 
@@ -192,7 +190,8 @@ def _note(rules: str, part: Part, txn: WriteTxn) -> None:
     if _rules(txn.sql) != rules:
         raise Conflict("somebody looks for secrets with other rules at the same time", "use one version of the rules")
     note_found(part.found, txn)
-    txn.sql.run(_MOVE, (MARK, part.end, part.mark))
+    if txn.facts.watermark(MARK) == part.mark:
+        txn.sql.run(_MOVE, (MARK, part.end))
 
 
 def note_found(found: list[tuple[int, Trace]], txn: WriteTxn) -> None:
