@@ -105,7 +105,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
         was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
         them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
 
-        `scanner` comes from `load_scanner`, which takes some seconds unless it is given a folder to keep things in."""
+        `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder."""
         return await self._run(
             partial(
                 self._sync.find_secrets,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -106,12 +106,18 @@ def in_short(name: str) -> str:
     return told[1] if told else name.partition(",")[0].rstrip(".")
 
 
-def load_scanner(cache: Path | None = None) -> SecretScanner:
-    """Kingfisher with all its rules. Compiling them takes some seconds; `cache` is a folder that keeps them."""
+def load_scanner(folder: Path | None = None) -> SecretScanner:
+    """Kingfisher with all its rules. Compiling them takes some seconds, once in a process; `folder` keeps
+    them for the next one."""
     try:
         import kingfisher_sdk
     except ImportError as error:
         raise Unsupported(
             f"finding secrets needs kingfisher-secret-scanner ({error})", "install it: `pip install 'weft[secrets]'`"
         ) from error
-    return Kingfisher(kingfisher_sdk, kingfisher_sdk.Rules(cache=cache is not None, cache_dir=cache))
+    return _compiled(kingfisher_sdk, folder)
+
+
+@cache
+def _compiled(sdk: Any, folder: Path | None) -> SecretScanner:
+    return Kingfisher(sdk, sdk.Rules(cache=folder is not None, cache_dir=folder))
