@@ -167,9 +167,13 @@ def long_functions(module: Module) -> Violations:
                 yield node.lineno, f"{node.name} has {length} lines"
 
 
+GENERATED = "`make docs` writes this module"
+
+
 def long_files(module: Module) -> Violations:
+    """What a script writes is read where it is written from."""
     length = len(module.source.splitlines())
-    if length > LONGEST_FILE:
+    if length > LONGEST_FILE and GENERATED not in (ast.get_docstring(module.tree) or ""):
         yield length, f"{length} lines"
 
 
@@ -301,6 +305,7 @@ def test_a_rule_fails_on_code_that_breaks_it(rule: Rule, path: str, source: str)
         (ambient_time_or_chance, PORT, "def f(random): return random.time"),
         (long_functions, PORT, "def f():\n" + "    x = 1\n" * 59),
         (long_files, PORT, "x = 1\n" * 600),
+        (long_files, PORT, f'"""The port. {GENERATED}."""\n' + "x = 1\n" * 700),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept KeyError: ..."),
         (broad_excepts_without_a_reason, PORT, "try: ...\nexcept Exception: ...  # a plug-in's"),
         (broad_excepts_without_a_reason, PORT, "try: ...\n# it is a plug-in's\nexcept Exception: ..."),
