@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from weft import opening
-from weft.ledger import listing, steps, threads
+from weft.ledger import listing, steps, telling, threads
 from weft.ledger.imports import desk
 from weft.ledger.ledger import Ledger
 
@@ -26,6 +26,7 @@ MIRRORED: dict[str, type] = {
     "Ledger": Ledger,
     "TurnWriter": steps.TurnWriter,
     "Thread": threads.Thread,
+    "Telling": telling.Telling,
     "Listing": listing.Listing,
     "ImportDesk": desk.ImportDesk,
 }
@@ -33,7 +34,7 @@ ATTRIBUTES = {
     "TurnWriter": {"id": "str", "session": "str | None"},
     "ImportDesk": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
 }
-AT_HAND = {"Ledger": ("path", "replica"), "Thread": ("id", "depth")}
+AT_HAND = {"Ledger": ("path", "replica"), "Thread": ("id", "depth"), "Telling": ("strands",)}
 """Properties that read nothing."""
 WAITING = ("record_turn", "record_compaction", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")

@@ -94,6 +94,7 @@ def test_attributes_of_objects_are_mirrored(path: Path) -> None:
     with weft.open(path) as ledger, ledger.begin_turn(session="main") as writer:
         attributes = {"TurnWriter": vars(writer), "ImportDesk": vars(ledger.import_desk("x", 1))}
         attributes |= {"Thread": vars(ledger.thread(writer.id)), "Listing": vars(ledger.listing())}
+        attributes["Telling"] = vars(ledger.telling(writer.id))
     for owner, held in attributes.items():
         assert {name for name in held if name[0] != "_"} == set(generate_aio.ATTRIBUTES.get(owner, ())), owner
 

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from msgspec import UNSET, UnsetType
 
 from weft import crossing
-from weft.async_objects import ImportDesk, Listing, Thread, TurnWriter
+from weft.async_objects import ImportDesk, Listing, Telling, Thread, TurnWriter
 from weft.kernel.chain import Receipt
 from weft.ledger import facts_file
 from weft.ledger.arguments import checked_count, checked_seconds
@@ -337,6 +337,11 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def thread(self, name: str) -> Thread:
         """A turn with all its ancestry."""
         return Thread(await self._run(partial(self._sync.thread, name=name)), self._pool)
+
+    async def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
+        """Threads in full, each turn once: messages and tool calls in order, and where other branches leave. With
+        `trees` everything that shares a root with them; with `requests` also what only events tell of answers."""
+        return Telling(await self._run(partial(self._sync.telling, *names, trees=trees, requests=requests)), self._pool)
 
     async def messages(self, turn: str) -> list[Message]:
         """The messages of one turn."""

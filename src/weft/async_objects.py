@@ -24,6 +24,9 @@ from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
 from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.scribe import MAIN_LIST
 from weft.ledger.steps import TurnWriter as SyncTurnWriter
+from weft.ledger.strands import Strand
+from weft.ledger.telling import Telling as SyncTelling
+from weft.ledger.telling import ToldTurn
 from weft.ledger.threads import Thread as SyncThread
 
 
@@ -193,6 +196,22 @@ class Thread(crossing.Mirror[SyncThread]):
     @property
     def messages(self) -> AsyncIterator[Message]:
         return self._each(lambda: self._sync.messages)
+
+
+class Telling(crossing.Mirror[SyncTelling]):
+    """Strands of turns, told one after the other; parents before children."""
+
+    @property
+    def strands(self) -> tuple[Strand, ...]:
+        return self._sync.strands
+
+    @property
+    def turns(self) -> AsyncIterator[ToldTurn]:
+        """All of them, strand by strand."""
+        return self._each(lambda: self._sync.turns)
+
+    def turns_of(self, strand: Strand) -> AsyncIterator[ToldTurn]:
+        return self._each(partial(self._sync.turns_of, strand=strand))
 
 
 class Listing(crossing.Mirror[SyncListing]):

@@ -20,6 +20,7 @@ OpenLedger = Callable[..., Ledger]
 
 ON_POSTGRES = {
     "trees",
+    "telling",
     "verifying",
     "copies",
     "digests",

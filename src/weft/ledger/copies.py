@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from weft.store.port import ReadTxn, Store, WriteTxn
 
-BACKUP, FACTS, BUNDLE, LEDGER, BESIDE = "backup", "facts", "bundle", "ledger", "beside"
+BACKUP, FACTS, EXPORT, BUNDLE, LEDGER, BESIDE = "backup", "facts", "export", "bundle", "ledger", "beside"
 
 
 class KnownCopy(Struct, frozen=True, kw_only=True):
@@ -19,8 +19,9 @@ class KnownCopy(Struct, frozen=True, kw_only=True):
 
     path: str
     kind: str
-    """`backup`; `facts`: an export; `bundle`: some of its threads; `ledger`: one that this one was copied from;
-    `beside`: what an upgrade or an unfinished copy left beside it."""
+    """`backup`; `facts`: all of them as lines; `export`: some of what was said, in another form; `bundle`: some of its
+    threads; `ledger`: one that this one was copied from; `beside`: what an upgrade or an unfinished copy left beside
+    it."""
     made_at: int | None
     exists: bool
     """It still lies there, as far as can be told from here; otherwise it was moved or deleted."""

@@ -99,15 +99,19 @@ class Listing:
 
     def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
         """The files that each of these messages read, wrote, referred to or carried."""
-        found: dict[str, list[FileNote]] = {}
-        query = "SELECT message, kind, path, line_start, line_end FROM message_file WHERE message IN"
         with self._store.read() as txn:
-            rows = sorted(rows_in(txn.sql, query, messages), key=lambda row: str(row[0]))
-            txn.facts.hold(row[2] for row in rows)
-            for message, kind, path, start, end in rows:
-                note = FileNote(kind=kind, path=text_of(txn, path) or "", line_start=start, line_end=end)
-                found.setdefault(message, []).append(note)
-        return found
+            return load_files(txn, messages)
+
+
+def load_files(txn: ReadTxn, messages: Iterable[str]) -> dict[str, list[FileNote]]:
+    found: dict[str, list[FileNote]] = {}
+    query = "SELECT message, kind, path, line_start, line_end FROM message_file WHERE message IN"
+    rows = sorted(rows_in(txn.sql, query, messages), key=lambda row: str(row[0]))
+    txn.facts.hold(row[2] for row in rows)
+    for message, kind, path, start, end in rows:
+        note = FileNote(kind=kind, path=text_of(txn, path) or "", line_start=start, line_end=end)
+        found.setdefault(message, []).append(note)
+    return found
 
 
 def is_subagent(row: SessionRow) -> bool:

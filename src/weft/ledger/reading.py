@@ -154,13 +154,16 @@ class Leaf(Struct, frozen=True):
     calls: list[tuple[CallRow, ToolCall]]
 
 
-def read_leaves(txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arrived: int | None) -> Iterator[Leaf]:
-    """Consecutive turns of one segment with their main history: of the last one only what its first `last_events`
-    events brought. A late result that had not come by arrival number `arrived` is left out."""
+def read_leaves(
+    txn: ReadTxn, turns: list[TurnRow], last_events: int | None, arrived: int | None, *, main_only: bool = True
+) -> Iterator[Leaf]:
+    """Consecutive turns of one segment with their main history, or with all of it: of the last one only what its first
+    `last_events` events brought. A late result that had not come by arrival number `arrived` is left out."""
     if not turns:
         return
     span = (turns[0].segment, turns[0].depth, turns[-1].depth)
-    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {_MAIN} {_ORDER}", span)
+    which = _MAIN if main_only else ""
+    rows = txn.sql.all(f"SELECT m.position, {MESSAGE_COLUMNS} {_FROM} {which} {_ORDER}", span)
     calls = [CallRow(*row) for row in txn.sql.all(f"{CALL.select} WHERE turn IN ({_SPAN}) ORDER BY turn, seq", span)]
     txn.facts.hold(n for call in calls for n in (call.call_id, call.params, call.result, call.error) if n)
     messages_by = _by_turn(rows, lambda row: int(row[6]))

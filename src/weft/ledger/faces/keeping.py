@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_flag, checked_path, path_error
-from weft.ledger.copies import BACKUP, FACTS, remembered
+from weft.ledger.copies import BACKUP, EXPORT, FACTS, note_copy, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
 from weft.ledger.verifying import Problem
@@ -86,6 +87,12 @@ class Keeping(Face):
                 self._store.backup(path, progress)
         except OSError as error:
             raise path_error(path, error) from error
+
+    def note_export(self, target: str | Path) -> None:
+        """Remember that a file holds what was said here, so that an erasure names it. A ledger open for reading notes
+        nothing."""
+        if not self._store.read_only:
+            self._store.write(partial(note_copy, str(checked_path(target, "target").absolute()), EXPORT))
 
     def disk_bytes(self) -> int:
         """How much room the ledger takes: its file and the log beside it, or its tables in a server."""

@@ -21,6 +21,8 @@ from weft.ledger.reading import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.rows import load_turn
 from weft.ledger.runs import Recorded, recorded_after, run_events
 from weft.ledger.scribe import checked_id
+from weft.ledger.strands import strands_to
+from weft.ledger.telling import Telling
 from weft.ledger.threads import (
     Thread,
     ThreadDiff,
@@ -48,6 +50,13 @@ class Reading(Face):
         with self._store.read() as txn:
             spot = self._resolve(txn, name)
         return Thread(self._store, spot.turn, spot.events)
+
+    def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
+        """Threads in full, each turn once: messages and tool calls in order, and where other branches leave. With
+        `trees` everything that shares a root with them; with `requests` also what only events tell of answers."""
+        with self._store.read() as txn:
+            strands = strands_to(txn.sql, [self._resolve(txn, name) for name in names], trees=trees)
+        return Telling(self._store, strands, requests=requests)
 
     def messages(self, turn: str) -> list[Message]:
         """The messages of one turn."""
