@@ -27,6 +27,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"erase": ["x", "--dry-run"], "bundle": ["create", "x", "-o", "f"]}
         needs |= {"erase": ["x", "--dry-run"], "resume": ["x", "--as", "codex"], "cherry-pick": ["x", "--onto", "y"]}
         needs |= {"summarize": ["x", "--into", "y", "--text", "z"]}
+        needs |= {"erase": ["x", "--dry-run"], "export": ["x", "--as", "markdown"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name

@@ -10,7 +10,7 @@ import click
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
 
-PATHS = ("file", "path", "receipt")
+PATHS = ("file", "path", "receipt", "assets")
 SHARED = ("ledger", "json", "quiet", "no_color", "no_pager")
 
 

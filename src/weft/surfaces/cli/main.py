@@ -37,6 +37,7 @@ COMMANDS = {
         "blame": "Show which turn last wrote each line of a file.",
         "usage": "Show tokens and cost, by day, model, project and more.",
         "audit": "Show what agents used against what they were allowed.",
+        "export": "Write threads as Markdown, HTML, JSON lines or message lists.",
         "stats": "Show how big the ledger is, and of what.",
     },
     "move": {

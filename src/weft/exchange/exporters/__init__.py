@@ -1,0 +1,1 @@
+"""Exporters: threads, sessions and trees in forms that other programs and people read."""

@@ -1,0 +1,154 @@
+"""What people read beside the words themselves: who spoke, what is known of a turn or a call, where branches leave."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from weft.exchange.edits.arguments import NEW, OLD, PATCHES, PATHS, WRITTEN, opened
+from weft.exchange.edits.changes import Change, changes_of
+from weft.exchange.exporters.port import Story
+from weft.kernel.contents import showable
+from weft.kernel.enums import TurnStatus, TurnType
+from weft.kernel.times import iso_from_ms
+from weft.ledger.model import FileNote, Message, ToolCall, Turn
+from weft.ledger.strands import Strand
+from weft.ledger.telling import Branch, ToldTurn
+
+UNKNOWN_MODELS = (None, "", "unknown", "none")
+ROLES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
+DOT = " · "
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f]")
+_MORE_CONTROLS = re.compile(r"[\x7f-\x9f]")
+
+
+def visible(text: str) -> str:
+    """Lines as every reader sees them: colours of a terminal are gone, other control characters are drawn."""
+    text = _COLOURS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _MORE_CONTROLS.sub("\ufffd", _CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])), showable(text)))
+
+
+def on_one_line(text: str) -> str:
+    return " ".join(visible(text).split())
+
+
+def model_of(turn: Turn) -> str | None:
+    return None if turn.model in UNKNOWN_MODELS else turn.model
+
+
+def turn_facts(told: ToldTurn) -> list[str]:
+    """What is known of a turn, and what is known not to be."""
+    turn = told.turn
+    facts = [told.session or "", moment(turn.started_at) if turn.time_known else "time unknown", model_of(turn) or ""]
+    if isinstance(turn.usage.total_tokens, int):
+        facts.append(counted(turn.usage.total_tokens, "token"))
+    facts.append(state_of(turn) or "")
+    if not turn.is_current:
+        facts.append("superseded by another version")
+    if told.shown is not None:
+        facts.append(f"only its first {counted(told.shown, 'event')}")
+    return [on_one_line(fact) for fact in facts if fact]
+
+
+def state_of(turn: Turn) -> str | None:
+    """What sets a turn apart from one that was simply completed."""
+    if turn.status == TurnStatus.FAILED:
+        return "failed"
+    if turn.interruption_reason is not None:
+        return f"interrupted ({turn.interruption_reason})"
+    if turn.status != TurnStatus.COMPLETED:
+        return "not finished"
+    return "compaction" if turn.turn_type == TurnType.COMPACTION else None
+
+
+def error_of(turn: Turn) -> str | None:
+    if turn.error is None:
+        return None
+    return turn.error if turn.error_code in (None, "error") else f"{turn.error_code}: {turn.error}"
+
+
+def speaker(message: Message, turn: Turn) -> str:
+    facts = [ROLES.get(message.role, message.role)]
+    if message.source not in (None, "human"):
+        facts.append(str(message.source))
+    if message.model not in (*UNKNOWN_MODELS, turn.model):
+        facts.append(str(message.model))
+    return DOT.join(facts)
+
+
+def call_facts(call: ToolCall) -> list[str]:
+    facts = [{None: "no result yet", "ok": ""}.get(call.outcome, call.outcome or "")]
+    if call.error_code not in (None, call.outcome):
+        facts.append(str(call.error_code))
+    if call.completed_at is not None and call.completed_at > call.started_at:
+        facts.append(duration(call.completed_at - call.started_at))
+    if call.server:
+        facts.append(f"on {call.server}")
+    if call.spawned_session:
+        facts.append(f"started {call.spawned_session}")
+    return [on_one_line(fact) for fact in facts if fact]
+
+
+def call_changes(call: ToolCall) -> list[Change]:
+    """What a call changed in files, as it tells itself; nothing where what it tells has no such shape."""
+    try:
+        return changes_of(opened(call.arguments), call.metadata)
+    except (AttributeError, TypeError, ValueError):  # a stranger's shape that looks like a patch and is none
+        return []
+
+
+def other_arguments(call: ToolCall, changes: list[Change]) -> Any:
+    """The arguments that a change does not tell already."""
+    arguments = opened(call.arguments)
+    if changes and isinstance(arguments, dict):
+        told = {*OLD, *NEW, *WRITTEN, *PATCHES, *PATHS, "edits"}
+        return {name: value for name, value in arguments.items() if name not in told}
+    return None if changes else arguments
+
+
+def file_text(note: FileNote) -> str:
+    lines = "" if note.line_start is None else f":{note.line_start}"
+    if note.line_end is not None and note.line_end != note.line_start:
+        lines += f"-{note.line_end}"
+    return f"{note.kind} {note.path}{lines}"
+
+
+def branch_text(branch: Branch) -> str:
+    words = [branch.link or "", branch.session or "", branch.subject[:120]]
+    if branch.after_events is not None:
+        words.append(f"from inside the turn, after {counted(branch.after_events, 'event')}")
+    return on_one_line(DOT.join(word for word in words if word))
+
+
+def goes_on(strand: Strand, before: Strand | None) -> bool:
+    """Does it simply go on where the strand before it ends?"""
+    return before is not None and strand.parent == before.number and strand.leaves == before.last
+
+
+def next_of(story: Story, strand: Strand) -> str | None:
+    """The turn that the page goes on with after a strand's last, where it belongs to the same thread."""
+    after = story.strands[strand.number + 1 : strand.number + 2]
+    return after[0].first if after and goes_on(after[0], strand) else None
+
+
+def headed(strand: Strand, before: Strand | None) -> bool:
+    """Does a strand need words before it? What simply goes on does not, unless inside a turn or in another chain."""
+    return not goes_on(strand, before) or strand.after_events is not None or strand.link is not None
+
+
+def is_one_thread(story: Story) -> bool:
+    pairs = zip(story.strands[1:], story.strands, strict=False)
+    return all(goes_on(strand, before) for strand, before in pairs)
+
+
+def moment(ms: int) -> str:
+    return iso_from_ms(ms)[:19].replace("T", " ") + " UTC"
+
+
+def duration(ms: int) -> str:
+    return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

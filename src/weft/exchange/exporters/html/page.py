@@ -1,0 +1,128 @@
+"""The page around the turns: a policy that allows nothing from outside, one style, one script, and an outline.
+
+Style and script are files of this package, written into the page; the policy names their hashes, so that nothing else
+runs, whatever a message says.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+
+from weft.exchange.exporters.captions import counted, goes_on, headed, is_one_thread, next_of, on_one_line
+from weft.exchange.exporters.html.texts import shown
+from weft.exchange.exporters.html.turns import TurnWriter
+from weft.exchange.exporters.port import Report, Story, Wishes
+from weft.ledger.strands import Strand
+
+CONTROLS = """<form role="search" id="search">
+<label for="words">Search</label> <input id="words" type="search" autocomplete="off" placeholder="words">
+<button type="button" id="previous" aria-label="Previous hit">↑</button>
+<button type="button" id="next" aria-label="Next hit">↓</button>
+<label><input type="checkbox" id="only"> only hits</label>
+<output id="found" for="words" aria-live="polite"></output>
+</form>
+<div class="controls">
+<button type="button" id="unfold" aria-pressed="false">Unfold all</button>
+<button type="button" id="theme">Dark or light</button>
+<details class="keys"><summary>Keys</summary><p><kbd>/</kbd> search, <kbd>Enter</kbd> next hit, <kbd>Shift Enter</kbd>
+the one before, <kbd>Escape</kbd> end of search, <kbd>j</kbd> and <kbd>k</kbd> next and previous turn,
+<kbd>f</kbd> fold or unfold all</p></details>
+</div>
+"""
+
+
+class Html:
+    form = "html"
+    suffix = ".html"
+    one_thread = False
+    wants_requests = False
+
+    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+        writer = TurnWriter(wishes, report)
+        yield "".join(_head(story)).encode()
+        before: Strand | None = None
+        for strand in story.strands:
+            yield "".join(_opening(strand, before, not is_one_thread(story))).encode()
+            before = strand
+            for told in story.turns_of(strand):
+                report.count(told)
+                yield "".join(writer.turn(told, next_of(story, strand))).encode()
+            yield b"</section>\n"
+        yield f"</main>\n<script>{_file('page.js')}</script>\n</body>\n</html>\n".encode()
+
+
+@cache
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(name: str) -> str:
+    return base64.b64encode(sha256(_file(name).encode()).digest()).decode()
+
+
+def _policy() -> str:
+    return (
+        f"default-src 'none'; script-src 'sha256-{_hash('page.js')}'; style-src 'sha256-{_hash('page.css')}';"
+        " img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _head(story: Story) -> Iterator[str]:
+    yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
+    yield '<meta name="referrer" content="no-referrer">\n'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    yield '<meta name="color-scheme" content="light dark">\n'
+    yield '<meta name="generator" content="weft">\n'
+    title = escape(on_one_line(story.title))
+    yield f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{_file("page.css")}</style>\n</head>\n'
+    yield '<body>\n<a class="skip" href="#said">To the conversation</a>\n<header class="page">\n'
+    yield f'<h1 dir="auto">{title}</h1>\n<p>{escape(_about(story))}</p>\n{CONTROLS}'
+    yield from _outline(story)
+    yield '</header>\n<main id="said" tabindex="-1">\n'
+
+
+def _about(story: Story) -> str:
+    if story.is_context:
+        return "The context: what the model saw there, or would see next."
+    turns = counted(sum(strand.count for strand in story.strands), "turn")
+    return turns if is_one_thread(story) else f"{turns} in {len(story.strands):,} stretches"
+
+
+def _outline(story: Story) -> Iterator[str]:
+    """The threads that were asked for; and, where there are several ends, which of them to read."""
+    yield '<nav class="outline" aria-label="Threads"><ul>\n'
+    for tip in story.tips:
+        words = on_one_line(" · ".join(word for word in (tip.session or tip.name, tip.title) if word))
+        yield f'<li><a href="#t-{escape(tip.turn_id)}">{escape(words)}</a></li>\n'
+    yield "</ul>\n"
+    left = {(strand.parent, strand.leaves) for strand in story.strands}
+    ends = [strand for strand in story.strands if (strand.number, strand.last) not in left]
+    if len(ends) > 1:
+        labels = {tip.turn_id: tip.session or tip.name for tip in story.tips}
+        yield '<label for="thread">Read</label> <select id="thread"><option value="">all branches</option>\n'
+        for strand in ends:
+            label = on_one_line(labels.get(strand.last, "")) or f"turn {strand.high}, {strand.last[-8:]}"
+            yield f'<option value="{strand.number}">the thread of {escape(label)}</option>\n'
+        yield "</select>\n"
+    yield "</nav>\n"
+
+
+def _opening(strand: Strand, before: Strand | None, several: bool) -> Iterator[str]:
+    parent = "" if strand.parent is None else f' data-parent="{strand.parent}" data-leaves="{strand.leaves_at}"'
+    yield f'<section class="strand" data-number="{strand.number}"{parent} aria-label="Stretch {strand.number + 1}">\n'
+    if strand.leaves is None:
+        yield "<h2>From the root</h2>\n" if several else ""
+        return
+    if not headed(strand, before):
+        return
+    link = f'<a href="#t-{escape(strand.leaves)}">turn {strand.leaves_at}</a>'
+    inside = "" if strand.after_events is None else f", after {counted(strand.after_events, 'event')} of it"
+    why = "" if strand.link is None else f" ({shown(strand.link)})"
+    word = "Goes on from" if goes_on(strand, before) else "Branch after"
+    yield f"<h2>{word} {link}{inside}{why}</h2>\n"

@@ -1,0 +1,133 @@
+"""Threads as a session log: one entry a line, each naming the one before it.
+
+The entry is that of a session program: who said which text, when, in which session, by which model, at what cost. It
+has no place for tool calls, thinking, images and system prompts; what is left out is counted. What is not known is
+not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.exchange.exporters.port import Report, Story, Wishes
+from weft.exchange.exporters.results import json_line
+from weft.kernel.fields import Usage
+from weft.kernel.times import iso_from_ms
+from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall
+from weft.ledger.strands import Strand
+from weft.ledger.telling import Reply, ToldTurn
+
+TOKENS = {
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "cached_input_tokens": "cacheReadTokens",
+    "cache_write_tokens": "cacheWriteTokens",
+}
+REQUIRED = ("input_tokens", "output_tokens")
+NOTHING = Reply()
+
+
+class JsonLines:
+    form = "jsonl"
+    suffix = ".jsonl"
+    one_thread = False
+    wants_requests = True
+
+    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+        ends = _Ends(story.strands)
+        for strand in story.strands:
+            last = ends.before(strand)
+            for told in story.turns_of(strand):
+                report.count(told)
+                before, said = last, list[tuple[int, str]]()
+                for position, message in _entries(told, report):
+                    yield json_line(entry(told, message, last)) + b"\n"
+                    last = message.id
+                    said.append((position, last))
+                ends.note(strand, told.turn.id, before, said)
+
+
+class _Ends:
+    """The last entry before each place where a strand leaves another one."""
+
+    def __init__(self, strands: tuple[Strand, ...]) -> None:
+        self._wanted: dict[tuple[int | None, str | None], set[int | None]] = {}
+        for strand in strands:
+            self._wanted.setdefault((strand.parent, strand.leaves), set()).add(strand.after_events)
+        self._found: dict[tuple[int | None, str | None, int | None], str | None] = {}
+
+    def before(self, strand: Strand) -> str | None:
+        return self._found.get((strand.parent, strand.leaves, strand.after_events))
+
+    def note(self, strand: Strand, turn: str, before: str | None, said: list[tuple[int, str]]) -> None:
+        """`said` are a turn's entries by their events, `before` the one that came before it."""
+        for events in self._wanted.get((strand.number, turn), ()):
+            seen = [entry for position, entry in said if events is None or position < events]
+            self._found[(strand.number, turn, events)] = seen[-1] if seen else before
+
+
+def _entries(told: ToldTurn, report: Report) -> Iterator[tuple[int, Message]]:
+    report.left_out["summary"] += told.summary is not None
+    for position, item in zip(told.positions, told.items, strict=True):
+        if isinstance(item, ToolCall) or "#" in item.id:  # of a context: what stands for calls and their results
+            report.left_out["tool call"] += 1
+        elif item.role not in ("user", "assistant"):
+            report.left_out[f"{item.role} message"] += 1
+        else:
+            for part in item.content:
+                if not isinstance(part, TextPart):
+                    report.left_out[_what(part)] += 1
+            yield position, item
+
+
+def _what(part: Part) -> str:
+    if isinstance(part, ReasoningPart):
+        return "thinking"
+    return "image" if isinstance(part, ImagePart) else "part of a tool call"
+
+
+def entry(told: ToldTurn, message: Message, parent: str | None) -> dict[str, Any]:
+    """One line of the log."""
+    turn, reply = told.turn, told.replies.get(message.id, NOTHING)
+    is_answer = message.role == "assistant"
+    said: dict[str, Any] = {"role": message.role, "content": message.text}
+    if is_answer:
+        said |= _known({"model": message.model or turn.model, "usage": _usage(told, message, reply)})
+    is_dated = turn.time_known or message.created_at != turn.started_at
+    made: dict[str, Any] = {"uuid": message.id}
+    made |= _known(
+        {
+            "parentUuid": parent,
+            "sessionId": turn.session_id,
+            "timestamp": iso_from_ms(message.created_at) if is_dated else None,
+            "message": said,
+        }
+    )
+    if is_answer:
+        provider = reply.provider or turn.provider
+        made |= _known({"requestId": reply.request_id, "provider": provider, "latencyMs": reply.latency_ms})
+    return made
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _usage(told: ToldTurn, message: Message, reply: Reply) -> dict[str, int] | None:
+    """The answer's own numbers; those of the turn where this is its only answer."""
+    usage = reply.usage
+    if usage is None and told.shown is None:
+        answers = [item.id for item in told.items if isinstance(item, Message) and item.role == "assistant"]
+        usage = told.turn.usage if answers == [message.id] else None
+    return None if usage is None or not _is_whole(usage) else _counts(usage)
+
+
+def _is_whole(usage: Usage) -> bool:
+    return all(getattr(usage, name) is not UNSET for name in REQUIRED)
+
+
+def _counts(usage: Usage) -> dict[str, int]:
+    return {ours: count for name, ours in TOKENS.items() if (count := getattr(usage, name)) is not UNSET}

@@ -1,0 +1,271 @@
+"""Threads as one Markdown page.
+
+Each message stands in a quote and everything else in a fence longer than any inside it, so that no heading, fence or
+tag of a message can end what it stands in. A message that would reach out all the same, by raw HTML or a link
+definition that holds for the whole page, is fenced as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from weft.exchange.exporters.captions import (
+    DOT,
+    branch_text,
+    call_changes,
+    call_facts,
+    counted,
+    error_of,
+    file_text,
+    headed,
+    is_one_thread,
+    next_of,
+    on_one_line,
+    other_arguments,
+    speaker,
+    turn_facts,
+    visible,
+)
+from weft.exchange.exporters.images import image_note, is_web_address, raster_in
+from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
+from weft.exchange.exporters.results import Image, as_json, pieces_of
+from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
+from weft.ledger.strands import Strand
+from weft.ledger.telling import ToldTurn
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+LONGEST_QUOTE = 100_000
+"""Longer texts are fenced without a look at what is in them."""
+_SPECIAL = re.compile(r"([\\`*_\[\]<#|~&$])")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+
+
+class Markdown:
+    form = "markdown"
+    suffix = ".md"
+    one_thread = False
+    wants_requests = False
+
+    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+        page = _Page(wishes, report, level=2 if is_one_thread(story) else 3)
+        yield _encoded(page.head(story))
+        before: Strand | None = None
+        for strand in story.strands:
+            if headed(strand, before) and (before is not None or page.level > 2):
+                yield _encoded(page.strand(strand))
+            before = strand
+            for told in story.turns_of(strand):
+                report.count(told)
+                yield _encoded(page.turn(told, next_of(story, strand)))
+
+
+def _encoded(blocks: Iterator[str]) -> bytes:
+    return "".join(f"{block}\n\n" for block in blocks).encode()
+
+
+class _Page:
+    def __init__(self, wishes: Wishes, report: Report, *, level: int) -> None:
+        self._wishes, self._report, self.level = wishes, report, level
+
+    def head(self, story: Story) -> Iterator[str]:
+        yield f"# {escaped(story.title)}"
+        lines = []
+        for tip in story.tips:
+            about = f", {escaped(tip.title)}" if tip.title and tip.title != story.title else ""
+            session = f"session {code(tip.session)}{about}, " if tip.session else ""
+            lines.append(f"- {session}turn {code(tip.turn_id)}")
+        if story.is_context:
+            lines.append("- the context: what the model saw there, or would see next")
+        yield "\n".join(lines)
+
+    def strand(self, strand: Strand) -> Iterator[str]:
+        if strand.leaves is None:
+            yield f"## From the root, turn {code(strand.first)}"
+            return
+        inside = "" if strand.after_events is None else f", after {counted(strand.after_events, 'event')} of it"
+        link = "" if strand.link is None else f" ({escaped(strand.link)})"
+        told = f"From turn {code(strand.leaves)}{inside}{link}"
+        yield f"## {told}" if self.level > 2 else f"*{told} on:*"
+
+    def turn(self, told: ToldTurn, next_turn: str | None) -> Iterator[str]:
+        turn = told.turn
+        yield f"{'#' * self.level} Turn {turn.depth}"
+        yield DOT.join([code(turn.id), *(escaped(fact) for fact in turn_facts(told))])
+        if turn.error is not None:
+            yield "**Error**"
+            yield fenced(error_of(turn) or "")
+        if told.summary is not None:
+            yield "**Summary of what came before**"
+            yield quoted(told.summary.summary)
+        called = {item.call_id for item in told.items if isinstance(item, ToolCall)}
+        for item in told.items:
+            if isinstance(item, Message):
+                yield from self._message(told, item, called)
+            else:
+                yield from self._call(item)
+        if branches := [branch for branch in told.branches if branch.turn_id != next_turn]:
+            yield "Other branches leave here:"
+            yield "\n".join(f"- {code(branch.turn_id)} {escaped(branch_text(branch))}" for branch in branches)
+
+    def _message(self, told: ToldTurn, message: Message, called: set[str]) -> Iterator[str]:
+        yield f"**{escaped(speaker(message, told.turn))}**"
+        for part in message.content:
+            if not (isinstance(part, ToolUsePart) and part.id in called):
+                yield from self._part(part)
+        if notes := told.files.get(message.id):
+            yield "\n".join(f"- {code(file_text(note))}" for note in notes)
+
+    def _part(self, part: Part) -> Iterator[str]:
+        match part:
+            case TextPart():
+                yield quoted(str(part.text))
+            case ReasoningPart():
+                yield from self._thinking(str(part.text))
+            case ImagePart():
+                yield self._image(str(part.url))
+            case ToolUsePart():
+                yield from self._tool(f"**Tool call** {code(part.name)} {code(part.id)}", [part.input])
+            case ToolResultPart():
+                failed = " · error" if part.is_error is True else ""
+                yield from self._tool(f"**Result** of {code(part.tool_call_id)}{failed}", pieces_of(part.output))
+
+    def _thinking(self, text: str) -> Iterator[str]:
+        if self._wishes.thinking is Thinking.NONE:
+            self._report.left_out["thinking"] += 1
+            return
+        yield "*Thinking*"
+        yield quoted(text)
+
+    def _tool(self, heading: str, values: Any) -> Iterator[str]:
+        """A use or a result that stands in a message by itself."""
+        if not self._wishes.tools:
+            self._report.left_out["part of a tool call"] += 1
+            return
+        yield heading
+        for value in values:
+            yield self._image(value.url) if isinstance(value, Image) else _valued(value)
+
+    def _call(self, call: ToolCall) -> Iterator[str]:
+        if not self._wishes.tools:
+            self._report.left_out["tool call"] += 1
+            return
+        yield DOT.join([f"**Tool call** {code(call.name)}", *(escaped(fact) for fact in call_facts(call))])
+        changes = call_changes(call)
+        for change in changes:
+            if change.path:
+                yield code(change.path)
+            yield fenced("\n".join(change.lines), "diff")
+        rest = other_arguments(call, changes)
+        if rest not in (None, {}, ""):
+            yield _valued(rest)
+        if call.error is not None:
+            yield "Error:"
+            yield fenced(call.error)
+        if call.result is not None:
+            yield "Result:"
+            for piece in pieces_of(call.result):
+                yield self._image(piece.url) if isinstance(piece, Image) else fenced(piece)
+
+    def _image(self, url: str) -> str:
+        raster = raster_in(url)
+        if raster is not None and self._wishes.assets is not None:
+            return f"![image]({_address(self._wishes.assets.keep(raster.data, raster.suffix))})"
+        if raster is not None:
+            self._report.left_out["image"] += 1
+            return escaped(f"(an image, {raster.media_type}, {len(raster.data):,} bytes, that is not in this page)")
+        return f"image: <{url}>" if is_web_address(url) else code(image_note(url))
+
+
+def _valued(value: Any) -> str:
+    return fenced(value) if isinstance(value, str) else fenced(as_json(value), "json")
+
+
+def _address(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path)
+
+
+def escaped(text: str) -> str:
+    """Words of a line that mean themselves."""
+    return _SPECIAL.sub(r"\\\1", on_one_line(text))
+
+
+def code(text: str) -> str:
+    """A code span around any text."""
+    text = on_one_line(text) or " "
+    ticks = "`" * (_longest(text, "`") + 1)
+    pad = " " if text[0] == "`" or text[-1] == "`" else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A block that nothing inside it can end."""
+    text = visible(text)
+    fence = "`" * max(3, _longest(text, "`") + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _longest(text: str, letter: str) -> int:
+    return max((len(found) for found in re.findall(f"{letter}+", text)), default=0)
+
+
+def quoted(text: str) -> str:
+    """A message in a quote, where its own headings, lists and fences stay inside."""
+    text = visible(text)
+    tame = text if len(text) <= LONGEST_QUOTE and _stays_inside(text) else None
+    if tame is None and len(text) <= LONGEST_QUOTE and _stays_inside(tagless := _without_tags(text)):
+        tame = tagless
+    lines = (fenced(text) if tame is None else tame).split("\n")
+    return "\n".join(f"> {line}" if line else ">" for line in lines)
+
+
+def _stays_inside(text: str) -> bool:
+    """No raw HTML, and no definition of a link, which would hold for every message."""
+    if "<" not in text and "]:" not in text:
+        return True
+    env: dict[str, Any] = {}
+    try:
+        tokens = _parser().parse(text, env)
+    except (RecursionError, ValueError, IndexError):  # whatever a parser cannot read is shown as it is
+        return False
+    inner = [token for outer in tokens for token in (outer, *(outer.children or ()))]
+    return not env.get("references") and not any(token.type.startswith("html") for token in inner)
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": True})
+
+
+def _without_tags(text: str) -> str:
+    """With a backslash before what would be a tag, outside code."""
+    lines, fence = [], ""
+    for line in text.split("\n"):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence) and not found[2].strip():
+                fence = ""
+        elif found and not (found[1][0] == "`" and "`" in found[2]):
+            fence = found[1]
+        else:
+            line = _escaped_tags(line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _escaped_tags(line: str) -> str:
+    made, end = [], 0
+    for span in _SPAN.finditer(line):
+        made += [_TAG.sub(r"\\<", line[end : span.start()]), span[0]]
+        end = span.end()
+    return "".join([*made, _TAG.sub(r"\\<", line[end:])])

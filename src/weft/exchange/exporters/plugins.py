@@ -1,0 +1,26 @@
+"""Which exporters there are: every entry point of the group `weft.exporters`, ours among them."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from weft.exchange.exporters.port import Exporter
+from weft.kernel.errors import InvalidInput
+
+GROUP = "weft.exporters"
+
+
+def exporter_names() -> list[str]:
+    return sorted({point.name for point in _points()})
+
+
+def load_exporter(form: str) -> Exporter:
+    points = {point.name: point for point in _points()}
+    if form not in points:
+        raise InvalidInput(f"there is no exporter {form!r:.80}", f"known: {', '.join(sorted(points))}")
+    found: Exporter = points[form].load()()
+    return found
+
+
+def _points() -> list[EntryPoint]:
+    return list(entry_points(group=GROUP))

@@ -1,0 +1,100 @@
+"""The port of an exporter: what it is given to write, and what it gives back.
+
+Exporters are plugins: an object of this shape, named by an entry point of the group `weft.exporters`. It is told turns
+as they are read and gives bytes as it goes, so the longest thread takes the memory of a short one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from weft.ledger.strands import Strand
+from weft.ledger.telling import ToldTurn
+
+
+class Thinking(StrEnum):
+    """Which of the models' thinking is written."""
+
+    ALL = "all"
+    SIGNED = "signed"
+    """Only what carries the provider's signature, which its API wants to see again."""
+    NONE = "none"
+
+
+class Tip(Struct, frozen=True, kw_only=True):
+    """The end of a thread that was asked for."""
+
+    name: str
+    """As it was asked for."""
+    turn_id: str
+    session: str | None = None
+    title: str | None = None
+
+
+class Story(Struct, frozen=True, kw_only=True):
+    """What is to be written: strands of turns, parents before children."""
+
+    title: str
+    tips: tuple[Tip, ...]
+    strands: tuple[Strand, ...]
+    turns_of: Callable[[Strand], Iterator[ToldTurn]]
+    is_context: bool = False
+    """It is what a model saw or would see, rather than all that was said."""
+
+    @property
+    def turns(self) -> Iterator[ToldTurn]:
+        return (told for strand in self.strands for told in self.turns_of(strand))
+
+
+class Assets(Protocol):
+    """A folder beside the export for what does not fit into it."""
+
+    def keep(self, data: bytes, suffix: str) -> str:
+        """Put a file there, once however often it comes; returns the address under which the export finds it."""
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """How it is to be written."""
+
+    thinking: Thinking | None = None
+    """Null: as the form does by itself."""
+    tools: bool = True
+    """Tool calls and their results too?"""
+    assets: Assets | None = None
+
+
+class Report(Struct):
+    """What came of it."""
+
+    turns: int = 0
+    messages: int = 0
+    tool_calls: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    """What the form has no place for, or was not asked for, by what it is."""
+
+    def count(self, told: ToldTurn) -> None:
+        from weft.ledger.model import Message
+
+        said = sum(isinstance(item, Message) for item in told.items)
+        self.turns += 1
+        self.messages += said
+        self.tool_calls += len(told.items) - said
+
+
+class Exporter(Protocol):
+    form: str
+    """The name that `--as` takes, such as `markdown`."""
+    suffix: str
+    """How names of its files end, such as `.md`."""
+    one_thread: bool
+    """It holds a single thread; several, or a tree, are refused."""
+    wants_requests: bool
+    """Does it tell what only events know of a model's answers: which request they came to, how long they took?"""
+
+    def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
+        """The export, piece by piece. Counts every turn in the report, and what it leaves out."""

@@ -1,0 +1,141 @@
+"""`weft export`: threads in forms that people and other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.streams import STANDARD, stdout_bytes
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.exchange.exporting import Exported
+    from weft.ledger.ledger import Ledger
+
+BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".jsonl": "jsonl"}
+
+
+def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    from weft.exchange.exporters.plugins import exporter_names
+
+    return [name for name in exporter_names() if name.startswith(incomplete)]
+
+
+@weft_command("export")
+@click.argument("revs", nargs=-1, shell_complete=arguments.complete_labels)
+@click.option(
+    "--as",
+    "form",
+    metavar="FORM",
+    shell_complete=_complete_forms,
+    help="markdown, html, jsonl, openai, anthropic, or what a plugin adds. Default: by the end of FILE's name.",
+)
+@click.option(
+    "-o", "--output", "file", metavar="FILE", type=click.Path(), default=STANDARD, help="Where to. Default: -, stdout."
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("--context", is_flag=True, help="What the model would see, instead of the whole thread.")
+@click.option("--tree", is_flag=True, help="Everything that shares a root with REVS, with all branches.")
+@click.option("--all", "every", is_flag=True, help="Every session that is not archived or deleted.")
+@click.option("--title", metavar="TEXT", help="The title of the page. Default: the session's, or what it began with.")
+@click.option(
+    "--thinking",
+    metavar="WHICH",
+    type=click.Choice(["all", "signed", "none"]),
+    help="all, signed or none of the models' thinking. Default: all; signed for anthropic.",
+)
+@click.option("--no-tools", is_flag=True, help="Leave tool calls and their results out.")
+@click.option("--assets", metavar="DIR", type=click.Path(), help="A folder for the images of Markdown.")
+def command(
+    call: Call,
+    revs: tuple[str, ...],
+    form: str | None,
+    file: str,
+    force: bool,
+    context: bool,
+    tree: bool,
+    every: bool,
+    title: str | None,
+    thinking: str | None,
+    no_tools: bool,
+    assets: str | None,
+) -> None:
+    """Write threads as Markdown, HTML, JSON lines or message lists.
+
+    REVS are turns or sessions; each stands for the thread that ends there, from its root. The HTML page is one file
+    that fetches nothing. Messages for OpenAI's and Anthropic's APIs are those of one thread. A file is complete or not
+    there, and none is replaced without --force.
+
+    \b
+    weft export main -o main.html
+    weft export main by-hand --as markdown -o both.md
+    weft export main --context --as anthropic
+    """
+    from weft.exchange.exporting import export
+
+    chosen = form or _form_of(file)
+    if bool(revs) == every:
+        raise click.UsageError("name turns or sessions, or say --all")
+    if file == STANDARD:
+        _check_stdout(call)
+    with call.copying() if file != STANDARD else call.reading() as ledger, progress(call, "export") as bar:
+        done = export(
+            ledger,
+            _heads(ledger) if every else revs,
+            chosen,
+            stdout_bytes() if file == STANDARD else file,
+            trees=tree,
+            context=context,
+            title=title,
+            thinking=thinking,
+            tools=not no_tools,
+            assets=assets,
+            force=force,
+            progress=bar.counted,
+        )
+    _tell(call, done, file)
+
+
+def _form_of(file: str) -> str:
+    found = BY_SUFFIX.get(Path(file).suffix.lower())
+    if found is None:
+        raise click.UsageError("which form? say --as markdown, html, jsonl, openai or anthropic")
+    return found
+
+
+def _check_stdout(call: Call) -> None:
+    if call.json:
+        raise click.UsageError("--json tells about a file: name one with -o")
+    if call.screen.terminal:
+        raise click.UsageError("stored text could drive the terminal: name a file with -o, or use a pipe")
+
+
+def _heads(ledger: Ledger) -> list[str]:
+    from weft.kernel.errors import NotFound
+
+    found = [session.label for session in ledger.sessions() if session.head is not None]
+    if not found:
+        raise NotFound("session with a turn", "--all", "nothing has been recorded yet")
+    return found
+
+
+def _tell(call: Call, done: Exported, file: str) -> None:
+    if done.left_out:
+        told = ", ".join(counted(count, what) for what, count in done.left_out.items())
+        call.note(f"left out: {told}")
+    if file != STANDARD:
+        size = f" ({counted(done.turns, 'turn')}, {done.bytes:,} bytes)"
+        call.answer({"file": file, **_fields(done)}, [f"wrote {done.form} to ", Span(file, "heading"), size])
+
+
+def _fields(done: Exported) -> dict[str, object]:
+    from msgspec.structs import asdict
+
+    return asdict(done)

@@ -1,0 +1,51 @@
+"""Stories without a ledger, for tests of what exporters make of words."""
+
+from typing import Any
+
+from weft.exchange.exporters.port import Report, Story, Tip, Wishes
+from weft.kernel.ulid import offset
+from weft.ledger.model import Message, TextPart, ToolCall, Turn
+from weft.ledger.strands import Strand
+from weft.ledger.telling import ToldTurn
+
+NOON = 1_794_700_800_000
+FIRST = "01M7FFHBE3EZQDVP6QY1Y84400"
+
+
+def told(number: int, *said: Any, **fields: Any) -> ToldTurn:
+    """A turn of messages, given as (role, text) or (role, parts), and of calls."""
+    id = offset(FIRST, 1000 * number)
+    turn = Turn(
+        id=id, parent_id=None, depth=number, digest="0" * 64, turn_type="normal", status="completed",
+        started_at=NOON, role="manager", persona_id="local", **fields,
+    )  # fmt: skip
+    items: list[Message | ToolCall] = []
+    for i, item in enumerate(said):
+        if isinstance(item, ToolCall):
+            items.append(item)
+            continue
+        role, content = item
+        parts = (TextPart(content),) if isinstance(content, str) else tuple(content)
+        items.append(Message(offset(id, 1 + i), role, parts, i, NOON))
+    return ToldTurn(turn=turn, items=tuple(items), positions=tuple(range(len(items))))
+
+
+def call(number: int, name: str = "Bash", **fields: Any) -> ToolCall:
+    known = {"arguments": {}, "status": "completed", "outcome": "ok", "call_id": f"c{number}", **fields}
+    return ToolCall(
+        id=f"{FIRST}:c{number}", turn_id=FIRST, name=name, sequence=number, started_at=NOON, correlation_id="", **known
+    )
+
+
+def story(*turns: ToldTurn, title: str = "All") -> Story:
+    last = turns[-1].turn.id
+    strand = Strand(
+        number=0, segment=1, low=1, high=len(turns), events=None, first=turns[0].turn.id, last=last
+    )  # fmt: skip
+    tips = (Tip(name="main", turn_id=last, session="main"),)
+    return Story(title=title, tips=tips, strands=(strand,), turns_of=lambda _: iter(turns))
+
+
+def written(exporter: Any, *turns: ToldTurn, title: str = "All", **wishes: Any) -> str:
+    pieces = exporter.write(story(*turns, title=title), Wishes(**wishes), Report())
+    return b"".join(pieces).decode()
