@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft.exchange.exporters.port import Report, Story, Tip, Wishes
+from weft.exchange.exporters.port import Report, Story, Thinking, Tip, Wishes
 from weft.kernel.ulid import offset
 from weft.ledger.model import Message, TextPart, ToolCall, Turn
 from weft.ledger.strands import Strand
@@ -46,6 +46,7 @@ def story(*turns: ToldTurn, title: str = "All") -> Story:
     return Story(title=title, tips=tips, strands=(strand,), turns_of=lambda _: iter(turns))
 
 
-def written(exporter: Any, *turns: ToldTurn, title: str = "All", **wishes: Any) -> str:
-    pieces = exporter.write(story(*turns, title=title), Wishes(**wishes), Report())
+def written(exporter: Any, *turns: ToldTurn, title: str = "All", thinking: str | None = None) -> str:
+    wishes = Wishes(thinking=None if thinking is None else Thinking(thinking))
+    pieces = exporter.write(story(*turns, title=title), wishes, Report())
     return b"".join(pieces).decode()

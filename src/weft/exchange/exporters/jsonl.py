@@ -12,11 +12,12 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.exchange.exporters.captions import UNKNOWN_MODELS, model_of
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line
 from weft.kernel.fields import Usage
 from weft.kernel.times import iso_from_ms
-from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall
+from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
 from weft.ledger.strands import Strand
 from weft.ledger.telling import Reply, ToldTurn
 
@@ -95,7 +96,7 @@ def entry(told: ToldTurn, message: Message, parent: str | None) -> dict[str, Any
     is_answer = message.role == "assistant"
     said: dict[str, Any] = {"role": message.role, "content": message.text}
     if is_answer:
-        said |= _known({"model": message.model or turn.model, "usage": _usage(told, message, reply)})
+        said |= _known({"model": _model(message, turn), "usage": _usage(told, message, reply)})
     is_dated = turn.time_known or message.created_at != turn.started_at
     made: dict[str, Any] = {"uuid": message.id}
     made |= _known(
@@ -110,6 +111,10 @@ def entry(told: ToldTurn, message: Message, parent: str | None) -> dict[str, Any
         provider = reply.provider or turn.provider
         made |= _known({"requestId": reply.request_id, "provider": provider, "latencyMs": reply.latency_ms})
     return made
+
+
+def _model(message: Message, turn: Turn) -> str | None:
+    return message.model if message.model not in UNKNOWN_MODELS else model_of(turn)
 
 
 def _known(fields: dict[str, Any]) -> dict[str, Any]:

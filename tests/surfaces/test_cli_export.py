@@ -1,0 +1,122 @@
+"""`weft export`: what goes where, what is refused, and what is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.surfaces.shell import Shell, on_terminal, spawn
+from weft.exchange.exporters.testing import PIXEL
+
+
+def test_the_end_of_a_files_name_says_the_form(weft: Shell, folder: Path) -> None:
+    weft.record("hi")
+    for name, beginning in (("a.md", "# hi"), ("a.html", "<!doctype html>"), ("a.jsonl", '{"uuid"')):
+        answer = weft("export", "main", "-o", name)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.startswith(f"wrote {'markdown' if name == 'a.md' else name[2:]} to {name} (1 turn, ")
+        assert (folder / name).read_text().startswith(beginning)
+
+
+def test_without_a_file_it_goes_to_stdout(weft: Shell) -> None:
+    weft.record("hi")
+    for arguments in ((), ("-o", "-")):
+        answer = weft("export", "main", "--as", "openai", *arguments)
+        assert [message["content"] for message in answer.json["messages"]] == ["hi", "re: hi"]
+        assert answer.err == ""
+
+
+def test_json_tells_what_was_written(weft: Shell, folder: Path) -> None:
+    weft.record("hi", tool_calls=[{"name": "x"}])
+    told = weft.json("export", "main", "-o", "a.jsonl")
+    assert told == {
+        "file": "a.jsonl", "form": "jsonl", "bytes": (folder / "a.jsonl").stat().st_size, "turns": 1, "messages": 2,
+        "tool_calls": 1, "left_out": {"tool call": 1}, "assets": 0,
+    }  # fmt: skip
+    answer = weft("export", "main", "--as", "openai", "--json")
+    assert answer.code == 2
+    assert "name one with -o" in answer.error["message"]
+
+
+def test_what_is_left_out_is_told_beside(weft: Shell) -> None:
+    weft.record("hi", tool_calls=[{"name": "x"}, {"name": "y"}], system="rules")
+    answer = weft("export", "main", "--as", "jsonl")
+    assert answer.err == "left out: 1 system message, 2 tool calls\n"
+    assert weft("export", "main", "--as", "jsonl", "-q").err == ""
+
+
+def test_nothing_is_replaced_without_force(weft: Shell, folder: Path) -> None:
+    weft.record("hi")
+    (folder / "a.md").write_text("mine")
+    answer = weft("export", "main", "-o", "a.md")
+    assert (answer.code, (folder / "a.md").read_text()) == (7, "mine")
+    assert "--force" in answer.err
+    assert weft("export", "main", "-o", "a.md", "--force").code == 0
+    assert sorted(path.name for path in folder.iterdir()) == [".weft", "a.md"]
+
+
+def test_one_says_what_and_in_which_form(weft: Shell) -> None:
+    weft.record("hi")
+    assert "--as" in weft("export", "main").err
+    assert weft("export", "--as", "html").code == 2
+    assert weft("export", "main", "--all", "--as", "html").code == 2
+    answer = weft("export", "main", "--as", "word")
+    assert answer.code == 5
+    assert "known: anthropic, html, jsonl, markdown, openai" in answer.err
+    assert weft("export", "nobody", "--as", "html").code == 3
+    assert weft("export", "main", "--tree", "--as", "openai").code == 5
+
+
+def test_every_session_is_exported_at_once(weft: Shell) -> None:
+    empty = weft("export", "--all", "--as", "markdown")
+    assert (empty.code, "nothing has been recorded yet" in empty.err) == (3, True)
+    weft.record("one")
+    weft.record("two", session="other")
+    weft.json("fork", "main", "side")
+    weft.record("three", session="side")
+    text = weft("export", "--all", "--as", "markdown").out
+    assert [text.count(f"\n> {word}\n") for word in ("one", "two", "three")] == [1, 1, 1]
+
+
+def test_a_tree_has_all_branches_and_a_context_the_summary(weft: Shell) -> None:
+    weft.record("one")
+    weft.json("fork", "main", "side")
+    weft.record("three", session="side")
+    assert "> three" in weft("export", "main", "--tree", "--as", "markdown").out
+    weft.json("compact", "--summary", "all so far")
+    said = weft("export", "main", "--context", "--as", "openai").json["messages"]
+    assert said == [{"role": "user", "content": "all so far"}]
+
+
+def test_images_go_to_a_folder(weft: Shell, folder: Path) -> None:
+    said = {"session": "main", "query": {"content": [{"type": "image_url", "url": PIXEL}]}, "response": "seen"}
+    weft.json("record", stdin=json.dumps(said))
+    assert weft.json("export", "main", "-o", "a.md", "--assets", "images")["assets"] == 1
+    [image] = (folder / "images").iterdir()
+    assert f"](images/{image.name})" in (folder / "a.md").read_text()
+
+
+def test_an_export_is_named_when_something_is_erased(weft: Shell) -> None:
+    weft.record("hi")
+    weft("export", "main", "-o", "a.md")
+    assert "a.md may still hold it" in weft("erase", "main", "--dry-run").out
+
+
+def test_a_terminal_is_not_written_to(weft: Shell, folder: Path) -> None:
+    weft.record("hi")
+    code, shown = on_terminal(folder, "export", "main", "--as", "markdown")
+    assert (code, "name a file with -o" in shown) == (2, True)
+
+
+def test_a_pipe_gets_bytes(weft: Shell, folder: Path) -> None:
+    weft.record("hé \ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+    ran = spawn(folder, "export", "main", "--as", "jsonl", environment={"PYTHONIOENCODING": "ascii"})
+    assert json.loads(ran.stdout.splitlines()[0])["message"]["content"].startswith("hé ")
+
+
+def test_forms_are_completed(weft: Shell, folder: Path) -> None:
+    environment = {"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": "weft export main --as ", "COMP_CWORD": "4"}
+    ran = spawn(folder, environment=environment)
+    assert {line.split(b",")[1] for line in ran.stdout.splitlines()} == {
+        b"anthropic", b"html", b"jsonl", b"markdown", b"openai",
+    }  # fmt: skip
