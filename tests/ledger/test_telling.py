@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from tests.ledger.histories import grow
+from tests.ledger.imported import native_turn, rich_import, take
+from weft.kernel.enums import LinkReason
 from weft.kernel.errors import NotFound
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import Message, ToolCall
+from weft.ledger.natives import NativeLink
 from weft.ledger.telling import AT_ONCE, ToldTurn
 
 
@@ -108,6 +111,42 @@ def test_a_compaction_is_told_with_its_summary(ledger: Ledger) -> None:
     assert first.summary is None
     assert second.summary is not None
     assert second.summary.summary == "so far"
+
+
+def test_a_thread_is_told_across_a_link(ledger: Ledger) -> None:
+    take(ledger, "p", native_turn("t1", end=1), native_turn("t2", parent=0, end=2), file="p")
+    take(ledger, "c", native_turn("k1", link=NativeLink(to="t1", why=LinkReason.CONTINUATION), end=1), file="c")
+    telling = ledger.telling("c")
+    assert [told.turn.id for told in telling.turns] == list(ledger.thread("c").ancestry)
+    parent, child = telling.strands
+    assert (child.parent, child.leaves, child.link) == (parent.number, parent.last, "continuation")
+    [first, _] = telling.turns
+    assert {(branch.session, branch.link, branch.strand) for branch in first.branches} == {
+        ("p", None, None),
+        ("c", "continuation", child.number),
+    }
+    usage = next(iter(first.replies.values())).usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens) == (10, 5)
+
+
+def test_chains_that_name_each_other_are_all_told(ledger: Ledger) -> None:
+    for session, key, other in (("p", "t1", "k1"), ("c", "k1", "t1")):
+        link = NativeLink(to=other, why=LinkReason.CONTINUATION)
+        take(ledger, session, native_turn(key, names=(key,), link=link, end=1), file=session)
+    both = {session.head for session in ledger.sessions()}
+    assert len(both) == 2
+    for names in (("p",), ("c",), ("p", "c")):
+        found = told_ids(ledger, *names)
+        assert (set(found), len(found)) == (both, 2)
+
+
+def test_a_superseded_turn_is_told_only_where_current_ones_go_on_from_it(ledger: Ledger) -> None:
+    rich_import(ledger)
+    current = {turn.id for turn in ledger.log()}
+    tree = set(told_ids(ledger, "main", trees=True))
+    assert tree <= current
+    assert set(ledger.thread("main").ancestry) <= tree
 
 
 def test_a_failed_turn_is_in_the_tree_only(ledger: Ledger) -> None:

@@ -50,14 +50,16 @@ def strands_to(sql: Sql, spots: Iterable[Spot], *, trees: bool) -> tuple[Strand,
     """The threads that end at these spots; with `trees`, everything that shares a root with them."""
     reach: dict[int, Range] = {}
     above: dict[int, Range] = {}
+    roots: dict[int, None] = {}
     for spot in spots:
         ranges = ranges_to(sql, spot.turn.segment, spot.turn.depth, spot.events, across=True)
         for i, part in enumerate(ranges):
             _extend(reach, part)
             if i:
                 above[part.segment] = ranges[i - 1]
-        if trees:
-            _add_tree(sql, spot.turn.root, reach, above)
+        roots[spot.turn.root] = None
+    for root in roots if trees else ():
+        _add_tree(sql, root, reach, above)
     return tuple(_numbered(sql, reach, above))
 
 
@@ -96,11 +98,15 @@ def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Ite
         segments.sort(key=lambda n: (above[n].high if n in above else 0, -n))
     numbers: dict[int, int] = {}
     waiting = below.get(None, [])
-    while waiting:
+    while len(numbers) < len(reach):
+        if not waiting:  # chains that name each other as where they go on from: one of them must begin
+            waiting.append(next(segment for segment in reach if segment not in numbers))
+            above.pop(waiting[0], None)
         segment = waiting.pop()
-        numbers[segment] = len(numbers)
-        yield _strand(sql, reach[segment], above.get(segment), numbers)
-        waiting += below.get(segment, [])
+        if segment not in numbers:
+            numbers[segment] = len(numbers)
+            yield _strand(sql, reach[segment], above.get(segment), numbers)
+            waiting += below.get(segment, [])
 
 
 def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]) -> Strand:

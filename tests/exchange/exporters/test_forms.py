@@ -171,6 +171,17 @@ def test_names_of_tools_have_letters_that_apis_take() -> None:
     assert names == ["mcp_git_hub_search_code", "_" * 64]
 
 
+@pytest.mark.parametrize("levels", [100, 400, 900])
+def test_arguments_in_a_text_of_any_depth_are_written(levels: int) -> None:
+    text = '{"a": ' * levels + "1" + "}" * levels
+    turn = told(1, ("user", "go"), call(1, arguments=text, result=text))
+    block = anthropic(turn)["messages"][1]["content"][0]
+    assert block["input"] == (json.loads(text) if levels < 300 else {"input": text})
+    assert len(openai(turn)) == 3
+    for exporter in (Html(), Markdown(), JsonLines()):
+        assert written(exporter, turn)
+
+
 def test_anthropics_messages_begin_with_the_users() -> None:
     messages = anthropic(told(1, ("assistant", "hello"), ("assistant", "there"), ("user", " \n"), ("user", "hi")))
     assert messages["messages"] == [

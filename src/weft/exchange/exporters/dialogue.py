@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from weft.exchange.edits.arguments import opened
-from weft.exchange.exporters.results import as_json, result_text
+from weft.exchange.exporters.results import as_json, is_deep, result_text
 from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
 from weft.ledger.telling import Item
 
@@ -71,9 +71,9 @@ def tool_name(name: str) -> str:
 def tool_input(value: Any) -> dict[str, Any]:
     """A call's arguments as the object that APIs want."""
     found = opened(value)
-    if isinstance(found, dict):
+    if isinstance(found, dict) and not is_deep(found):
         return found
-    return {} if found is None else {"input": found}
+    return {} if found is None else {"input": value}
 
 
 def dialogue(items: Sequence[Item], ids: CallIds) -> Iterator[Spoken]:

@@ -11,6 +11,8 @@ from msgspec import Struct
 from weft.exchange.exporters.images import image_address, image_note
 from weft.kernel.contents import showable
 
+DEEPEST = 300
+
 
 class Image(Struct, frozen=True):
     url: str
@@ -42,7 +44,26 @@ def result_text(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    return showable(json.dumps(value, ensure_ascii=False, indent=2))
+    """A value as people read it; where it is nested out of all proportion, on one line."""
+    try:
+        return showable(json.dumps(value, ensure_ascii=False, indent=None if is_deep(value) else 2))
+    except RecursionError:
+        return "(nested too deep to be shown)"
+
+
+def is_deep(value: Any) -> bool:
+    """Is it nested deeper than a ledger keeps values? Texts that tools hand over as arguments may be."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def json_line(value: Any) -> bytes:

@@ -19,6 +19,8 @@ from weft.exchange.exporters.html.turns import TurnWriter
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.ledger.strands import Strand
 
+FEW = 12
+"""More threads than these are listed in a fold."""
 CONTROLS = """<form role="search" id="search">
 <label for="words">Search</label> <input id="words" type="search" autocomplete="off" placeholder="words">
 <button type="button" id="previous" aria-label="Previous hit">↑</button>
@@ -43,11 +45,11 @@ class Html:
     wants_requests = False
 
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
-        writer = TurnWriter(wishes, report)
+        writer, several = TurnWriter(wishes, report), not is_one_thread(story)
         yield "".join(_head(story)).encode()
         before: Strand | None = None
         for strand in story.strands:
-            yield "".join(_opening(strand, before, not is_one_thread(story))).encode()
+            yield "".join(_opening(strand, before, several)).encode()
             before = strand
             for told in story.turns_of(strand):
                 report.count(told)
@@ -96,11 +98,13 @@ def _about(story: Story) -> str:
 
 def _outline(story: Story) -> Iterator[str]:
     """The threads that were asked for; and, where there are several ends, which of them to read."""
-    yield '<nav class="outline" aria-label="Threads"><ul>\n'
+    yield '<nav class="outline" aria-label="Threads">'
+    is_long = len(story.tips) > FEW
+    yield f"<details><summary>{len(story.tips):,} threads</summary><ul>\n" if is_long else "<ul>\n"
     for tip in story.tips:
         words = on_one_line(" · ".join(word for word in (tip.session or tip.name, tip.title) if word))
         yield f'<li><a href="#t-{escape(tip.turn_id)}">{escape(words)}</a></li>\n'
-    yield "</ul>\n"
+    yield "</ul></details>\n" if is_long else "</ul>\n"
     left = {(strand.parent, strand.leaves) for strand in story.strands}
     ends = [strand for strand in story.strands if (strand.number, strand.last) not in left]
     if len(ends) > 1:
