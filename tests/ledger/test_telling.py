@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.histories import grow
+from tests.ledger.histories import change, grow
 from tests.ledger.imported import native_turn, rich_import, take
 from weft.kernel.enums import LinkReason
-from weft.kernel.errors import NotFound
+from weft.kernel.errors import Damaged, NotFound
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import Message, ToolCall
 from weft.ledger.natives import NativeLink
@@ -155,6 +155,15 @@ def test_a_failed_turn_is_in_the_tree_only(ledger: Ledger) -> None:
     (last,) = grow(ledger, "main", "c")
     assert told_ids(ledger, "main") == [first, last]
     assert sorted(told_ids(ledger, "main", trees=True)) == sorted([first, failed.id, last])
+
+
+def test_views_with_a_gap_are_told_as_damage(disk: Ledger) -> None:
+    turns = grow(disk, "main", "a", "b", "c")
+    disk.fork(turns[0], label="side")
+    grow(disk, "side", "x")
+    assert change(disk.path, "UPDATE turn SET depth = 1000000000 WHERE id = ?", turns[1]) == 1
+    with pytest.raises(Damaged, match="lacks turns"):
+        list(disk.telling("side", trees=True).turns)
 
 
 def test_a_name_that_means_nothing_is_refused(ledger: Ledger) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from weft.kernel.errors import Damaged
 from weft.ledger.names import Spot
 from weft.ledger.threads import Range, ranges_to
+from weft.ledger.values import REBUILD
 from weft.store.port import Sql
 
 ALL = 2**53
@@ -131,5 +133,6 @@ def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]
 
 def _turn_at(sql: Sql, segment: int, depth: int) -> str:
     row = sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (segment, depth))
-    assert row is not None, "a segment has a turn at each of its depths"
+    if row is None:
+        raise Damaged(f"segment {segment} has no turn at depth {depth}", REBUILD)
     return str(row[0])

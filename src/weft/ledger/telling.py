@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.dag_events import ModelRequest, ModelResponse
 from weft.kernel.enums import TurnType
+from weft.kernel.errors import Damaged
 from weft.kernel.fields import Usage
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.batches import rows_in
@@ -26,7 +27,7 @@ from weft.ledger.runs import run_events
 from weft.ledger.strands import Strand
 from weft.ledger.subjects import load_subjects
 from weft.ledger.threads import Range, turns_in
-from weft.ledger.values import name_of
+from weft.ledger.values import REBUILD, name_of
 from weft.store.port import ReadTxn, Sql, Store
 
 AT_ONCE = 32
@@ -105,6 +106,8 @@ class Telling:
 
     def _tell(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[ToldTurn]:
         rows = list(turns_in(txn.sql, part))
+        if len(rows) != part.high - part.low + 1:
+            raise Damaged(f"segment {part.segment} lacks turns between depths {part.low} and {part.high}", REBUILD)
         turns = to_turns(txn, rows)
         leaves = list(read_leaves(txn, rows, part.events, None, main_only=False))
         labels = _labels(txn, (turn.session_id for turn in turns))

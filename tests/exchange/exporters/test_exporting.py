@@ -176,9 +176,9 @@ def peak(path: Path, form: str) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def short_and_long(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Threads of 2,000 messages and of ten times as many; with WEFT_PROVE of 100,000."""
+    """Threads of 1,000 messages and of ten times as many; with WEFT_PROVE of 100,000."""
     made = []
-    for count in (2_000, 100_000 if PROVING else 20_000):
+    for count in (1_000, 100_000 if PROVING else 10_000):
         path = tmp_path_factory.mktemp("threads") / "ledger.db"
         with weft.open(path) as ledger:
             for number in range(count // 20):
