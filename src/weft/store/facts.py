@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 KEY_BYTES = 8
 A_FEW, ASKED_AT_ONCE = 8, 64
 HELD_AT_ONCE = 256
+FIRST_ROWS = 8
 LEDGER_SCOPE = 0
 """The ledger's own contents; below it, one scope for each origin that was imported from."""
 UNDIGESTED = 256
@@ -163,10 +164,12 @@ class FactReader:
         return [LogRow(n, count, at, blob(chain), blob(events)) for n, count, at, chain, events in rows]
 
     def rows(self, after: int = 0) -> Iterator[LogRow]:
-        """Every row whose last event arrived after `after`, in order."""
-        while found := self.log(after):
+        """Every row whose last event arrived after `after`, in order. Few at first: whoever wants one turn's events
+        has them soon."""
+        limit = FIRST_ROWS
+        while found := self.log(after, limit):
             yield from found
-            after = found[-1].n
+            after, limit = found[-1].n, min(4 * limit, 512)
 
     def lines(self, after: int = 0, until: int | None = None) -> Iterator[tuple[int, bytes]]:
         """Every event line with its arrival number, in order."""
