@@ -229,6 +229,11 @@ class Ledger(crossing.Mirror[SyncLedger]):
         a replica id of its own."""
         await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
 
+    async def note_export(self, target: str | Path) -> None:
+        """Remember that a file holds what was said here, so that an erasure names it. A ledger open for reading notes
+        nothing."""
+        await self._run(partial(self._sync.note_export, target=target))
+
     async def disk_bytes(self) -> int:
         """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
         return await self._run(self._sync.disk_bytes)

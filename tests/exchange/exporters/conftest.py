@@ -1,4 +1,4 @@
-"""One browser for all tests of a process."""
+"""One browser for the tests of a module: while it is open an event loop runs, which tests of others must not meet."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("prove")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
     with browsing() as opened:
         yield opened
