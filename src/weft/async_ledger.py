@@ -230,8 +230,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
         await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
 
     async def note_export(self, target: str | Path) -> None:
-        """Remember that a file holds what was said here, so that an erasure names it. A ledger open for reading notes
-        nothing."""
+        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
         await self._run(partial(self._sync.note_export, target=target))
 
     async def disk_bytes(self) -> int:
@@ -344,8 +343,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
         return Thread(await self._run(partial(self._sync.thread, name=name)), self._pool)
 
     async def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
-        """Threads in full, each turn once: messages and tool calls in order, and where other branches leave. With
-        `trees` everything that shares a root with them; with `requests` also what only events tell of answers."""
+        """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
         return Telling(await self._run(partial(self._sync.telling, *names, trees=trees, requests=requests)), self._pool)
 
     async def messages(self, turn: str) -> list[Message]:

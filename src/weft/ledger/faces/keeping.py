@@ -89,8 +89,7 @@ class Keeping(Face):
             raise path_error(path, error) from error
 
     def note_export(self, target: str | Path) -> None:
-        """Remember that a file holds what was said here, so that an erasure names it. A ledger open for reading notes
-        nothing."""
+        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
         if not self._store.read_only:
             self._store.write(partial(note_copy, str(checked_path(target, "target").absolute()), EXPORT))
 

@@ -52,8 +52,7 @@ class Reading(Face):
         return Thread(self._store, spot.turn, spot.events)
 
     def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
-        """Threads in full, each turn once: messages and tool calls in order, and where other branches leave. With
-        `trees` everything that shares a root with them; with `requests` also what only events tell of answers."""
+        """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
         with self._store.read() as txn:
             strands = strands_to(txn.sql, [self._resolve(txn, name) for name in names], trees=trees)
         return Telling(self._store, strands, requests=requests)
