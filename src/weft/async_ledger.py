@@ -23,7 +23,7 @@ from weft.ledger.deeds import Deed
 from weft.ledger.draft import DEFAULT_AGENT
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.faces.face import WAIT
-from weft.ledger.imports import KeptStretch
+from weft.ledger.imports import KeptStretch, ProvisionalTurn
 from weft.ledger.ledger import Ledger as SyncLedger
 from weft.ledger.merging import Provenance
 from weft.ledger.model import (
@@ -279,6 +279,11 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
         return await self._run(partial(self._sync.kept_sources, session_or_file=session_or_file))
+
+    async def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
+        """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
+        They are no facts: they have no id, and go once they are turns or their source is gone."""
+        return await self._run(partial(self._sync.provisional, session=session))
 
     async def share_imports_of(self, other: Ledger) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""

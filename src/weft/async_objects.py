@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from weft import crossing
 from weft.kernel.imported import ImportSecret
 from weft.ledger.imports.desk import ImportCounts, ImportSource
 from weft.ledger.imports.desk import ImportDesk as SyncImportDesk
+from weft.ledger.imports.provisional import Tail
 from weft.ledger.imports.raw import RawFile
 from weft.ledger.listing import Listing as SyncListing
 from weft.ledger.listing import SessionList, Wanted
@@ -266,22 +267,38 @@ class ImportDesk(crossing.Mirror[SyncImportDesk]):
         *,
         reread: bool = False,
         raw: RawFile | None = None,
+        tail: Tail | None = None,
     ) -> None:
-        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them."""
+        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
+        has the turns left out, once all are walked."""
         await self._run(
-            partial(self._sync.take, session=session, turns=turns, file=file, counts=counts, reread=reread, raw=raw)
+            partial(
+                self._sync.take,
+                session=session,
+                turns=turns,
+                file=file,
+                counts=counts,
+                reread=reread,
+                raw=raw,
+                tail=tail,
+            )
         )
 
     async def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
         await self._run(partial(self._sync.keep, session=session, file=file, piece=piece, start=start))
 
-    async def remember(self, source: ImportSource) -> None:
-        """The source has been read to its end: noted with the next write, or by `finish`."""
-        await self._run(partial(self._sync.remember, source=source))
+    async def remember(self, source: ImportSource, *, alike: bool = False) -> None:
+        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
+        `finish`."""
+        await self._run(partial(self._sync.remember, source=source, alike=alike))
 
     async def finish(self) -> None:
         await self._run(self._sync.finish)
+
+    async def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
+        """The open tails of sources that are gone go too; the sources' names."""
+        return await self._run(partial(self._sync.forget_tails, is_there=is_there))
 
     def identify(self, turns: Iterable[NativeTurn]) -> AsyncIterator[tuple[NativeTurn, str | None]]:
         """Each turn of a source with the id that it has here; None: it is not here."""

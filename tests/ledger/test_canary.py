@@ -36,6 +36,7 @@ READS = """
     kept_sources share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest plan_erasure
     erasures pending_erasures finish_erasing pack unpack sessions_to_archive search_lag index_if_behind find_turns
     find_messages find_tool_calls find_sessions moves_to provenance find_secrets ignore_secret telling note_export
+    provisional
 """.split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.

@@ -19,7 +19,7 @@ from weft.exchange.importers.sources import Candidate, candidates
 from weft.exchange.importers.transcript import NativeTurn
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import StoreError
-from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawBytes, RawFile
+from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawBytes, RawFile, Tail
 from weft.ledger.ledger import Ledger
 
 
@@ -94,19 +94,36 @@ class Importing:
         self.summary = ImportSummary()
 
     def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
-        units = list(self._units(paths))
+        """The latest first, so that lists of sessions are of use long before all is done."""
+        units = sorted(self._units(paths), key=lambda unit: -unit.candidate.changed_ms)
         of_bytes = sum(unit.candidate.size for unit in units)
         done = 0
-        for number, unit in enumerate(units):
-            self._progress(self._step(number, len(units), done, of_bytes, unit.candidate.name))
-            self._take(unit)
-            self._index()
-            done += unit.candidate.size
+        try:
+            for number, unit in enumerate(units):
+                self._progress(self._step(number, len(units), done, of_bytes, unit.candidate.name))
+                self.take(unit)
+                done += unit.candidate.size
+        finally:  # also where it is stopped: what was read is not read again
+            self.finish()
         if units:
             self._progress(self._step(len(units), len(units), done, of_bytes, ""))
+        return self.summary
+
+    def note(self) -> None:
+        """What was read up to now is not read again."""
         for desk in self._desks.values():
             desk.finish()
-        return self.summary
+
+    def finish(self) -> None:
+        """Note what was read, and let go of what only a run needs."""
+        self.note()
+        self.forget_gone()
+        self._desks.clear()
+
+    def forget_gone(self) -> list[str]:
+        """Open tails of sources that are not there any more; their names."""
+        desk = next(iter(self._desks.values()), None)
+        return [] if desk is None else desk.forget_tails(_is_there)
 
     def _index(self) -> None:
         """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
@@ -120,12 +137,15 @@ class Importing:
     def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
         """What is to be read. A source that was read to its end and has not changed is not opened."""
         for path in paths:
-            for candidate in candidates(path, self._failed):
+            for candidate in candidates(path, self.failed):
                 if self._since is not None and candidate.changed_ms < self._since:
                     continue
-                unit = self._unchanged(candidate) or self._recognised(candidate)
-                if unit is not None:
+                if (unit := self.recognise(candidate)) is not None:
                     yield unit
+
+    def recognise(self, candidate: Candidate | OnServer) -> Unit | None:
+        """With the importer that reads it; one that was read and has not changed is not opened for that."""
+        return self._unchanged(candidate) or self._recognised(candidate)
 
     def _unchanged(self, candidate: Candidate | OnServer) -> Unit | None:
         """One that was read to its end and is as it was then: told without opening it."""
@@ -141,16 +161,16 @@ class Importing:
                 part = any(importer.is_part(source) for importer in self._importers)
                 found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
         except OSError as error:
-            self._failed(_where(candidate), error)
+            self.failed(_where(candidate), error)
             return None
         except Exception as error:  # whatever an importer makes of it, the other files go on
-            self._failed(_where(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
+            self.failed(_where(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
             return None
         if not found and not part:
             self.summary.unrecognised.append(candidate.name)
         return Unit(candidate, found[0]) if found else None
 
-    def _failed(self, path: Path | Address, error: OSError) -> None:
+    def failed(self, path: Path | Address, error: OSError) -> None:
         name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
         self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
 
@@ -159,6 +179,11 @@ class Importing:
             desk = self._ledger.import_desk(importer.origin, importer.mapping, remap=self._remap)
             self._desks[importer.origin] = desk
         return self._desks.get(importer.origin)
+
+    def take(self, unit: Unit) -> None:
+        """Everything of one source that is new; nothing where there is nothing."""
+        self._take(unit)
+        self._index()
 
     def _take(self, unit: Unit) -> None:
         importer, candidate = unit.importer, unit.candidate
@@ -179,7 +204,7 @@ class Importing:
                 else:
                     self._write(desk, importer, source, candidate, report, totals)
         except OSError as error:
-            self._failed(_where(candidate), error)
+            self.failed(_where(candidate), error)
         except StoreError:
             raise
         except Exception as error:  # whatever an importer makes of a source, the others go on
@@ -219,42 +244,67 @@ class Importing:
         before = desk.last_read(source.name)
         same = before is not None and (before.size, before.digest) == (read.size, read.digest)
         if before and same and not desk.is_due(before, source.quiet):
-            desk.remember(replace(read, open=before.open))
+            desk.remember(replace(read, open=before.open, kept=before.kept), alike=True)
             totals.unchanged += 1
             return
         waiting = totals.counts.open_turns
-        grown = before is not None and before.digest == _digest(source.path, before.size)
-        raw = RawFile(source.path, before.size if before is not None and grown else 0, source.size)
+        file = _still_to_keep(source, before)
         for transcript in importer.read(source, report):
-            turns = _closed(transcript.turns, source.quiet, totals.counts)
-            raw.end = source.size if transcript.until is None else transcript.until
+            file.end = source.size if transcript.until is None else transcript.until
+            raw = file if transcript.raw is None else RawBytes(transcript.raw)
+            tail = Tail(candidate.stamp)
             desk.take(
                 transcript.session,
-                turns,
+                _closed(transcript.turns, source.quiet, totals.counts, raw, tail),
                 source.name,
                 totals.counts,
                 reread=before is not None,
-                raw=raw if transcript.raw is None else RawBytes(transcript.raw),
+                raw=raw,
+                tail=tail,
             )
-        desk.remember(replace(read, open=totals.counts.open_turns > waiting))
+        is_open = totals.counts.open_turns > waiting
+        desk.remember(replace(read, open=is_open, kept=file.at if is_open else None))
+
+
+def _is_there(name: str) -> bool:
+    return Address.is_one(name) or Path(name).exists()
 
 
 def _where(candidate: Candidate | OnServer) -> Path | Address:
     return candidate.address if isinstance(candidate, OnServer) else candidate.path
 
 
-def _closed(turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts) -> Iterable[NativeTurn]:
-    """The open tail of a source that is still written to is not a fact yet, nor is what grew from it."""
+def _still_to_keep(source: Source, before: ImportSource | None) -> RawFile:
+    """What of the file is not kept yet: all of it, unless it has only grown."""
+    if before is None:
+        return RawFile(source.path, 0, source.size)
+    grown = before.digest == _digest(source.path, before.size)
+    start = before.size if before.kept is None else before.kept
+    return RawFile(source.path, start if grown else 0, source.size, grows=grown)
+
+
+def _closed(
+    turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts, raw: RawFile | None = None, tail: Tail | None = None
+) -> Iterable[NativeTurn]:
+    """The open tail of a source that is still written to is not a fact yet, nor is what grew from it. Nor is what
+    stands there kept: a source that grows up to its last closed turn, another one once it is quiet."""
     places: dict[int | None, int | None] = {None: None}
-    taken = 0
+    taken = reach = left = 0
     for number, turn in enumerate(turns):
         named = {turn.parent} | ({turn.compaction.through, turn.compaction.first_kept} if turn.compaction else set())
         if not quiet and not (turn.closed and named <= places.keys()):
             counts.open_turns += 1
+            left += 1
+            if tail is not None:
+                tail.add(turn, places.get(turn.parent))
             continue
         places[number] = taken
         taken += 1
+        reach = max(reach, turn.end)
         yield turn if number < taken else _placed(turn, places)
+
+    if left and raw is not None:
+        raw.end = max(raw.at, min(raw.end, reach)) if raw.grows else raw.at
 
 
 def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> NativeTurn:

@@ -39,6 +39,7 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "import_source": ("name",),
     "import_name": ("key", "turn"),
     "import_wait": ("child", "wants", "why"),
+    "provisional": ("source", "session", "idx"),
     "copy_made": ("path",),
     "secret_ignored": ("fingerprint",),
 }

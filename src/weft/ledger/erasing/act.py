@@ -22,6 +22,7 @@ from weft.ledger.erasing.plan import ErasurePlan, numbers_of
 from weft.ledger.erasing.uses import references
 from weft.ledger.erasing.verbatim import forget_sources
 from weft.ledger.forgotten import Forgotten
+from weft.ledger.imports import provisional
 from weft.ledger.recomputing import VIEWS_STALE, rebuild, silent
 from weft.ledger.rows import load_turn
 from weft.ledger.search import passages
@@ -33,7 +34,12 @@ from weft.store.husks import IN_LOG, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
 
 ROW_EVENTS = 128
-FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [codeblocks.forget, passages.forget, secrets.forget]
+FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [
+    codeblocks.forget,
+    passages.forget,
+    secrets.forget,
+    provisional.forget,
+]
 """Views and local state that tell of contents: called once the bytes are gone, in the same transaction. A view that
 keeps words and is not here brings them back to light."""
 

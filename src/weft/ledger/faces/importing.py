@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from weft.ledger.faces.face import Face
-from weft.ledger.imports import ImportDesk, KeptStretch, adopt_secret, import_secret, kept_stretches
+from weft.ledger.imports import (
+    ImportDesk,
+    KeptStretch,
+    ProvisionalTurn,
+    adopt_secret,
+    import_secret,
+    kept_stretches,
+    provisional_turns,
+)
+from weft.ledger.names import require
 
 
 class Importing(Face):
@@ -18,6 +27,12 @@ class Importing(Face):
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
         with self._store.read() as txn:
             return kept_stretches(txn, session_or_file)
+
+    def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
+        """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
+        They are no facts: they have no id, and go once they are turns or their source is gone."""
+        with self._store.read() as txn:
+            return provisional_turns(txn, None if session is None else require(txn, session).id)
 
     def share_imports_of(self, other: Face) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""

@@ -2,6 +2,7 @@
 
 from weft.ledger.imports.desk import ImportCounts, ImportDesk, ImportSource
 from weft.ledger.imports.kept import KeptStretch, kept_stretches
+from weft.ledger.imports.provisional import ProvisionalItem, ProvisionalTurn, Tail, provisional_turns
 from weft.ledger.imports.raw import RawBytes, RawFile
 from weft.ledger.imports.secret import adopt_secret, import_secret
 
@@ -10,9 +11,13 @@ __all__ = [
     "ImportDesk",
     "ImportSource",
     "KeptStretch",
+    "ProvisionalItem",
+    "ProvisionalTurn",
     "RawBytes",
     "RawFile",
+    "Tail",
     "adopt_secret",
     "import_secret",
     "kept_stretches",
+    "provisional_turns",
 ]

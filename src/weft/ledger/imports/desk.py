@@ -23,6 +23,7 @@ from weft.ledger.batches import rows_in
 from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.imports.chain import Chain, beginning
 from weft.ledger.imports.kept import is_kept, was_erased
+from weft.ledger.imports.provisional import Tail, drop_tails, sources_with_tails, write_tail
 from weft.ledger.imports.raw import PIECE_BYTES, WORTH, RawFile, pack
 from weft.ledger.imports.resumes import ROW_EVENTS, Resumes
 from weft.ledger.imports.secret import import_secret
@@ -32,7 +33,7 @@ from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
 from weft.store.husks import is_carried_out
-from weft.store.port import Sql
+from weft.store.port import Sql, WriteTxn
 
 BATCH_TURNS = 64
 BATCH_BYTES = 2 * 1024 * 1024
@@ -50,6 +51,8 @@ class ImportSource(Struct, frozen=True, kw_only=True):
     mapping: str = ""
     open: bool = False
     """Its last turn was still being written and was left out."""
+    kept: int | None = None
+    """So many of its bytes are kept verbatim; None: all of them."""
 
     @property
     def origin(self) -> str:
@@ -85,6 +88,7 @@ class _Task(Struct):
     counts: ImportCounts
     reread: bool
     raw: RawFile | None
+    tail: Tail | None = None
     end: int = 0
     landed: list[Landed] = field(default_factory=list)
 
@@ -121,18 +125,22 @@ class ImportDesk:
         self._fresh: set[bytes] = set()
         self._looked: int | None = None
         self._read: list[tuple[Any, ...]] = []
+        self._alike: set[str] = set()
+        """Of these, sources that were found to be as they were: so are their open tails."""
         self._refused: set[str] = set()
         """Sessions of which something was passed over: nothing of their sources is kept again."""
 
     def last_read(self, name: str) -> ImportSource | None:
         """A source as it was when it was last read to its end, by whichever importer."""
         with self._desk.store.read() as txn:
-            row = txn.sql.one("SELECT size, stamp, digest, mapping, open FROM import_source WHERE name = ?", (name,))
+            row = txn.sql.one(
+                "SELECT size, stamp, digest, mapping, open, kept FROM import_source WHERE name = ?", (name,)
+            )
         if row is None:
             return None
-        size, stamp, digest, mapping, is_open = row
+        size, stamp, digest, mapping, is_open, kept = row
         return ImportSource(
-            name=name, size=size, stamp=stamp, digest=bytes(digest), mapping=mapping, open=bool(is_open)
+            name=name, size=size, stamp=stamp, digest=bytes(digest), mapping=mapping, open=bool(is_open), kept=kept
         )
 
     def is_due(self, source: ImportSource, quiet: bool) -> bool:
@@ -148,9 +156,11 @@ class ImportDesk:
         *,
         reread: bool = False,
         raw: RawFile | None = None,
+        tail: Tail | None = None,
     ) -> None:
-        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them."""
-        task = _Task(session, file, counts, reread, raw)
+        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
+        has the turns left out, once all are walked."""
+        task = _Task(session, file, counts, reread, raw, tail)
         if self._is_erased(session):
             counts.erased += sum(1 for _ in turns)
             return
@@ -206,11 +216,13 @@ class ImportDesk:
         if not is_kept(draft.txn, place, piece):
             self._see(draft, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
 
-    def remember(self, source: ImportSource) -> None:
-        """The source has been read to its end: noted with the next write, or by `finish`."""
+    def remember(self, source: ImportSource, *, alike: bool = False) -> None:
+        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
+        `finish`."""
+        (self._alike.add if alike else self._alike.discard)(source.name)
         now = self._desk.clock.now_ms()
-        values = (source.name, self.origin, self.mapping, source.size, source.stamp, source.digest, source.open, now)
-        self._read.append(values)
+        told = (source.size, source.stamp, source.digest, source.open, now, source.kept)
+        self._read.append((source.name, self.origin, self.mapping, *told))
 
     def finish(self) -> None:
         if self._read:
@@ -219,12 +231,23 @@ class ImportDesk:
 
     def _note_read(self, sql: Sql) -> None:
         sql.run_many(
-            "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
+            "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at, kept)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
             " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
-            " open = excluded.open, read_at = excluded.read_at",
+            " open = excluded.open, read_at = excluded.read_at, kept = excluded.kept",
             self._read,
         )
+        for name, _, _, _, stamp, _, is_open, _, _ in self._read:
+            if not (is_open and name in self._alike):
+                drop_tails(sql, name, but=stamp if is_open else None)
+
+    def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
+        """The open tails of sources that are gone go too; the sources' names."""
+        with self._desk.store.read() as txn:
+            gone = [name for name in sources_with_tails(txn.sql) if not is_there(name)]
+        if gone:
+            self._desk.store.write(partial(_drop, gone))
+        return gone
 
     def _seeing(self, draft: Draft, session: NativeSession, file: str) -> Seeing:
         return Seeing(draft, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
@@ -241,7 +264,19 @@ class ImportDesk:
         self._note_names(draft, batch, task.landed[mark.landed :])
         if is_last:
             self._tell(draft, seeing, task)
+            self._note_tail(draft, seeing, task)
         self._keep_along(draft, seeing, task, None if is_last else task.end)
+
+    def _note_tail(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
+        """What is still open, beside what is a fact now; of a session that lost something nothing is shown early."""
+        if task.tail is None:
+            return
+        if seeing.session in self._refused or was_erased(draft.sql, draft.view.session(seeing.session).n):
+            task.tail.turns.clear()
+        now, landed = self._desk.clock.now_ms(), task.landed
+        write_tail(
+            draft.sql, task.file, seeing.session, self.origin, now, task.tail, lambda parent: _id_at(landed, parent)
+        )
 
     def _keep_along(self, draft: Draft, seeing: Seeing, task: _Task, until: int | None) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
@@ -476,6 +511,11 @@ class ImportDesk:
 
     def _key(self, name: str) -> bytes:
         return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
+
+
+def _drop(sources: list[str], txn: WriteTxn) -> None:
+    for name in sources:
+        drop_tails(txn.sql, name)
 
 
 def _id_at(landed: list[Landed], index: int | None) -> str | None:

@@ -26,8 +26,9 @@ WORTH = 200
 class RawFile:
     """The part of a source file that is still to be kept."""
 
-    def __init__(self, path: Path, start: int, end: int) -> None:
-        self._path, self.at, self.end = path, start, end
+    def __init__(self, path: Path, start: int, end: int, *, grows: bool = True) -> None:
+        """`grows`: what was kept of it is still how it begins."""
+        self._path, self.at, self.end, self.grows = path, start, end, grows
 
     def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
         """The stretches up to a place, or to the end, each at most 8 MiB."""
@@ -43,7 +44,7 @@ class RawBytes(RawFile):
     """The part of an importer's own copy that is still to be kept, where the source holds more than one session."""
 
     def __init__(self, data: bytes) -> None:
-        super().__init__(Path(), 0, len(data))
+        super().__init__(Path(), 0, len(data), grows=False)
         self._data = data
 
     def take(self, until: int | None = None) -> Iterable[tuple[int, bytes]]:
