@@ -39,7 +39,7 @@ class Timeline:
             return {str(path) for path in act() or ()}
         if now + seconds > self._end:
             raise End
-        self._clock.sleep(seconds)
+        self._clock.sleep(max(seconds, 0.001) if seconds else 0.0)  # a clock that counts may round to nothing
         return set()
 
     def close(self) -> None:

@@ -63,6 +63,22 @@ class Unit(Struct, frozen=True):
 
     candidate: Candidate | OnServer
     importer: Importer
+    unread: bool = True
+    """There is something to read: it is not as it was when it was read last."""
+
+
+class Plan(Struct, frozen=True):
+    """What an import is about to read, the latest first."""
+
+    units: list[Unit]
+
+    @property
+    def files(self) -> int:
+        return sum(unit.unread for unit in self.units)
+
+    @property
+    def bytes(self) -> int:
+        return sum(unit.candidate.size for unit in self.units if unit.unread)
 
 
 Progress = Callable[[Step], None]
@@ -94,19 +110,24 @@ class Importing:
         self.summary = ImportSummary()
 
     def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
+        return self.carry_out(self.plan(paths))
+
+    def plan(self, paths: Iterable[Path | Address]) -> Plan:
         """The latest first, so that lists of sessions are of use long before all is done."""
-        units = sorted(self._units(paths), key=lambda unit: -unit.candidate.changed_ms)
-        of_bytes = sum(unit.candidate.size for unit in units)
-        done = 0
+        return Plan(sorted(self._units(paths), key=lambda unit: -unit.candidate.changed_ms))
+
+    def carry_out(self, plan: Plan) -> ImportSummary:
+        files, size, of_files, of_bytes = 0, 0, plan.files, plan.bytes
         try:
-            for number, unit in enumerate(units):
-                self._progress(self._step(number, len(units), done, of_bytes, unit.candidate.name))
+            for unit in plan.units:
+                if unit.unread:
+                    self._progress(self._step(files, of_files, size, of_bytes, unit.candidate.name))
                 self.take(unit)
-                done += unit.candidate.size
+                files, size = files + unit.unread, size + unit.candidate.size * unit.unread
         finally:  # also where it is stopped: what was read is not read again
             self.finish()
-        if units:
-            self._progress(self._step(len(units), len(units), done, of_bytes, ""))
+        if of_files:
+            self._progress(self._step(files, of_files, size, of_bytes, ""))
         return self.summary
 
     def note(self) -> None:
@@ -151,9 +172,13 @@ class Importing:
         """One that was read to its end and is as it was then: told without opening it."""
         desk = self._desk(self._importers[0]) if self._importers else None
         before = desk.last_read(candidate.name) if desk else None
-        if before is None or not candidate.is_as(before):
+        if desk is None or before is None or not candidate.is_as(before):
             return None
-        return next((Unit(candidate, each) for each in self._importers if each.origin == before.origin), None)
+        found = next((each for each in self._importers if each.origin == before.origin), None)
+        if found is None:
+            return None
+        desk = self._desk(found) or desk
+        return Unit(candidate, found, desk.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
 
     def _recognised(self, candidate: Candidate | OnServer) -> Unit | None:
         try:

@@ -13,7 +13,7 @@ one therefore rests after each reading, several times as long as that took.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -120,7 +120,7 @@ class Watching:
         self._next_sweep = self._next_look = 0.0
         self._roots: list[Path] = []
 
-    def run(self, places: Iterable[Path | Address]) -> Iterator[Happening]:
+    def run(self, places: Iterable[Path | Address]) -> Generator[Happening, None, None]:
         """What happens, until it is closed or interrupted."""
         given = list(places)
         self._places = [place for place in given if isinstance(place, Path)]
@@ -318,7 +318,7 @@ def watch(
     importers: Sequence[Importer] | None = None,
     clock: Clock | None = None,
     waiting: Callable[[list[Path]], Waiting] | None = None,
-) -> Iterator[Happening]:
+) -> Generator[Happening, None, None]:
     """Follow the sessions at these places: what happens, for as long as it is asked. Closing the iterator, or an
     interrupt, ends it cleanly."""
     clock = clock or SystemClock()

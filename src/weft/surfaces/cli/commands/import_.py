@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import LedgerMissing
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.import_progress import import_progress
+from weft.surfaces.cli.exits import INTERRUPTED
 from weft.surfaces.cli.locating import find_ledger, named_ledger, user_ledger
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import LocalZone
 
 if TYPE_CHECKING:
-    from weft.exchange.importers.port import Importer, Problem
+    from weft.exchange.importers.port import Importer
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing import ImportSummary, OriginTotals
+    from weft.exchange.importing import Importing
     from weft.ledger.ledger import Ledger
 
-HEADER = ("origin", "files", "unchanged", "sessions", "turns", "known", "replaced", "records", "size")
-SPARE = ("records", "size", "replaced", "unchanged")
-PROBLEMS_SHOWN = 10
-FEW = 3
+TOGETHER = ({"watch", "background"},)
+"""Ways to import that go together; any other two do not."""
 
 
 def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -52,7 +50,12 @@ def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> 
 @click.option("--since", metavar="WHEN", help="Only files changed since: yesterday, '2 weeks ago', 2026-11-01.")
 @click.option("--dry-run", is_flag=True, help="Read everything, write nothing, and say what there is.")
 @click.option("--remap", is_flag=True, help="Read again what an older version of an importer has read.")
-def command(call: Call, path: tuple[str, ...], only: str | None, since: str | None, dry_run: bool, remap: bool) -> int:
+@click.option("--discover", is_flag=True, help="Only say which files lie in the usual places; nothing is read.")
+@click.option("--watch", is_flag=True, help="Go on: follow sessions while they are written, until interrupted.")
+@click.option("--background", is_flag=True, help="Import in a process of its own, which goes on by itself.")
+@click.option("--status", is_flag=True, help="Say how far the import in the background is.")
+@click.option("--stop", is_flag=True, help="End the import in the background; what it has read stays.")
+def command(call: Call, path: tuple[str, ...], only: str | None, since: str | None, remap: bool, **modes: bool) -> int:
     """Bring in the sessions that other tools left behind.
 
     PATH is a file, a folder, an archive (.zip, .zst), or the address of a PostgreSQL database that holds checkpoints of
@@ -60,32 +63,124 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     Formats are recognised by what is in a file. What was imported before is passed over, copies of a session are kept
     once, and a file that has grown brings only what is new; so an import that was cut short is simply run again. A dry
     run does not look into the ledger: what was imported before counts like the rest.
+
+    With --watch a turn is in the ledger moments after it has ended, and what is still open is shown as provisional by
+    `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON.
     """
     from weft.exchange.importers.plugins import load_importers
-    from weft.exchange.importing import Importing, ImportSummary
     from weft.ledger.moments import parse_moment
 
-    importers, clock = load_importers(only), SystemClock()
-    paths = _named(path) if path else _usual(importers)
-    if not paths:
-        call.note("nothing found in the usual places; name a file or a folder: `weft import PATH`")
-        if call.json:
-            _answer(call, ImportSummary(), dry_run)
+    chosen = {name for name, given in modes.items() if given}
+    if len(chosen) > 1 and chosen not in TOGETHER:
+        words = " and ".join("--" + name.replace("_", "-") for name in sorted(chosen))
+        raise click.UsageError(f"{words} exclude each other")
+    after = None if since is None else parse_moment(since, SystemClock().now_ms(), LocalZone())
+    asked = _Asked(call, _named(path), load_importers(only), only, after, remap)
+    if "background" in chosen:
+        return asked.begin(watch="watch" in chosen)
+    ways: dict[str, Callable[[], int]] = {
+        "discover": asked.discover,
+        "watch": asked.watch,
+        "status": asked.status,
+        "stop": asked.stop,
+        "dry_run": partial(asked.run, dry=True),
+    }
+    return ways.get(next(iter(chosen), ""), asked.run)()
+
+
+class _Asked(Struct, frozen=True):
+    """What was asked for, and the ways to do it."""
+
+    call: Call
+    paths: list[Path | Address]
+    importers: Sequence[Importer]
+    only: str | None
+    since: int | None
+    remap: bool
+
+    def importing(self, ledger: Ledger | None, **more: Any) -> Importing:
+        from weft.exchange.importing import Importing
+
+        force = self.only is not None and bool(self.paths)
+        return Importing(ledger, self.importers, SystemClock(), since=self.since, remap=self.remap, force=force, **more)
+
+    def discover(self) -> int:
+        from weft.surfaces.cli.import_places import found_places, show_places
+
+        show_places(self.call, found_places(self.importers))
         return 0
-    after = None if since is None else parse_moment(since, clock.now_ms(), LocalZone())
-    with _ledger(call, dry_run) as ledger, import_progress(call) as progress:
-        importing = Importing(
-            ledger,
-            importers,
-            clock,
-            since=after,
-            remap=remap,
-            force=only is not None and bool(path),
-            progress=progress,
-        )
-        summary = importing.run(paths)
-    _answer(call, summary, dry_run)
-    return 1 if summary.problems else 0
+
+    def run(self, dry: bool = False) -> int:
+        from weft.exchange.importing import ImportSummary
+        from weft.surfaces.cli.import_places import all_places, found_places, tell_nothing
+        from weft.surfaces.cli.import_progress import import_progress
+        from weft.surfaces.cli.import_summary import answer
+
+        paths = self.paths or [place for place in all_places(self.importers) if place.exists()]
+        if not paths:
+            tell_nothing(self.call, found_places(self.importers))
+            if self.call.json:
+                answer(self.call, ImportSummary(), dry)
+            return 0
+        with _ledger(self.call, dry) as ledger, import_progress(self.call) as progress:
+            importing = self.importing(ledger, progress=progress)
+            try:
+                plan = importing.plan(paths)
+                if not self.paths and plan.files:
+                    self._announce(plan.files, plan.bytes)
+                importing.carry_out(plan)
+            except KeyboardInterrupt:
+                return self._stopped(importing, dry)
+        answer(self.call, importing.summary, dry)
+        return 1 if importing.summary.problems else 0
+
+    def _announce(self, files: int, size: int) -> None:
+        from weft.exchange.pace import USUAL_RATE
+        from weft.surfaces.cli.import_places import found_places, tell_places
+
+        if not (self.call.quiet or self.call.json):
+            tell_places(self.call, found_places(self.importers), files, size, size / USUAL_RATE)
+
+    def _stopped(self, importing: Importing, dry: bool) -> int:
+        from weft.surfaces.cli.import_summary import answer
+
+        answer(self.call, importing.summary, dry)
+        self.call.note("stopped: what was read is in the ledger; `weft import` goes on from here")
+        return INTERRUPTED
+
+    def watch(self) -> int:
+        from weft.surfaces.cli.import_places import all_places
+        from weft.surfaces.cli.import_watch import follow
+
+        with _ledger(self.call, False) as ledger:
+            assert ledger is not None
+            return follow(self.call, self.importing(ledger), self.paths or [*all_places(self.importers)])
+
+    def begin(self, watch: bool) -> int:
+        from weft.surfaces.cli.import_job import Order, start
+        from weft.surfaces.cli.import_state import show_begun
+
+        with _ledger(self.call, False) as ledger:
+            assert ledger is not None  # made, if there was none
+        where = _place_of_ledger(self.call)
+        paths = [path.url if not isinstance(path, Path) else str(path) for path in self.paths]
+        order = Order(
+            ledger=where, paths=paths, only=self.only, since=self.since, remap=self.remap, watch=watch
+        )  # fmt: skip
+        show_begun(self.call, start(order))
+        return 0
+
+    def status(self) -> int:
+        from weft.surfaces.cli.import_job import Job
+        from weft.surfaces.cli.import_state import show_status
+
+        return show_status(self.call, Job(_place_of_ledger(self.call)).status())
+
+    def stop(self) -> int:
+        from weft.surfaces.cli.import_job import Job
+        from weft.surfaces.cli.import_state import show_stopped
+
+        return show_stopped(self.call, Job(_place_of_ledger(self.call)).stop(SystemClock()))
 
 
 def _named(paths: Sequence[str]) -> list[Path | Address]:
@@ -98,11 +193,9 @@ def _named(paths: Sequence[str]) -> list[Path | Address]:
     return found
 
 
-def _usual(importers: Sequence[Importer]) -> list[Path | Address]:
-    """Where the tools keep their sessions by themselves, as far as it exists."""
-    home = Path.home()
-    places = [place.path for importer in importers for place in importer.places(home, os.environ)]
-    return [path for path in dict.fromkeys(places) if path.exists()]
+def _place_of_ledger(call: Call) -> str:
+    found = find_ledger(call.ledger)
+    return found if "://" in found else str(Path(found).absolute())
 
 
 @contextmanager
@@ -123,79 +216,3 @@ def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
         return
     with call.writing() as ledger:
         yield ledger
-
-
-def _answer(call: Call, summary: ImportSummary, dry_run: bool) -> None:
-    if call.json:
-        call.document({**_shape(summary), "dry_run": dry_run})
-        return
-    if summary.origins:
-        terminal = call.screen.terminal
-        rows = [_row(origin, totals, terminal) for origin, totals in sorted(summary.origins.items())]
-        call.screen.table(rows, HEADER, numbers=HEADER[1:], spare=SPARE)
-    for note in _notes(summary):
-        call.note(note)
-    _tell_problems(call, summary.problems)
-    if (end := _end(summary)) is not None and not dry_run:
-        call.note(end)
-
-
-def _end(summary: ImportSummary) -> str | None:
-    """What came of it, where the numbers do not say it by themselves."""
-    if any(totals.counts.turns for totals in summary.origins.values()):
-        return "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
-    if summary.problems:
-        return None
-    return "nothing new" if summary.origins else "no sessions were found"
-
-
-def _shape(summary: ImportSummary) -> dict[str, Any]:
-    return {
-        "origins": {origin: to_json(totals) for origin, totals in sorted(summary.origins.items())},
-        "unrecognised_files": summary.unrecognised,
-        "problems": [to_json(problem) for problem in summary.problems],
-    }
-
-
-def _row(origin: str, totals: OriginTotals, terminal: bool) -> tuple[Span | str, ...]:
-    """For people; in a pipe, where rows are read by programs, whole numbers and bytes."""
-    counts = totals.counts
-    numbers = (totals.files, totals.unchanged, counts.sessions, counts.turns, counts.known, counts.superseded)
-    if not terminal:
-        return (origin, *map(str, (*numbers, totals.records, totals.bytes)))
-    return (Span(origin, "label"), *(f"{n:,}" for n in (*numbers, totals.records)), _size(totals.bytes))
-
-
-def _size(count: int) -> str:
-    """`12.3 MB`, as file managers say it."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= unit:
-            return f"{count / unit:,.1f} {name}"
-    return f"{count} B"
-
-
-def _notes(summary: ImportSummary) -> Iterator[str]:
-    unknown: dict[str, int] = {}
-    for totals in summary.origins.values():
-        for kind, count in totals.unknown.items():
-            unknown[kind] = unknown.get(kind, 0) + count
-    if unknown:
-        most = sorted(unknown.items(), key=lambda pair: -pair[1])[:5]
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in most)
-        yield f"{counted(sum(unknown.values()), 'record')} of kinds not known here, kept verbatim: {kinds}"
-    if waiting := sum(totals.counts.open_turns for totals in summary.origins.values()):
-        yield f"{counted(waiting, 'turn')} still being written; import again when the session has ended"
-    if erased := sum(totals.counts.erased for totals in summary.origins.values()):
-        yield f"{counted(erased, 'turn')} passed over: erased here, so not brought back"
-    if summary.unrecognised:
-        few = len(summary.unrecognised) <= FEW
-        named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"
-        yield f"{counted(len(summary.unrecognised), 'file')} of no known format passed over{named}"
-
-
-def _tell_problems(call: Call, problems: Sequence[Problem]) -> None:
-    for problem in problems[:PROBLEMS_SHOWN]:
-        where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
-        call.note(Span(where, "warn"), f": {problem.what}")
-    if len(problems) > PROBLEMS_SHOWN:
-        call.note(f"… {counted(len(problems) - PROBLEMS_SHOWN, 'more problem')}; --json lists all")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.ledger.model import Turn
-from weft.surfaces.cli import arguments
+from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, Place, gutter, gutter_below, upward
@@ -19,6 +19,7 @@ from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
 
 if TYPE_CHECKING:
+    from weft.ledger.imports import ProvisionalTurn
     from weft.ledger.ledger import Ledger
 
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int | None, session: str | None) -> None:
     """Show turns, the newest first.
 
-    Without REV all turns are shown; with REV that turn and its ancestors.
+    Without REV all turns are shown; with REV that turn and its ancestors. What another tool is still writing stands
+    above the turn that it follows, marked as provisional.
     """
     with call.reading() as ledger:
         show_log(call, ledger, rev, graph=graph, oneline=oneline, limit=limit, session=session)
@@ -49,18 +51,29 @@ def show_log(
 ) -> None:
     """The turns of a ledger, or of one of its threads."""
     reader = Reader(ledger)
-    turns = reader.ahead(chosen_turns(ledger, rev, session, limit))
+    tails = [] if limit == 0 else _tails(ledger, rev, session)
+    known = rev is None or not provisional.is_only_provisional(ledger, rev)
+    turns = reader.ahead(chosen_turns(ledger, rev, session, limit) if known else ())
     if call.json:
-        call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
+        listed = (listed_turn(turn, reader) for turn in reader.ahead(turns))
+        call.documents(chain(map(provisional.shape, tails), listed))
         return
+    above = provisional.log_lines(tails, reader, call.screen.columns, oneline=oneline)
     first = next(turns, None)
-    if first is None:
+    if first is None and not tails:
         call.note(_nothing(rev, session, limit))
         return
     drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
-    every = chain([first], turns)
+    every = chain([] if first is None else [first], turns)
     glyphs = UNICODE if call.screen.unicode else ASCII
-    call.screen.page(drawing.graph(list(every), glyphs) if graph else drawing.plain(every))
+    call.screen.page(chain(above, drawing.graph(list(every), glyphs) if graph else drawing.plain(every)))
+
+
+def _tails(ledger: Ledger, rev: str | None, session: str | None) -> list[ProvisionalTurn]:
+    """What other tools are still writing, of what was asked for."""
+    tails = ledger.provisional(session) if rev is None else provisional.tails_after(ledger, rev)
+    made_by = None if session is None else ledger.session(session).id
+    return [tail for tail in tails if made_by in (None, tail.session_id)]
 
 
 def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:

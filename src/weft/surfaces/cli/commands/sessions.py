@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.ledger.listing import Listed, SessionList, Wanted, has_title
+from weft.surfaces.cli import provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.import_state import note_import
+from weft.surfaces.cli.locating import find_ledger
 from weft.surfaces.cli.plain_text import cut, safe
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
 from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
+
+if TYPE_CHECKING:
+    from weft.ledger.imports import ProvisionalTurn
+    from weft.ledger.ledger import Ledger
+
+    Tails = dict[str, list[ProvisionalTurn]]
 
 HEADER = ("session", "origin", "project", "turns", "tokens", "last change", "title")
 SPARE = ("origin", "tokens", "project", "turns")
@@ -42,7 +51,8 @@ def command(
 ) -> None:
     """List sessions and where they stand.
 
-    The latest first. On a terminal at most 50, unless --limit says otherwise.
+    The latest first. On a terminal at most 50, unless --limit says otherwise. A session whose last turn another tool is
+    still writing is marked as provisional.
     """
     short = call.screen.terminal and not call.json
     wanted = Wanted(
@@ -55,11 +65,14 @@ def command(
     )
     with call.reading() as ledger:
         found = ledger.listing().sessions(wanted)
+        tails = _tails(ledger)
     if call.json:
-        call.documents(map(_shape, found.sessions))
+        call.documents(_shape(listed, tails) for listed in found.sessions)
         return
+    note_import(call, find_ledger(call.ledger))
     if found.sessions:
-        call.screen.table(*_columns(found.sessions, call.screen.terminal), numbers=("turns", "tokens"), spare=SPARE)
+        rows = _columns(found.sessions, call.screen.terminal, tails)
+        call.screen.table(*rows, numbers=("turns", "tokens"), spare=SPARE)
     _notes(call, found, filtered=any(given is not None for given in (origin, project, since, limit)))
 
 
@@ -71,11 +84,19 @@ def _moment(words: str) -> int:
     return parse_moment(words, SystemClock().now_ms(), LocalZone())
 
 
-def _shape(listed: Listed) -> dict[str, Any]:
+def _tails(ledger: Ledger) -> Tails:
+    tails: Tails = {}
+    for tail in ledger.provisional():
+        tails.setdefault(tail.session_id, []).append(tail)
+    return tails
+
+
+def _shape(listed: Listed, tails: Tails) -> dict[str, Any]:
     """The session's own fields, and what lists add to them."""
     return {
         **to_json(listed.session),
         **{name: value for name, value in to_json(listed).items() if name != "session"},
+        "provisional": [provisional.shape(tail) for tail in tails.get(listed.session.id, ())],
     }
 
 
@@ -94,10 +115,10 @@ def _notes(call: Call, found: SessionList, *, filtered: bool) -> None:
 _NOTHING = "no sessions yet: `weft record --session main …` makes one with its first turn"
 
 
-def _columns(sessions: list[Listed], terminal: bool) -> tuple[list[list[Span | str]], Sequence[str]]:
+def _columns(sessions: list[Listed], terminal: bool, tails: Tails) -> tuple[list[list[Span | str]], Sequence[str]]:
     """A table's rows and header. On a terminal a column that is empty, or tells only what is made here, is left out."""
     labels = {listed.session.label for listed in sessions}
-    rows = [_row(listed, terminal, listed.session.parent_session in labels) for listed in sessions]
+    rows = [_row(listed, terminal, listed.session.parent_session in labels, tails) for listed in sessions]
     if not terminal:
         return rows, HEADER
     dull = {"origin": {"weft"}, "project": {""}, "tokens": {""}}
@@ -105,10 +126,12 @@ def _columns(sessions: list[Listed], terminal: bool) -> tuple[list[list[Span | s
     return [[row[i] for i in kept] for row in rows], [HEADER[i] for i in kept]
 
 
-def _row(listed: Listed, terminal: bool, below: bool) -> list[Span | str]:
+def _row(listed: Listed, terminal: bool, below: bool, tails: Tails) -> list[Span | str]:
     session, when = listed.session, local_time(listed.session.updated_at)
     told = session.title if has_title(session) else None
     title = told or session.task_description or listed.subject or session.title or ""
+    if session.id in tails:
+        title = f"[{provisional.MARK}] {title or provisional.subject(tails[session.id][0])}"
     if session.status != "active":
         title = f"[{session.status}] {title}"
     label = f"{'  ' if below else ''}{listed.short_label}" if terminal else session.label

@@ -15,7 +15,7 @@ from weft.ledger.merging import Provenance
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
 from weft.ledger.runs import Recorded
 from weft.ledger.subjects import first_line
-from weft.surfaces.cli import arguments
+from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, short
@@ -27,6 +27,7 @@ from weft.surfaces.cli.turn_lines import counted, decoration, flag
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
+    from weft.ledger.imports import ProvisionalTurn
     from weft.ledger.ledger import Ledger
 
 RULES = 8
@@ -39,7 +40,7 @@ def command(call: Call, rev: str, full: bool) -> None:
     """Show one turn: messages, tool calls, usage.
 
     Long results and thinking are folded to a few lines. Where REV is an event inside a turn, the turn is shown up to
-    it.
+    it. What another tool is still writing after it is shown below, as provisional.
     """
     with call.reading() as ledger:
         show_turn(call, ledger, rev, full)
@@ -47,6 +48,10 @@ def command(call: Call, rev: str, full: bool) -> None:
 
 def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     """One turn of a ledger."""
+    tails = provisional.tails_after(ledger, rev)
+    if provisional.is_only_provisional(ledger, rev):
+        _show_tails(call, tails, full)
+        return
     point = ledger.point(rev)
     turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
     at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
@@ -54,7 +59,8 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     compaction = ledger.compaction(turn.id) if recorded else None
     items = in_order(ledger, point.event_id or turn.id)
     if call.json:
-        call.document(_shape(turn, at, items, compaction, ledger.provenance(turn.id)))
+        shown = _shape(turn, at, items, compaction, ledger.provenance(turn.id))
+        call.document({**shown, "provisional": list(map(provisional.shape, tails))})
         return
     messages = [item for item in items if isinstance(item, Message)]
     reader = Reader(ledger)
@@ -68,7 +74,16 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
         labels=reader.short_labels,
     )
     files = noted_files(ledger, items)
-    call.screen.page([*header.lines(compaction), *transcript.lines(items, files)])
+    below = provisional.page(tails, full=full)
+    call.screen.page([*header.lines(compaction), *transcript.lines(items, files), *below])
+
+
+def _show_tails(call: Call, tails: list[ProvisionalTurn], full: bool) -> None:
+    """Of a session of which nothing has come to an end yet."""
+    if call.json:
+        call.document(provisional.shape(tails[0]))
+    else:
+        call.screen.page(list(provisional.page(tails, full=full))[1:])
 
 
 class _At(NamedTuple):

@@ -1,0 +1,169 @@
+"""An import in the background: one for each ledger, with a lock, a log and a note of how far it is beside it.
+
+The lock tells whether it runs, whatever became of the process; the note tells the rest. It is written aside and
+renamed, so a reader finds the old one or the new one. A job that was killed leaves a note that says it runs and a lock
+that nobody holds: it is told as killed, and is simply started again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weft.kernel.ambient import Clock, SystemClock
+from weft.kernel.errors import NotApplicable
+from weft.surfaces.cli.locating import user_ledger
+
+STOP_SECONDS, TRY_SECONDS = 60.0, 0.05
+TRIES = 20
+READY = b"ready\n"
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """How far a job is. `state` is running, watching, finished, stopped, failed or killed."""
+
+    state: str
+    pid: int
+    started_at: int
+    updated_at: int
+    ledger: str
+    log: str
+    files: int = 0
+    of_files: int = 0
+    bytes: int = 0
+    of_bytes: int = 0
+    sessions: int = 0
+    turns: int = 0
+    problems: int = 0
+    seconds_left: float | None = None
+    rate: float | None = None
+    """Bytes a second."""
+    error: str | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ("running", "watching")
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What a job is to do."""
+
+    ledger: str
+    paths: list[str]
+    """None at all: the usual places."""
+    only: str | None = None
+    since: int | None = None
+    remap: bool = False
+    watch: bool = False
+
+
+class Job:
+    """The files of one ledger's job."""
+
+    def __init__(self, ledger: str) -> None:
+        self.ledger = ledger
+        if "://" in ledger:
+            stem = user_ledger().parent / f"server-{sha256(ledger.encode()).hexdigest()[:12]}"
+        else:
+            stem = Path(ledger).absolute()
+        self._lock, self._note, self.log = (Path(f"{stem}-import.{kind}") for kind in ("lock", "json", "log"))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Only one at a time: the lock goes with the process."""
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock.open("ab") as file:
+            if not self._take(file.fileno()):
+                raise NotApplicable("an import of this ledger is going on already", "`weft import --status` tells more")
+            yield
+
+    def _take(self, file: int) -> bool:
+        """Somebody who only looks may have it for a moment."""
+        clock = SystemClock()
+        for _ in range(TRIES):
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            clock.sleep(TRY_SECONDS)
+        return False
+
+    def is_held(self) -> bool:
+        try:
+            with self._lock.open("rb") as file:
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def status(self) -> Status | None:
+        """None: there has never been one."""
+        alive = self.is_held()  # asked first: a job that ends in between has written its end by then
+        try:
+            told = msgspec.json.decode(self._note.read_bytes(), type=Status)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        return replace(told, state="killed") if told.is_alive and not alive else told
+
+    def tell(self, status: Status) -> None:
+        aside = self._note.with_name(f"{self._note.name}.partial")
+        aside.write_bytes(msgspec.json.encode(status))
+        os.replace(aside, self._note)
+
+    def stop(self, clock: Clock) -> Status | None:
+        """Ask it to end, and wait until it has."""
+        status = self.status()
+        if status is None or not status.is_alive:
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(status.pid, signal.SIGTERM)
+        until = clock.monotonic() + STOP_SECONDS
+        while self.is_held():
+            if clock.monotonic() > until:
+                raise NotApplicable(f"process {status.pid} does not end", "look at its log, or end it yourself")
+            clock.sleep(TRY_SECONDS)
+        return self.status()
+
+
+def start(order: Order) -> Status:
+    """A process of its own, which goes on when this one and its terminal end. Returns once it holds the lock."""
+    job = Job(order.ledger)
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    (ordered, orders), (told, tell) = os.pipe(), os.pipe()
+    with job.log.open("ab") as log, open(told, "rb") as answer, open(orders, "wb") as asking:
+        try:
+            os.set_inheritable(tell, True)
+            _spawn(ordered, tell, log.fileno())
+        finally:
+            os.close(ordered)
+            os.close(tell)
+        asking.write(msgspec.json.encode(order))  # not as an argument, which others can see: it may hold a password
+        asking.close()
+        said = answer.read()
+    if said != READY:
+        raise NotApplicable(said.decode(errors="replace").strip() or "it did not start", f"its log is {job.log}")
+    status = job.status()
+    assert status is not None  # it told so before it said that it is ready
+    return status
+
+
+def _spawn(ordered: int, tell: int, log: int) -> None:
+    """Nobody waits for it: it leaves this session by itself, and its note says how it ended."""
+    command = [sys.executable, "-m", "weft.surfaces.cli.import_work", str(tell)]
+    streams = [
+        (os.POSIX_SPAWN_DUP2, ordered, 0),
+        (os.POSIX_SPAWN_DUP2, log, 1),
+        (os.POSIX_SPAWN_DUP2, log, 2),
+    ]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)

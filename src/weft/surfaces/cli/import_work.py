@@ -1,0 +1,185 @@
+"""The process of an import in the background. Its order comes by standard input; it says once that it has begun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from weft.kernel.ambient import SystemClock
+from weft.kernel.errors import WeftError
+from weft.surfaces.cli.import_job import READY, Job, Order, Status
+
+if TYPE_CHECKING:
+    from weft.exchange.importers.servers import Address
+    from weft.exchange.importing import Importing, Step
+    from weft.exchange.pace import Pace
+    from weft.exchange.watching import Happening
+
+TELL_SECONDS = 0.5
+
+
+class Work:
+    """One job on its way; whatever happens to it, its note says so."""
+
+    def __init__(self, job: Job, order: Order) -> None:
+        from weft.exchange.importers.servers import Address
+        from weft.exchange.pace import Pace
+
+        shown = Address(order.ledger).shown if "://" in order.ledger else order.ledger
+        self._job, self._order, self._clock = job, order, SystemClock()
+        now, before = self._clock.now_ms(), job.status()
+        self._pace: Pace = Pace(self._clock, before.rate if before else None)
+        self._told_at = 0.0
+        self.status = Status(
+            state="running", pid=os.getpid(), started_at=now, updated_at=now, ledger=shown, log=str(job.log)
+        )
+
+    def tell(self, *, now: bool = True) -> None:
+        at = self._clock.monotonic()
+        if now or at - self._told_at >= TELL_SECONDS:
+            self._told_at = at
+            self.status = replace(self.status, updated_at=self._clock.now_ms())
+            self._job.tell(self.status)
+
+    def end(self, state: str, error: str | None = None) -> None:
+        self.status = replace(self.status, state=state, error=error, seconds_left=None)
+        self.tell()
+
+    def run(self) -> None:
+        from weft.exchange.importers.plugins import load_importers
+        from weft.exchange.importing import Importing
+        from weft.opening import open as open_ledger
+
+        order = self._order
+        importers = load_importers(order.only)
+        with open_ledger(order.ledger, create=False) as ledger:
+            importing = Importing(
+                ledger,
+                importers,
+                self._clock,
+                since=order.since,
+                remap=order.remap,
+                force=order.only is not None and bool(order.paths),
+                progress=self._progress,
+            )
+            try:
+                if order.watch:
+                    self._watch(importing)
+                else:
+                    importing.run(self._places())
+            finally:
+                self._count(importing)
+
+    def _places(self) -> list[Path | Address]:
+        from weft.exchange.importers.plugins import load_importers
+        from weft.exchange.importers.servers import Address
+        from weft.surfaces.cli.import_places import all_places
+
+        paths = self._order.paths
+        if paths:
+            return [Address(path) if Address.is_one(path) else Path(path) for path in paths]
+        places = all_places(load_importers(self._order.only))
+        return [*places] if self._order.watch else [place for place in places if place.exists()]
+
+    def _progress(self, step: Step) -> None:
+        left, rate = self._pace.seconds_left(step.bytes, step.of_bytes), self._pace.rate(step.bytes)
+        self.status = replace(
+            self.status,
+            files=step.files,
+            of_files=step.of_files,
+            bytes=step.bytes,
+            of_bytes=step.of_bytes,
+            sessions=step.sessions,
+            seconds_left=left,
+            rate=rate,
+        )
+        self.tell(now=False)
+
+    def _count(self, importing: Importing) -> None:
+        if not self._order.watch:
+            totals = importing.summary.origins.values()
+            turns, problems = sum(each.counts.turns for each in totals), importing.summary.problems
+            self.status = replace(self.status, turns=turns, problems=len(problems))
+            for problem in problems:
+                say(f"{problem.source}: {problem.what}")
+
+    def _watch(self, importing: Importing) -> None:
+        from weft.exchange.notices import listening
+        from weft.exchange.watching import Watching
+
+        watching = Watching(importing, partial(listening, clock=self._clock), self._clock)
+        with closing(watching.run(self._places())) as happening:
+            for each in happening:
+                self._happened(each)
+
+    def _happened(self, each: Happening) -> None:
+        from weft.exchange.watching import Began, Imported, Troubled, Watched
+
+        status = self.status
+        if isinstance(each, Began):
+            status = replace(status, of_files=each.files, of_bytes=each.bytes)
+        elif isinstance(each, Watched):
+            status = replace(status, state="watching", files=each.files, of_files=each.files)
+        elif isinstance(each, Imported):
+            status = replace(status, sessions=status.sessions + each.sessions, turns=status.turns + each.turns)
+        elif isinstance(each, Troubled):
+            status = replace(status, problems=status.problems + 1)
+            say(f"{each.source}: {each.what}")
+        self.status = status
+        self.tell(now=isinstance(each, Watched))
+
+
+def say(line: str) -> None:
+    sys.stderr.write(line.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stderr.flush()
+
+
+def main() -> int:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    ready = open(int(sys.argv[1]), "wb")  # noqa: SIM115  # closed as soon as it has said its one word
+    job = Job(order.ledger)
+    os.setsid()
+    os.chdir("/")
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with job.held():
+            work = Work(job, order)
+            work.tell()
+            with ready:
+                ready.write(READY)
+            return _guarded(work)
+    except WeftError as error:
+        with ready:
+            ready.write(str(error).encode())
+        return 1
+
+
+def _guarded(work: Work) -> int:
+    say(f"import of {work.status.ledger} begun by process {work.status.pid}")
+    try:
+        work.run()
+    except KeyboardInterrupt:
+        work.end("stopped")
+        return 0
+    except Exception as error:  # whatever it was: the note is how people hear of it
+        import traceback
+
+        traceback.print_exc()
+        work.end("failed", f"{type(error).__name__}: {error}"[:500])
+        return 1
+    work.end("finished")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

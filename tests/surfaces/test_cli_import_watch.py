@@ -1,0 +1,208 @@
+"""`weft import --watch`, with a real writer and real notices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft as library
+from tests.surfaces.shell import PROGRAM, Shell, on_terminal
+from tests.surfaces.test_cli_import import SESSION, line
+
+LONG_AGO = 1_000_000_000
+WRITER = """
+import random, sys, time
+from pathlib import Path
+path, seed = Path(sys.argv[1]), sys.argv[2]
+chance, data = random.Random(seed), sys.stdin.buffer.read()
+path.parent.mkdir(parents=True, exist_ok=True)
+while data:
+    size = chance.randint(1, 400)
+    with path.open("ab") as file:
+        file.write(data[:size])
+    data = data[size:]
+    time.sleep(chance.random() / 100)
+"""
+
+
+def turn(number: int) -> str:
+    asked, answered, ended = f"u{number}", f"a{number}", f"e{number}"
+    return (
+        line(asked, f"e{number - 1}" if number else None, "user", f"question {number}")
+        + line(answered, asked, "assistant", [{"type": "text", "text": f"answer {number}"}])
+        + line(ended, answered, "system", "", subtype="turn_duration", durationMs=5)
+    )
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    return folder.parent / "home"
+
+
+@pytest.fixture
+def session(home: Path) -> Path:
+    path = home / ".claude" / "projects" / "-home-dev-shop" / f"{SESSION}.jsonl"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+class Watch:
+    """A watch in a process of its own, with what it told."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self.told: list[dict[str, Any]] = []
+
+    def until(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Read on until something of this kind is told; a watch that ends instead is a failure."""
+        assert self._process.stdout is not None
+        for told in self._process.stdout:
+            self.told.append(json.loads(told))
+            if self.told[-1]["type"] == kind and fields.items() <= self.told[-1].items():
+                return self.told[-1]
+        assert self._process.stderr is not None
+        raise AssertionError(f"no {kind} was told: {self.told} {self._process.stderr.read()!r}")
+
+    def turns(self, count: int) -> None:
+        """Until so many turns have come in all."""
+        while sum(told["turns"] for told in self.told if told["type"] == "imported") < count:
+            self.until("imported")
+
+    def end(self, how: signal.Signals = signal.SIGINT) -> tuple[int, dict[str, Any]]:
+        self._process.send_signal(how)
+        stopped = self.until("stopped") if how != signal.SIGKILL else {}
+        return self._process.wait(60), stopped
+
+
+@contextmanager
+def watching(folder: Path, *arguments: str) -> Iterator[Watch]:
+    command = [*PROGRAM, "import", "--watch", "--json", *arguments]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield Watch(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def write(path: Path, data: str, seed: int) -> None:
+    """By another process, piece by piece."""
+    subprocess.run([sys.executable, "-c", WRITER, str(path), str(seed)], input=data.encode(), check=True, timeout=60)
+
+
+def test_a_live_session_is_followed_and_ctrl_c_ends_it_cleanly(weft: Shell, session: Path, folder: Path) -> None:
+    with watching(folder) as watch:
+        assert watch.until("watching")["files"] == 0
+        write(session, turn(0) + turn(1), seed=1)
+        watch.turns(2)
+        code, stopped = watch.end()
+    assert code == 0
+    assert (stopped["sessions"], stopped["turns"], stopped["problems"]) == (1, 2, 0)
+    assert [each["depth"] for each in weft.json("sessions")] == [2]
+    assert weft("verify").code == 0
+
+
+def test_the_usual_places_are_followed_though_they_come_later(weft: Shell, home: Path, folder: Path) -> None:
+    with watching(folder) as watch:
+        watch.until("watching")
+        path = home / ".claude" / "projects" / "-home-dev-new" / f"{SESSION}.jsonl"
+        write(path, turn(0), seed=2)
+        watch.turns(1)
+        assert watch.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_killed_watch_is_started_again_and_goes_on(weft: Shell, session: Path, folder: Path) -> None:
+    with watching(folder) as watch:
+        watch.until("watching")
+        write(session, turn(0), seed=3)
+        watch.turns(1)
+        watch.end(signal.SIGKILL)
+    write(session, turn(1), seed=4)
+    with watching(folder) as watch:
+        watch.until("watching")
+        assert sum(told["turns"] for told in watch.told if told["type"] == "imported") == 1
+        watch.end()
+    assert [each["depth"] for each in weft.json("sessions")] == [2]
+
+
+def test_two_watches_at_once_end_as_a_cold_import(weft: Shell, session: Path, folder: Path, tmp_path: Path) -> None:
+    with watching(folder) as one, watching(folder) as two:
+        for watch in (one, two):
+            watch.until("watching")
+        write(session, turn(0) + turn(1) + turn(2), seed=5)
+        another = session.with_name("0a1b2c3d-2222-4222-8222-000000000002.jsonl")
+        write(another, (turn(0) + turn(1)).replace(SESSION, another.stem).replace('"u', '"v').replace('"e', '"f'), 6)
+        for watch in (one, two):  # whatever they have not seen by now, the import below brings
+            assert watch.end()[0] == 0
+    with library.open(folder / ".weft" / "ledger.db") as watched, library.open(tmp_path / "cold.db") as cold:
+        cold.share_imports_of(watched)
+    for path in (session, another):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    assert weft("import").code == 0
+    assert weft("import", "--ledger", str(tmp_path / "cold.db")).code == 0
+    with library.open(folder / ".weft" / "ledger.db") as watched, library.open(tmp_path / "cold.db") as cold:
+        assert {each.id: each.digest for each in watched.log()} == {each.id: each.digest for each in cold.log()}
+        assert {each.label: each.head for each in watched.sessions()} == {
+            each.label: each.head for each in cold.sessions()
+        }
+        assert watched.usage("session") == cold.usage("session")
+
+
+@pytest.fixture
+def live(weft: Shell, session: Path) -> Path:
+    """A turn that is a fact, and one that is not yet."""
+    session.write_text(turn(0) + line("u1", "e0", "user", "still asking"))
+    assert weft("import").code == 0
+    return session
+
+
+def test_a_provisional_turn_is_marked_wherever_its_session_is_shown(weft: Shell, live: Path) -> None:
+    assert "[provisional]" in weft("sessions").out
+    log = weft("log", SESSION[:8]).out
+    assert log.startswith("provisional (")
+    assert "still asking" in log
+    assert weft("log", "--oneline").out.startswith("provisional (")
+    assert "still asking" in weft("log", "--session", SESSION[:8]).out
+    assert "still asking" not in weft("log", "-n", "0").out
+    shown = weft("show", SESSION[:8]).out
+    assert "provisional: still being written, not a turn yet" in shown
+    assert shown.index("answer 0") < shown.index("still asking")
+    assert "still asking" in on_terminal(weft.folder, "log", "--graph")[1]
+
+
+def test_a_provisional_turn_is_marked_in_json(weft: Shell, live: Path) -> None:
+    (listed,) = weft.json("sessions")
+    (tail,) = listed["provisional"]
+    assert (tail["provisional"], tail["id"], tail["source"]) == (True, None, str(live))
+    first, second = weft.json("log")
+    assert (first["provisional"], first["parent_id"]) == (True, second["id"])
+    assert weft.json("show", SESSION[:8])["provisional"] == [tail]
+
+
+def test_a_session_with_nothing_but_a_provisional_turn_can_be_looked_at(weft: Shell, session: Path) -> None:
+    session.write_text(line("u0", None, "user", "only asking"))
+    assert weft("import").code == 0
+    assert "[provisional] only asking" in weft("sessions").out
+    assert "only asking" in weft("show", SESSION[:8]).out
+    assert weft.json("show", SESSION[:8])["provisional"] is True
+    assert "only asking" in weft("log", SESSION[:8]).out
+
+
+def test_what_is_a_turn_now_is_not_provisional_any_more(weft: Shell, live: Path) -> None:
+    with live.open("a") as file:
+        file.write(line("a1", "u1", "assistant", [{"type": "text", "text": "answered"}]))
+    os.utime(live, (LONG_AGO, LONG_AGO))
+    assert weft("import").code == 0
+    assert "provisional" not in weft("sessions").out + weft("log").out + weft("show", SESSION[:8]).out
+    assert weft.json("sessions")[0]["provisional"] == []
+
+
+def test_a_wrong_name_is_refused_as_ever_while_something_is_provisional(weft: Shell, live: Path) -> None:
+    assert weft("log", "nothing-like-it").code == weft("show", "nothing-like-it").code == 3
