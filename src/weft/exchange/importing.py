@@ -159,13 +159,13 @@ class Importing:
         """What is to be read. A source that was read to its end and has not changed is not opened."""
         for path in paths:
             for candidate in candidates(path, self.failed):
-                if self._since is not None and candidate.changed_ms < self._since:
-                    continue
                 if (unit := self.recognise(candidate)) is not None:
                     yield unit
 
     def recognise(self, candidate: Candidate | OnServer) -> Unit | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
+        if self._since is not None and candidate.changed_ms < self._since:
+            return None
         return self._unchanged(candidate) or self._recognised(candidate)
 
     def _unchanged(self, candidate: Candidate | OnServer) -> Unit | None:

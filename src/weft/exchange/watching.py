@@ -33,7 +33,7 @@ SETTLE_SECONDS = 0.1
 """After a notice: lines come in company."""
 GAP_SECONDS = 0.5
 """Between two readings of a file, at least."""
-RESTS, DATABASE_RESTS = 3, 9
+RESTS, DATABASE_RESTS = 2, 9
 """So many times as long as its reading took does a file rest after it. A database is copied to be read."""
 WARM_SECONDS = 600
 """A file that changed so lately is looked at every second."""
@@ -300,13 +300,14 @@ class Watching:
             self._quiet_at[path] = at
 
     def _troubles(self, path: str, begun: float) -> list[Troubled]:
-        """What is wrong that was not wrong before. From here on the file rests."""
+        """What is wrong that was not wrong before. From here on the file rests; after its first reading, which wrote
+        all of it, only for a moment."""
         summary, now = self._importing.summary, self._clock.monotonic()
         found = [Troubled(problem.source, problem.line, problem.what) for problem in summary.problems]
         before = self._followed.get(path)
         if found or any(totals.files > totals.unchanged for totals in summary.origins.values()):
             rests = DATABASE_RESTS if is_database(path) else RESTS
-            pause = max(GAP_SECONDS, rests * (now - begun))
+            pause = max(GAP_SECONDS, rests * (now - begun)) if before else GAP_SECONDS
             self._followed[path] = _Followed(now + max(WARM_SECONDS, pause), now + pause, frozenset(found))
         return [trouble for trouble in found if before is None or trouble not in before.told]
 
