@@ -176,6 +176,29 @@ def test_of_a_deleted_file_its_turns_stay_and_its_tail_goes(stage: Stage) -> Non
     assert texts(stage.ledger) == ["hi", "yo"]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_file_deleted_long_after_it_was_read_leaves_no_tail(stage: Stage, told: bool) -> None:
+    """Sweeps have let go of all that a reading needs by then."""
+    stage.write("a.jsonl", SESSION, ONE, OPEN)()
+    path = stage.folder / "a.jsonl"
+
+    def delete() -> list[Path]:
+        assert stage.ledger.provisional()
+        path.unlink()
+        return [path] if told else []
+
+    stage.follow((250, delete), end=330)
+    assert stage.ledger.provisional() == []
+
+
+def test_a_watch_begins_without_tails_of_files_that_are_gone(stage: Stage) -> None:
+    stage.write("a.jsonl", SESSION, ONE, OPEN)()
+    stage.follow(end=3)
+    (stage.folder / "a.jsonl").unlink()
+    stage.follow(end=stage.clock.monotonic() + 1)
+    assert stage.ledger.provisional() == []
+
+
 def test_a_file_deleted_while_nobody_watched_leaves_no_tail(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, OPEN)()
     stage.follow(end=3)

@@ -15,7 +15,7 @@ import weft as library
 from tests.surfaces.shell import PROGRAM, Shell
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.kernel.ambient import FixedClock, SystemClock
-from weft.surfaces.cli.import_job import Job, Status
+from weft.surfaces.cli.import_job import Job, Order, Status, start
 from weft.surfaces.cli.import_places import time_text
 
 LONG_AGO = 1_000_000_000
@@ -171,14 +171,26 @@ def test_a_watch_in_the_background_is_stopped_on_request(weft: Shell, home: Path
     assert "no import is going on" in again.err
 
 
-def test_a_job_that_fails_says_why(weft: Shell, home: Path) -> None:
+def test_none_is_begun_where_the_ledger_cannot_be_opened(weft: Shell, home: Path) -> None:
     ledger = weft.folder / ".weft" / "ledger.db"
-    assert weft("import", "--background", "--format", "claude-code").code == 0
-    ended(weft)
     with ledger.open("r+b") as file:
         file.write(b"no database any more")
     answer = weft("import", "--background")
-    assert answer.code != 0
+    assert answer.code in (6, 7)
+    assert weft("import", "--status").out == ""
+
+
+def test_a_job_that_fails_says_why(tmp_path: Path, shell: Shell) -> None:
+    missing = tmp_path / "none.db"
+    start(Order(ledger=str(missing), paths=[str(tmp_path)]))
+    job = Job(str(missing))
+    while job.is_held():
+        SystemClock().sleep(0.02)
+    answer = shell("import", "--status", "--ledger", str(missing))
+    assert answer.code == 1
+    assert answer.out.startswith("failed")
+    assert "LedgerMissing" in answer.out
+    assert "Traceback" in job.log.read_text()
 
 
 def test_nothing_was_started_yet(weft: Shell) -> None:

@@ -138,13 +138,14 @@ class Importing:
     def finish(self) -> None:
         """Note what was read, and let go of what only a run needs."""
         self.note()
-        self.forget_gone()
+        if self._desks:
+            self.forget_gone()
         self._desks.clear()
 
     def forget_gone(self) -> list[str]:
         """Open tails of sources that are not there any more; their names."""
-        desk = next(iter(self._desks.values()), None)
-        return [] if desk is None else desk.forget_tails(_is_there)
+        desk = next(iter(self._desks.values()), None) or (self._importers and self._desk(self._importers[0]))
+        return desk.forget_tails(_is_there) if desk else []
 
     def _index(self) -> None:
         """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""

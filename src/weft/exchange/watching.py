@@ -155,7 +155,8 @@ class Watching:
         return self._listen()
 
     def _begin(self, ear: Waiting) -> Began:
-        """The latest first."""
+        """The latest first. What was open in a file that is gone since the last watch is gone, too."""
+        self._importing.forget_gone()
         self._seen = self._all()
         self._backlog.extend(sorted(self._seen, key=lambda path: -self._seen[path][1]))
         now = self._clock.monotonic()
