@@ -33,7 +33,7 @@ WORDS = {
 STREAMS = {
     "run": ("a turn", "linear; after `run_finished` it takes no more events"),
     "session": ("a session", "linear per replica; two replicas that move one session fork it"),
-    "program": ("an agent, a human or another program", "linear"),
+    "program": ("an agent, a human or another program", "linear; what two replicas add is taken as it arrives"),
     "conversation": ("a room", "linear"),
     "resource": ("a resource", "linear"),
     "ledger": ("one replica's ledger", "what concerns a turn after its end: late results, substitutions, tombstones"),

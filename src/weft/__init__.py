@@ -24,6 +24,7 @@ _HOMES = {
     "Thread": "weft.ledger.threads",
     "TurnWriter": "weft.ledger.steps",
     "Receipt": "weft.kernel.chain",
+    **dict.fromkeys(("Program", "Programs"), "weft.programs"),
 }
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 

@@ -51,6 +51,14 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "LogCut": (2, 1, "is shorter"),
     "ContentGone": ("x",),
     "ErasureChanged": (),
+    "InvalidConfig": ("config.x", "is missing", "give it"),
+    "VariableMissing": ("KEY", "config.apiKey"),
+    "SchemaMismatch": ("information 'x'", ["$: is no object"]),
+    "IllegalTransition": ("task", "x", "pending", "complete", {"start": "active"}),
+    "CriteriaUnmet": ("x", [0], ["file_exists: 'a' is not there"]),
+    "NotPermitted": ("bln", "assign", "assign the task 'x'"),
+    "VersionConflict": ("x", 1, 2),
+    "KeyReused": ("k",),
 }
 
 
@@ -96,6 +104,7 @@ INSIDE = {
     "TransactionLost": "the store asks itself to go again",
     "Malformed": "pages are read on",
     "apsw.CorruptError": "becomes Damaged where it leaves the store",
+    "Rehearsed": "a dry run takes everything back",
     "SystemExit": "the end of a program",
     "Refused": "of the contract's own tests",
     "Stop": "of the contract's own tests",

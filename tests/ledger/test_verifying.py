@@ -9,6 +9,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
+from tests.programs.stories import tell_programs
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
 from weft.ledger import recomputing, verifying
 from weft.ledger.ledger import Ledger
@@ -36,6 +37,11 @@ COLUMN = {  # one column of each view that a reader would miss
     "message_context": "listed",
     "kept": "start",
     "erasure": "actor",
+    "program_reference": "version",
+    "program_history": "state",
+    "task_check": "passed",
+    "human_request": "status",
+    "node_tag": "tagged_at",
 }
 
 
@@ -53,6 +59,7 @@ def rich(ledger: Ledger) -> None:
     ledger.record_compaction(session="alt", summary="s")
     ledger.add_alias("nick", "main")
     ledger.move_head("main", new=ledger.resolve("main~1"))
+    tell_programs(ledger)
     ledger.catch_up()
 
 

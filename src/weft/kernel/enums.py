@@ -222,3 +222,49 @@ class ImageDetail(StrEnum):
     AUTO = "auto"
     LOW = "low"
     HIGH = "high"
+
+
+class ProgramKind(StrEnum):
+    CODE = "code"
+    PROVIDER = "provider"
+    MODEL = "model"
+    SESSION = "session"
+    AGENT = "agent"
+    TASK = "task"
+    INFORMATION = "information"
+    HUMAN = "human"
+
+
+class InfoType(StrEnum):
+    FACT = "fact"
+    SCHEMA = "schema"
+    WORKFLOW = "workflow"
+    PATTERN = "pattern"
+
+
+class ReferenceField(StrEnum):
+    """As what one program's configuration names another."""
+
+    PROVIDER = "provider"
+    DEFAULT_MODEL = "default_model"
+    OWNER = "owner"
+    TOOL = "tool"
+    ASSIGNEE = "assignee"
+    DEPENDENCY = "dependency"
+    SCHEMA = "schema"
+    SOURCE = "source"
+
+
+class CriterionType(StrEnum):
+    FILE_EXISTS = "file_exists"
+    WORD_COUNT = "word_count"
+    COMMAND = "command"
+    JSON_SCHEMA = "json_schema"
+    CONTAINS = "contains"
+
+
+class Presence(StrEnum):
+    AVAILABLE = "available"
+    BUSY = "busy"
+    AWAY = "away"
+    OFFLINE = "offline"

@@ -4,6 +4,7 @@ WeftError
 ├── InvalidInput        the caller passed something that has no single form: mend the value
 ├── LedgerError         the request does not fit the ledger's state: read again and decide
 │   ├── NotFound
+│   ├── NotApplicable   the parts do not fit together, or not at this moment
 │   └── Conflict        somebody else was first, or something is in the way
 └── StoreError          the machine or the file is in the way: mend the environment
     ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
@@ -12,7 +13,7 @@ WeftError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class WeftError(Exception):
@@ -83,6 +84,34 @@ class InvalidKey(InvalidInput):
     """A key, or the name of one, that cannot be used. Says nothing of what is in it."""
 
     hint = "`weft key list` shows the keys that there are"
+
+
+class InvalidConfig(InvalidInput):
+    """A program's configuration that its kind does not take; `path` says where."""
+
+    hint = "docs/programs.md says what each kind of program is configured by"
+
+    def __init__(self, path: str, reason: str, hint: str = "") -> None:
+        super().__init__(f"{path}: {reason}", hint)
+        self.path, self.reason = path, reason
+
+
+class VariableMissing(InvalidInput):
+    """A configuration names a variable of the environment that is not set."""
+
+    def __init__(self, variable: str, path: str) -> None:
+        super().__init__(f"{path} needs the variable {variable}, which is not set", f"set {variable} and try again")
+        self.variable, self.path = variable, path
+
+
+class SchemaMismatch(InvalidInput):
+    """A value does not fit its JSON Schema; `problems` say where and why."""
+
+    hint = "mend the value, or the schema"
+
+    def __init__(self, what: str, problems: Sequence[str]) -> None:
+        super().__init__(f"{what} does not fit its schema: {'; '.join(problems[:5])}")
+        self.problems = tuple(problems)
 
 
 class LedgerError(WeftError):
@@ -205,6 +234,56 @@ class WithheldShows(NotApplicable):
         rest = f" and in {more} more places" if more else ""
         super().__init__(f"withheld words also stand in {'; '.join(places)}{rest}")
         self.places = tuple(places)
+
+
+class IllegalTransition(NotApplicable):
+    """A program's lifecycle knows no such step from where it stands; `legal` are those it knows."""
+
+    def __init__(self, what: str, name: str, state: str, verb: str, legal: Mapping[str, str]) -> None:
+        ways = ", ".join(f"{way} (to {to})" for way, to in legal.items())
+        super().__init__(
+            f"{what} {name!r} is {state}: it cannot {verb} from there",
+            f"it can {ways}" if ways else "nothing follows it",
+        )
+        self.what, self.name, self.state, self.verb, self.legal = what, name, state, verb, dict(legal)
+
+
+class CriteriaUnmet(NotApplicable):
+    """Success criteria of a task do not hold; what was observed is recorded. `failed` are their places from 0."""
+
+    hint = "see to what is missing, then complete it again"
+
+    def __init__(self, name: str, failed: Sequence[int], told: Sequence[str]) -> None:
+        super().__init__(f"task {name!r} cannot complete: {'; '.join(told)}")
+        self.name, self.failed = name, tuple(failed)
+
+
+class NotPermitted(LedgerError):
+    """Whoever acts has no right to do this."""
+
+    def __init__(self, actor: str, right: str, what: str) -> None:
+        super().__init__(f"{actor!r} may not {what}", f"it needs the permission {right!r} in its configuration")
+        self.actor, self.right = actor, right
+
+
+class VersionConflict(Conflict):
+    """Somebody else changed this program first. Read it again, decide again, retry."""
+
+    hint = "read the program again and decide with its new configuration"
+
+    def __init__(self, name: str, expected: int, actual: int) -> None:
+        super().__init__(f"program {name!r} is at version {actual}, not {expected}")
+        self.name, self.expected, self.actual = name, expected, actual
+
+
+class KeyReused(Conflict):
+    """A retry key stands for another request already."""
+
+    hint = "send the same request with its key, or another one with a key of its own"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the retry key {key!r:.80} was used for another request")
+        self.key = key
 
 
 class StoreError(WeftError):

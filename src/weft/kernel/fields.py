@@ -20,6 +20,7 @@ from weft.kernel.enums import (
     LintSeverity,
     MessageRole,
     MessageSource,
+    ReferenceField,
     VolumeMode,
 )
 
@@ -223,3 +224,11 @@ class VolumePlan(Struct, frozen=True, gc=False, kw_only=True):
     mode: VolumeMode
     kept_by: Ulid | UnsetType = UNSET
     snapshot_ref: ExtRef | UnsetType = UNSET
+
+
+class Reference(Struct, frozen=True, gc=False, kw_only=True):
+    """A program that a configuration names, and as what; with `version` that version of it."""
+
+    field: ReferenceField
+    program: Ulid
+    version: int | UnsetType = UNSET

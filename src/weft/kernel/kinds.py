@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.kernel.dag_events import DagEvent
 from weft.kernel.events import Registry
 from weft.kernel.ledger_events import LedgerEvent
+from weft.kernel.program_events import ProgramEvent
 
-KINDS = Registry(DagEvent, LedgerEvent)
+KINDS = Registry(DagEvent, LedgerEvent, ProgramEvent)
 EVENT_KINDS = KINDS.kinds

@@ -28,6 +28,7 @@ from weft.kernel.fields import (
     Named,
     NodeId,
     PartFact,
+    Reference,
     SeenCall,
     SeenCompaction,
     SeenMessage,
@@ -36,10 +37,13 @@ from weft.kernel.fields import (
 
 
 class AgentCreated(Event, frozen=True, gc=False, kw_only=True, tag="agent_created"):
-    about: ClassVar[str] = "An agent (a persona) got its id."
+    about: ClassVar[str] = "An agent (a persona) got its id; without `config` it was named before anybody described it."
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
     name: Content
+    config: Content | UnsetType = UNSET
+    references: tuple[Reference, ...] | UnsetType = UNSET
+    applied: bool | UnsetType = UNSET
 
 
 class SessionCreated(Event, frozen=True, gc=False, kw_only=True, tag="session_created"):

@@ -29,6 +29,7 @@ from weft.ledger.permissions import (
     parse_grant,
     rules_used,
 )
+from weft.ledger.program_rows import agent_id
 from weft.ledger.rows import TURN, TurnRow, find_session, load_session
 from weft.ledger.sessions import agent_names
 from weft.ledger.values import json_of, list_in, name_of, text_of
@@ -158,9 +159,9 @@ def scope_of(
 def actor_id(txn: ReadTxn, name: str) -> str:
     """The id of an agent, by its name or its id. The default agents are their own ids."""
     wanted = checked_text(name, "actor")
-    row = txn.sql.one("SELECT id FROM program WHERE name = ? OR id = ?", (wanted, wanted))
-    if row is not None:
-        return str(row[0])
+    known = agent_id(txn.sql, wanted)
+    if known is not None:
+        return known
     if wanted in ("local", "imported") or txn.sql.one("SELECT 1 FROM turn WHERE persona = ? LIMIT 1", (wanted,)):
         return wanted
     raise NotFound("agent", wanted, "`weft sessions --json` shows the persona of each session")

@@ -42,6 +42,7 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "provisional": ("source", "session", "idx"),
     "copy_made": ("path",),
     "secret_ignored": ("fingerprint",),
+    "command_done": ("key",),
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
 `secret_found`, which goes as far as a watermark, are its own."""

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
 from weft.kernel.contents import decode_utf8, json_bytes, showable, text_bytes
-from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, StoreError
+from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, LabelTaken, StoreError
 from weft.kernel.events import Event, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
@@ -35,6 +35,8 @@ DEFAULT_AGENT = "local"
 IMPORTED_AGENT = "imported"
 MESSAGE_ROOM = 1 << 16
 COLLISION_RETRIES = 5
+ACTING = ("agent", "human")
+"""Kinds of program in whose name events are written."""
 
 
 class Desk:
@@ -184,8 +186,10 @@ class Draft:
             return name
         if showable(checked_length(name, "agent's name")) != name:
             raise InvalidInput(f"an agent's name is {name!r:.80}", "it is text without NUL and lone surrogates")
-        found = self.sql.one("SELECT id FROM program WHERE name = ? OR id = ?", (name, name))
+        found = self.sql.one("SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name))
         if found is not None:
+            if found[1] not in ACTING:
+                raise LabelTaken(name, f"that of a program that does not act: a {found[1]}")
             return str(found[0])
         scope, self.scope = self.scope, LEDGER_SCOPE
         program = self.ulids.mint()

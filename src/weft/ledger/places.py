@@ -36,6 +36,10 @@ def find_place(
     """
     if session is not None and session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
+    if session is not None and session.lifecycle == "paused":
+        raise NotApplicable(
+            f"session {session.label!r} is paused", f"`weft session resume {session.label}` lets it go on"
+        )
     pinned = parent if parent is not UNSET else expected
     free = session is None or (session.moves == 0 and parent is not UNSET)
     retried = _failed_after(draft, session, parent)

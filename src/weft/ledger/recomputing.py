@@ -51,6 +51,11 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "message_context": ("message", "idx"),
     "kept": ("n",),
     "erasure": ("n",),
+    "program_reference": ("program", "field", "target"),
+    "program_history": ("n",),
+    "task_check": ("n",),
+    "human_request": ("id",),
+    "node_tag": ("node", "tag"),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536

@@ -164,6 +164,9 @@ class SessionRow(Struct, gc=False):
     reach: int | None = None
     told: int | None = None
     seen: bytes | None = None
+    config: int | None = None
+    config_version: int = 0
+    model: str | None = None
 
     @property
     def indexed(self) -> tuple[object, ...]:

@@ -16,7 +16,16 @@ from weft.kernel.dag_events import ToolResult
 from weft.kernel.events import Event, UnknownEvent, event_id
 from weft.kernel.facts import is_digest, strings
 from weft.kernel.kinds import KINDS
-from weft.kernel.ledger_events import AgentCreated, AliasAdded, ContentErased, SessionCreated, SessionRenamed
+from weft.kernel.ledger_events import (
+    AgentCreated,
+    AliasAdded,
+    ContentErased,
+    NodeTagged,
+    NodeUntagged,
+    SessionCreated,
+    SessionRenamed,
+)
+from weft.kernel.program_events import Created
 from weft.ledger.runs import stream_of
 from weft.store.facts import FactReader
 
@@ -24,7 +33,15 @@ Report = Callable[[str, int, int], None]
 About = tuple[str | None, str | None]
 KEPT_USES = 16
 """So many places are remembered of one content; of a system prompt there may be thousands."""
-_NAMES = {SessionCreated: "$.label", SessionRenamed: "$.label", AliasAdded: "$.alias", AgentCreated: "$.name"}
+_NAMES: dict[type, str] = {
+    SessionCreated: "$.label",
+    SessionRenamed: "$.label",
+    AliasAdded: "$.alias",
+    AgentCreated: "$.name",
+    **dict.fromkeys(Created.__subclasses__(), "$.name"),
+    NodeTagged: "$.tags",
+    NodeUntagged: "$.tags",
+}
 _hex = re.compile(rb"[0-9a-f]{64}").findall
 
 
@@ -49,7 +66,7 @@ class Uses(Struct):
     reached: set[str] = field(default_factory=set)
     """Streams outside that use one of those."""
     names: set[bytes] = field(default_factory=set)
-    """References of labels, aliases and agents' names, which views hold as words."""
+    """References of labels, aliases, programs' names and tags, which views hold as words."""
 
     def of(self, ref: bytes) -> Iterator[Use]:
         """Wherever it was found."""
@@ -134,7 +151,7 @@ def _note_inside(uses: Uses, n: int, event: Event | UnknownEvent, about: About) 
         key = bytes.fromhex(ref)
         uses.about.setdefault(key, about)
         _note(uses.inside, key, n, event, path)
-        if _NAMES.get(type(event)) == path:
+        if _NAMES.get(type(event)) == path.partition("[")[0]:
             uses.names.add(key)
 
 
@@ -148,7 +165,7 @@ def _note_outside(uses: Uses, n: int, line: bytes) -> None:
             _note(uses.outside, key, n, event, path)
             if uses.everywhere is None or key in uses.everywhere:
                 uses.reached.add(event.stream)
-            if _NAMES.get(type(event)) == path:
+            if _NAMES.get(type(event)) == path.partition("[")[0]:
                 uses.names.add(key)
 
 

@@ -12,6 +12,7 @@ from weft.ledger.contexts import find_message
 from weft.ledger.faces.searching import Searching
 from weft.ledger.model import Message, Session, SessionMove, ToolCall, Turn
 from weft.ledger.names import require
+from weft.ledger.program_rows import agent_id
 from weft.ledger.reading import calls_of, to_turns
 from weft.ledger.rows import TURN, TurnRow, load_session_number
 from weft.ledger.scribe import checked_id
@@ -135,11 +136,10 @@ def _calls_that_spawned(txn: ReadTxn, session: int) -> list[ToolCall]:
 
 
 def _agent(txn: ReadTxn, name: str) -> str:
-    row = txn.sql.one("SELECT id FROM program WHERE name = ?", (checked_text(name, "persona"),))
-    known = row or txn.sql.one("SELECT id FROM program WHERE id = ?", (name,))
+    known = agent_id(txn.sql, checked_text(name, "persona"))
     if known is None and name not in UNREMARKABLE:
         raise NotFound("agent", name)
-    return str(known[0]) if known else name
+    return known or name
 
 
 def _check_names(wanted: dict[str, Any], record: Any) -> None:

@@ -6,10 +6,10 @@ from msgspec import UNSET
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
-from weft.kernel.contents import showable
-from weft.kernel.enums import SessionStatus, TurnType
+from weft.kernel.enums import ProgramKind, SessionStatus, TurnType
 from weft.kernel.events import Event
-from weft.ledger.labels import LABEL_LIMIT, cleaned_label
+from weft.kernel.lifecycles import next_state
+from weft.ledger.labels import cleaned_label
 from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
 from weft.ledger.runs import position_in_run
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
@@ -22,19 +22,6 @@ def _label(view: Projector, ref: str) -> str | None:
     """A label or an alias as people can type it, whoever wrote it; None when there is none."""
     text = view.contents.content_text(view.contents.number(ref))
     return cleaned_label(text) or None if text else None
-
-
-@handles(own.AgentCreated, OTHERS)
-def _agent_created(view: Projector, moment: Moment, event: own.AgentCreated) -> None:
-    """The first one names the agent; another one in the same stream changes nothing."""
-    kind, _, program = event.stream.partition(":")
-    if kind != "program" or view.sql.one("SELECT 1 FROM program WHERE id = ?", (program,)) is not None:
-        return
-    text = view.contents.content_text(view.contents.number(event.name)) or program
-    name = showable(text[:LABEL_LIMIT])
-    while view.sql.one("SELECT 1 FROM program WHERE name = ?", (name,)) is not None:
-        name = f"{name} ({program})"
-    view.sql.run("INSERT INTO program(id, kind, name) VALUES (?, 'agent', ?)", (program, name))
 
 
 @begins(own.SessionCreated, "session:")
@@ -126,7 +113,7 @@ def move_head(
     session.head = turn.id if turn else None
     session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
     session.head_events = events
-    session.lifecycle = "active"
+    session.lifecycle = next_state(ProgramKind.SESSION, session.lifecycle, "begin") or session.lifecycle
     if turn is not None and elsewhere and turn.type == TurnType.COMPACTION:
         session.compaction = None
     session.since = max(session.since, when)

@@ -78,7 +78,8 @@ CREATE VIEW sessions AS
         text_of(s.origin_session) AS origin_session_id, s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
         s.compaction AS chosen_compaction, s.head_events, text_of(s.title) AS title,
         text_of(s.workspace) AS workspace_path, text_of(s.git_branch) AS git_branch, text_of(s.version) AS version,
-        name_of(s.agent) AS agent, json_of(s.metadata) AS metadata_json
+        name_of(s.agent) AS agent, json_of(s.metadata) AS metadata_json, json_of(s.config) AS config_json,
+        s.config_version, (SELECT name FROM program WHERE id = s.model) AS default_model
     FROM session s;
 
 CREATE VIEW messages AS
@@ -179,3 +180,43 @@ CREATE VIEW erasures AS
         COALESCE((SELECT name FROM program WHERE id = e.actor), e.actor) AS actor, text_of(e.reason) AS reason,
         e.turn AS turn_id, e.session AS session_id, e.replica
     FROM erasure e;
+
+CREATE VIEW programs AS
+    SELECT p.id, p.name, p.kind, p.state, json_of(p.config) AS config_json, p.version,
+        COALESCE((SELECT '[' || string_agg(to_json(tag)::text, ',' ORDER BY tag) || ']' FROM node_tag
+            WHERE node = p.id), '[]') AS tags,
+        p.info_type, p.deleted AS is_deleted, p.created_at, p.updated_at,
+        COALESCE((SELECT name FROM program WHERE id = p.created_by), p.created_by) AS created_by,
+        (SELECT name FROM program WHERE id = p.task) AS current_task,
+        (SELECT label FROM session WHERE id = p.session) AS current_session,
+        p.turns AS turn_count, p.checkpoint AS last_checkpoint, text_of(p.result) AS result
+    FROM program p
+    UNION ALL SELECT s.id, s.label, 'session', s.lifecycle, json_of(s.config), s.config_version,
+        COALESCE((SELECT '[' || string_agg(to_json(tag)::text, ',' ORDER BY tag) || ']' FROM node_tag
+            WHERE node = s.id), '[]'),
+        NULL, (s.status = 'deleted')::int, s.created_at, s.updated_at,
+        COALESCE((SELECT name FROM program WHERE id = s.persona), s.persona), NULL, NULL, NULL, NULL, NULL
+    FROM session s;
+
+CREATE VIEW program_versions AS
+    SELECT h.program AS program_id, h.version, h.at AS changed_at,
+        COALESCE((SELECT name FROM program WHERE id = h.actor), h.actor) AS actor, json_of(h.config) AS config_json,
+        text_of(h.reason) AS reason
+    FROM program_history h WHERE h.config IS NOT NULL;
+
+CREATE VIEW program_references AS
+    SELECT program AS program_id, field, target AS target_id, version AS target_version FROM program_reference;
+
+CREATE VIEW task_checks AS
+    SELECT task AS task_id, criterion, type, passed, json_of(observed) AS observed_json, version AS task_version,
+        at AS checked_at
+    FROM task_check;
+
+CREATE VIEW human_requests AS
+    SELECT r.id, r.human AS human_id, text_of(r.text) AS text, r.asks, r.status, r.program AS program_id,
+        json_of(r.data) AS data_json, COALESCE((SELECT name FROM program WHERE id = r.asked_by), r.asked_by) AS asked_by,
+        r.asked_at, r.decided_at, text_of(r.reason) AS reason
+    FROM human_request r;
+
+CREATE VIEW node_tags AS
+    SELECT node AS node_id, tag, tagged_at FROM node_tag;

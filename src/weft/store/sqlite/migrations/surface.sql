@@ -92,7 +92,9 @@ CREATE VIEW sessions AS
         (SELECT text FROM content_text WHERE n = s.version) AS version,
         CASE WHEN s.agent LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(s.agent, 2) AS INTEGER))
             ELSE s.agent END AS agent,
-        (SELECT json FROM content_json WHERE n = s.metadata) AS metadata_json
+        (SELECT json FROM content_json WHERE n = s.metadata) AS metadata_json,
+        (SELECT json FROM content_json WHERE n = s.config) AS config_json, s.config_version,
+        (SELECT name FROM program WHERE id = s.model) AS default_model
     FROM session s;
 
 CREATE VIEW messages AS
@@ -227,3 +229,44 @@ CREATE VIEW erasures AS
         (SELECT text FROM content_text WHERE n = e.reason) AS reason,
         e.turn AS turn_id, e.session AS session_id, e.replica
     FROM erasure e;
+
+CREATE VIEW programs AS
+    SELECT p.id, p.name, p.kind, p.state, (SELECT json FROM content_json WHERE n = p.config) AS config_json, p.version,
+        (SELECT json_group_array(tag) FROM (SELECT tag FROM node_tag WHERE node = p.id ORDER BY tag)) AS tags,
+        p.info_type, p.deleted AS is_deleted, p.created_at, p.updated_at,
+        COALESCE((SELECT name FROM program WHERE id = p.created_by), p.created_by) AS created_by,
+        (SELECT name FROM program WHERE id = p.task) AS current_task,
+        (SELECT label FROM session WHERE id = p.session) AS current_session,
+        p.turns AS turn_count, p.checkpoint AS last_checkpoint,
+        (SELECT text FROM content_text WHERE n = p.result) AS result
+    FROM program p
+    UNION ALL SELECT s.id, s.label, 'session', s.lifecycle, (SELECT json FROM content_json WHERE n = s.config),
+        s.config_version, (SELECT json_group_array(tag) FROM (SELECT tag FROM node_tag WHERE node = s.id ORDER BY tag)),
+        NULL, s.status = 'deleted', s.created_at, s.updated_at,
+        COALESCE((SELECT name FROM program WHERE id = s.persona), s.persona), NULL, NULL, NULL, NULL, NULL
+    FROM session s;
+
+CREATE VIEW program_versions AS
+    SELECT h.program AS program_id, h.version, h.at AS changed_at,
+        COALESCE((SELECT name FROM program WHERE id = h.actor), h.actor) AS actor,
+        (SELECT json FROM content_json WHERE n = h.config) AS config_json,
+        (SELECT text FROM content_text WHERE n = h.reason) AS reason
+    FROM program_history h WHERE h.config IS NOT NULL;
+
+CREATE VIEW program_references AS
+    SELECT program AS program_id, field, target AS target_id, version AS target_version FROM program_reference;
+
+CREATE VIEW task_checks AS
+    SELECT task AS task_id, criterion, type, passed, (SELECT json FROM content_json WHERE n = observed) AS observed_json,
+        version AS task_version, at AS checked_at
+    FROM task_check;
+
+CREATE VIEW human_requests AS
+    SELECT r.id, r.human AS human_id, (SELECT text FROM content_text WHERE n = r.text) AS text, r.asks, r.status,
+        r.program AS program_id, (SELECT json FROM content_json WHERE n = r.data) AS data_json,
+        COALESCE((SELECT name FROM program WHERE id = r.asked_by), r.asked_by) AS asked_by, r.asked_at, r.decided_at,
+        (SELECT text FROM content_text WHERE n = r.reason) AS reason
+    FROM human_request r;
+
+CREATE VIEW node_tags AS
+    SELECT node AS node_id, tag, tagged_at FROM node_tag;

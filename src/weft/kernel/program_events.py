@@ -1,0 +1,319 @@
+"""The programs' kinds: what was made, configured and published, and what agents, tasks and people did.
+
+A program's stream begins with the event that made it; an agent's may begin with a bare name (`agent_created`). The
+texts of a configuration are one content; the programs that it names stand beside it, so that views need not read it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import CriterionType, EventClass, InfoType, Presence
+from weft.kernel.events import Event
+from weft.kernel.fields import Content, ErrorFact, Reference, Ulid
+
+
+class Created(Event, frozen=True, gc=False, kw_only=True):
+    """What every event has that makes a program."""
+
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    name: Content
+    config: Content
+    references: tuple[Reference, ...] | UnsetType = UNSET
+    applied: bool | UnsetType = UNSET
+
+
+class Configured(Event, frozen=True, gc=False, kw_only=True):
+    """The same of events that give one another configuration, whole."""
+
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    config: Content
+    references: tuple[Reference, ...] | UnsetType = UNSET
+    applied: bool | UnsetType = UNSET
+    reverts: int | UnsetType = UNSET
+    reason: Content | UnsetType = UNSET
+
+
+class Told(Event, frozen=True, gc=False, kw_only=True):
+    """A step of a program's lifecycle, with a reason where somebody gave one."""
+
+    category: ClassVar[EventClass] = EventClass.TRANSITION
+
+    reason: Content | UnsetType = UNSET
+
+
+class CodeCreated(Created, frozen=True, gc=False, kw_only=True, tag="code_created"):
+    about: ClassVar[str] = "A code program got an id, a name and a configuration."
+
+
+class ProviderCreated(Created, frozen=True, gc=False, kw_only=True, tag="provider_created"):
+    about: ClassVar[str] = "A provider got an id, a name and a configuration."
+
+
+class ModelCreated(Created, frozen=True, gc=False, kw_only=True, tag="model_created"):
+    about: ClassVar[str] = "A model got an id, a name and a configuration."
+
+
+class TaskCreated(Created, frozen=True, gc=False, kw_only=True, tag="task_created"):
+    about: ClassVar[str] = "A task got an id, a name and a configuration."
+
+
+class InformationCreated(Created, frozen=True, gc=False, kw_only=True, tag="information_created"):
+    about: ClassVar[str] = "A piece of information got an id, a name and a configuration."
+
+    info_type: InfoType
+
+
+class HumanCreated(Created, frozen=True, gc=False, kw_only=True, tag="human_created"):
+    about: ClassVar[str] = "A person got an id, a name and a configuration."
+
+
+class CodeConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="code_configured"):
+    about: ClassVar[str] = "A code program got another configuration; `reverts` is the version it takes up again."
+
+
+class ProviderConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="provider_configured"):
+    about: ClassVar[str] = "A provider got another configuration; `reverts` is the version it takes up again."
+
+
+class ModelConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="model_configured"):
+    about: ClassVar[str] = "A model got another configuration; `reverts` is the version it takes up again."
+
+
+class TaskConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="task_configured"):
+    about: ClassVar[str] = "A task got another configuration; `reverts` is the version it takes up again."
+
+
+class InformationUpdated(Configured, frozen=True, gc=False, kw_only=True, tag="information_updated"):
+    about: ClassVar[str] = "A piece of information says something else."
+
+    info_type: InfoType
+
+
+class HumanConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="human_configured"):
+    about: ClassVar[str] = "A person got another configuration; `reverts` is the version it takes up again."
+
+
+class SessionConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="session_configured"):
+    about: ClassVar[str] = "A session got another configuration; `reverts` is the version it takes up again."
+
+
+class AgentConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="agent_configured"):
+    about: ClassVar[str] = "An agent got another configuration; `reverts` is the version it takes up again."
+
+
+class ProgramPublished(Told, frozen=True, gc=False, kw_only=True, tag="program_published"):
+    about: ClassVar[str] = "A program may be used."
+
+
+class ProgramDeprecated(Told, frozen=True, gc=False, kw_only=True, tag="program_deprecated"):
+    about: ClassVar[str] = "A program should not be used any longer."
+
+
+class ProgramDeleted(Told, frozen=True, gc=False, kw_only=True, tag="program_deleted"):
+    about: ClassVar[str] = "A program is hidden and its name is free; its history stays."
+
+
+class SessionPaused(Told, frozen=True, gc=False, kw_only=True, tag="session_paused"):
+    about: ClassVar[str] = "A session takes no turns for now; messages wait."
+
+
+class SessionResumed(Told, frozen=True, gc=False, kw_only=True, tag="session_resumed"):
+    about: ClassVar[str] = "A paused session goes on."
+
+
+class SessionCompleted(Told, frozen=True, gc=False, kw_only=True, tag="session_completed"):
+    about: ClassVar[str] = "A session takes no more turns."
+
+
+class SessionModelSwitched(Told, frozen=True, gc=False, kw_only=True, tag="session_model_switched"):
+    about: ClassVar[str] = "A session asks another model from now on."
+
+    model: Ulid
+
+
+class AgentTaskAssigned(Told, frozen=True, gc=False, kw_only=True, tag="agent_task_assigned"):
+    about: ClassVar[str] = "An agent got a task, and a session to work on it."
+
+    task: Ulid
+    session: Ulid
+
+
+class AgentThinking(Told, frozen=True, gc=False, kw_only=True, tag="agent_thinking"):
+    about: ClassVar[str] = "An agent asks its model: one more turn of its work."
+
+
+class AgentExecuting(Told, frozen=True, gc=False, kw_only=True, tag="agent_executing"):
+    about: ClassVar[str] = "An agent acts on an answer."
+
+
+class AgentWaiting(Told, frozen=True, gc=False, kw_only=True, tag="agent_waiting"):
+    about: ClassVar[str] = "An agent waits for somebody or something."
+
+
+class AgentPaused(Told, frozen=True, gc=False, kw_only=True, tag="agent_paused"):
+    about: ClassVar[str] = "An agent was paused; `agent_resumed` takes it back to where it was."
+
+
+class AgentResumed(Told, frozen=True, gc=False, kw_only=True, tag="agent_resumed"):
+    about: ClassVar[str] = "A paused agent goes on where it was."
+
+
+class AgentFailed(Told, frozen=True, gc=False, kw_only=True, tag="agent_failed"):
+    about: ClassVar[str] = "An agent stopped with an error."
+
+    error: ErrorFact | UnsetType = UNSET
+
+
+class AgentCompleted(Told, frozen=True, gc=False, kw_only=True, tag="agent_completed"):
+    about: ClassVar[str] = "An agent is done with its task and idle again."
+
+
+class AgentCheckpoint(Event, frozen=True, gc=False, kw_only=True, tag="agent_checkpoint"):
+    about: ClassVar[str] = "The state of an agent after so many turns, from which it can go on."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    turns: int
+    state: Content
+
+
+class AgentReset(Told, frozen=True, gc=False, kw_only=True, tag="agent_reset"):
+    about: ClassVar[str] = "An agent is idle again, whatever it was doing, without a task."
+
+
+class TaskAssigned(Told, frozen=True, gc=False, kw_only=True, tag="task_assigned"):
+    about: ClassVar[str] = "A task is somebody's; null: nobody's any longer."
+
+    assignee: Ulid | None
+
+
+class TaskStarted(Told, frozen=True, gc=False, kw_only=True, tag="task_started"):
+    about: ClassVar[str] = "Work on a task began."
+
+
+class TaskBlocked(Told, frozen=True, gc=False, kw_only=True, tag="task_blocked"):
+    about: ClassVar[str] = "A task waits for others."
+
+    by: tuple[Ulid, ...]
+
+
+class TaskUnblocked(Told, frozen=True, gc=False, kw_only=True, tag="task_unblocked"):
+    about: ClassVar[str] = "Nothing is in the way of a task any longer."
+
+
+class TaskChecked(Event, frozen=True, gc=False, kw_only=True, tag="task_checked"):
+    about: ClassVar[str] = "A success criterion of a task, by its place from 0, was held against what is there."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    criterion: int
+    type: CriterionType
+    passed: bool
+    observed: Content
+
+
+class TaskCompleted(Told, frozen=True, gc=False, kw_only=True, tag="task_completed"):
+    about: ClassVar[str] = "A task is done; what was checked before says so."
+
+    result: Content | UnsetType = UNSET
+
+
+class TaskFailed(Told, frozen=True, gc=False, kw_only=True, tag="task_failed"):
+    about: ClassVar[str] = "A task will not be done."
+
+
+class InformationValidated(Told, frozen=True, gc=False, kw_only=True, tag="information_validated"):
+    about: ClassVar[str] = "It fits its schema; `schema` and `version` name that, where it has one."
+
+    schema: Ulid | UnsetType = UNSET
+    version: int | UnsetType = UNSET
+
+
+class InformationActivated(Told, frozen=True, gc=False, kw_only=True, tag="information_activated"):
+    about: ClassVar[str] = "It is in use: for the first time, or again."
+
+
+class InformationArchived(Told, frozen=True, gc=False, kw_only=True, tag="information_archived"):
+    about: ClassVar[str] = "It is put away and can be taken up again."
+
+
+class HumanPresence(Event, frozen=True, gc=False, kw_only=True, tag="human_presence"):
+    about: ClassVar[str] = "A person is available, busy, away or offline."
+    category: ClassVar[EventClass] = EventClass.OBSERVATION
+
+    presence: Presence
+
+
+class HumanNotified(Event, frozen=True, gc=False, kw_only=True, tag="human_notified"):
+    about: ClassVar[str] = "A person is told something; with `asks` an answer is wanted."
+    category: ClassVar[EventClass] = EventClass.INTENT
+
+    request: Ulid
+    text: Content
+    asks: bool
+    program: Ulid | UnsetType = UNSET
+    data: Content | UnsetType = UNSET
+
+
+class HumanApproved(Told, frozen=True, gc=False, kw_only=True, tag="human_approved"):
+    about: ClassVar[str] = "A person said yes to what was asked."
+
+    request: Ulid
+
+
+class HumanRejected(Told, frozen=True, gc=False, kw_only=True, tag="human_rejected"):
+    about: ClassVar[str] = "A person said no to what was asked."
+
+    request: Ulid
+
+
+ProgramEvent = (
+    CodeCreated
+    | ProviderCreated
+    | ModelCreated
+    | TaskCreated
+    | InformationCreated
+    | HumanCreated
+    | CodeConfigured
+    | ProviderConfigured
+    | ModelConfigured
+    | TaskConfigured
+    | InformationUpdated
+    | HumanConfigured
+    | SessionConfigured
+    | AgentConfigured
+    | ProgramPublished
+    | ProgramDeprecated
+    | ProgramDeleted
+    | SessionPaused
+    | SessionResumed
+    | SessionCompleted
+    | SessionModelSwitched
+    | AgentTaskAssigned
+    | AgentThinking
+    | AgentExecuting
+    | AgentWaiting
+    | AgentPaused
+    | AgentResumed
+    | AgentFailed
+    | AgentCompleted
+    | AgentCheckpoint
+    | AgentReset
+    | TaskAssigned
+    | TaskStarted
+    | TaskBlocked
+    | TaskUnblocked
+    | TaskChecked
+    | TaskCompleted
+    | TaskFailed
+    | InformationValidated
+    | InformationActivated
+    | InformationArchived
+    | HumanPresence
+    | HumanNotified
+    | HumanApproved
+    | HumanRejected
+)

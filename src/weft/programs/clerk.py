@@ -1,0 +1,225 @@
+"""What every change of a program needs, inside one append: finding it, whose right it is, its stream, its references.
+
+A verb gets a clerk, adds events, and all of them are kept or none: whoever reads finds a program before or after a
+verb, never in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.contents import json_bytes
+from weft.kernel.enums import ProgramKind, ReferenceField
+from weft.kernel.errors import (
+    ContentGone,
+    IllegalTransition,
+    InvalidConfig,
+    InvalidInput,
+    KeyReused,
+    NotApplicable,
+    NotFound,
+    NotPermitted,
+    VersionConflict,
+)
+from weft.kernel.events import Event, ledger_stream, program_stream
+from weft.kernel.fields import Reference
+from weft.kernel.lifecycles import legal_verbs, next_state
+from weft.ledger.draft import DEFAULT_AGENT, Desk, Draft, Stream
+from weft.ledger.program_rows import ProgramRow, find_program, load_program
+from weft.ledger.rows import SessionRow, find_session, load_session
+from weft.ledger.values import json_of
+from weft.programs.addresses import is_address, parse_address
+from weft.programs.configs import Named, references
+from weft.store.port import ReadTxn, Sql
+
+KEPT_MS = 30 * 24 * 3600 * 1000
+LISTED = "`weft program list` shows what there is"
+Found = ProgramRow | SessionRow
+
+
+class Clerk:
+    """One append on behalf of somebody."""
+
+    def __init__(self, draft: Draft, actor: str) -> None:
+        self.draft, self.sql = draft, draft.sql
+        self.actor_name = actor
+        self.actor = DEFAULT_AGENT if actor == DEFAULT_AGENT else self._acting(actor)
+
+    def _acting(self, name: str) -> str:
+        found = find_program(self.sql, name)
+        if found is None or found.deleted or found.kind not in (ProgramKind.AGENT, ProgramKind.HUMAN):
+            raise NotFound("agent or person", name, "who acts is a person, an agent, or 'local'")
+        return found.id
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def require(self, name: str, *kinds: ProgramKind) -> ProgramRow:
+        """A living program of one of these kinds, by name, address or ulid."""
+        wanted = name_in(self.sql, name)
+        row = find_program(self.sql, wanted)
+        if row is None or row.deleted:
+            raise NotFound(" or ".join(kinds) or "program", wanted, LISTED)
+        if kinds and row.kind not in kinds:
+            raise NotApplicable(f"{wanted!r} is a {row.kind}, not a {' or '.join(kinds)}", LISTED)
+        return row
+
+    def require_session(self, name: str) -> SessionRow:
+        wanted = name_in(self.sql, name)
+        row = self.draft.view.find_session(wanted) or load_session(self.sql, wanted)
+        if row is None:
+            raise NotFound("session", wanted, "`weft sessions` lists them")
+        return self.draft.view.session(row.id)
+
+    def config_of(self, row: ProgramRow | SessionRow) -> dict[str, Any]:
+        """What it is configured by now; a configuration that was erased cannot be changed in part."""
+        found = json_of(ReadTxn(self.sql, self.draft.txn.facts), row.config)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise ContentGone(f"of {row.name if isinstance(row, ProgramRow) else row.label!r}'s configuration")
+        return found
+
+    # --- rights -------------------------------------------------------------------------------------------------
+
+    def permit(self, right: str, what: str, *own: str | None) -> None:
+        """The ledger's owner may everything; others what they are (`own`), or what their configuration permits."""
+        if self.actor == DEFAULT_AGENT or self.actor in own:
+            return
+        row = load_program(self.sql, self.actor)
+        permissions = self.config_of(row).get("permissions") if row is not None else None
+        granted = permissions.get("programs", []) if isinstance(permissions, dict) else permissions or []
+        if right not in granted:
+            raise NotPermitted(self.actor_name, right, what)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def stream(self, program: str) -> Stream:
+        return self._stream(program_stream(program))
+
+    def ledger_stream(self) -> Stream:
+        return self._stream(ledger_stream(self.draft.replica))
+
+    def _stream(self, name: str) -> Stream:
+        tip = self.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        return self.draft.stream(name, bytes(tip[0]).hex() if tip else None, self.actor)
+
+    def add(self, row: ProgramRow, kind: type[Event], **fields: Any) -> ProgramRow:
+        """An event of this program; the row as it is after it."""
+        self.stream(row.id).add(kind, **fields)
+        return self.reload(row.id)
+
+    def reload(self, program: str) -> ProgramRow:
+        row = load_program(self.sql, program)
+        if row is None:
+            raise NotFound("program", program, LISTED)
+        return row
+
+    def reason(self, text: str | None) -> Any:
+        return UNSET if text is None else self.draft.put_text(text, "reason")
+
+    def step(self, row: ProgramRow, verb: str, kind: type[Event], **fields: Any) -> ProgramRow:
+        """A step of its lifecycle, if there is such a step from where it stands."""
+        self.ensure_legal(row, verb)
+        return self.add(row, kind, **fields)
+
+    def ensure_legal(self, row: ProgramRow, verb: str) -> None:
+        kind = ProgramKind(row.kind)
+        if next_state(kind, row.state, verb, row.was) is None:
+            raise IllegalTransition(kind, row.name, row.state, verb, legal_verbs(kind, row.state, row.was))
+
+    # --- configurations -----------------------------------------------------------------------------------------
+
+    def referred(self, kind: ProgramKind, config: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an event that brings this configuration: the content, and the programs that it names."""
+        found = tuple(dict.fromkeys(self._reference(one) for one in references(kind, config)))
+        return {"config": self.draft.put_json(config, "config"), "references": found or UNSET}
+
+    def _reference(self, named: Named) -> Reference:
+        target, version = self._target(named)
+        if named.kinds and target[1] not in named.kinds:
+            wanted = " or ".join(named.kinds)
+            raise InvalidConfig(named.path, f"{named.address} is a {target[1]}, not a {wanted}", f"name a {wanted}")
+        if named.address.version is not None and named.address.version > version:
+            raise InvalidConfig(
+                named.path, f"{named.address} has only {version} versions", "`weft program history` lists them"
+            )
+        if named.field is ReferenceField.SCHEMA and target[2] != "schema":
+            raise InvalidConfig(named.path, f"{named.address} is no schema", "name information of the type schema")
+        return Reference(
+            field=named.field,
+            program=target[0],
+            version=UNSET if named.address.version is None else named.address.version,
+        )
+
+    def _target(self, named: Named) -> tuple[tuple[str, ProgramKind, str | None], int]:
+        found = find_any(self.sql, named.address.name)
+        if found is None or (isinstance(found, ProgramRow) and found.deleted):
+            raise InvalidConfig(named.path, f"there is no program {named.address}", LISTED)
+        if isinstance(found, SessionRow):
+            return (found.id, ProgramKind.SESSION, None), found.config_version
+        return (found.id, ProgramKind(found.kind), found.info_type), found.version
+
+    def ensure_version(self, name: str, expected: int | None, actual: int) -> None:
+        if expected is not None and expected != actual:
+            raise VersionConflict(name, expected, actual)
+
+    def users_of(self, row: ProgramRow) -> list[str]:
+        """Living programs that name this one and still need it."""
+        found = self.sql.all(
+            "SELECT p.name FROM program_reference r JOIN program p ON p.id = r.program WHERE r.target = ?"
+            " AND r.field <> 'source' AND p.deleted = 0 AND p.state NOT IN ('completed', 'failed') ORDER BY p.name",
+            (row.id,),
+        )
+        return [name for (name,) in found]
+
+
+def find_any(sql: Sql, name: str) -> Found | None:
+    """A program by name or ulid, else a session by label, alias or ulid."""
+    return find_program(sql, name) or find_session(sql, name) or load_session(sql, name)
+
+
+def name_in(sql: Sql, text: str) -> str:
+    """The name that a text stands for: as it is where something is called so, else as an address."""
+    if isinstance(text, str) and not is_address(text) and find_any(sql, text) is not None:
+        return text
+    return parse_address(text, "program").name
+
+
+def perform(desk: Desk, actor: str, work: Callable[[Clerk], str], key: str | None, request: Iterable[Any]) -> str:
+    """Run a verb in one append. With a retry key it is done once: sent again it answers what it answered."""
+    if key is not None and (not isinstance(key, str) or not key):
+        raise InvalidInput(f"retry key is {key!r:.80}", "it is text that is not empty")
+    asked = sha256(json_bytes([actor, *request], "request")).digest() if key is not None else b""
+
+    def whole(draft: Draft) -> str:
+        done = _done(draft, key, asked)
+        if done is not None:
+            return done
+        made = work(Clerk(draft, actor))
+        if key is not None:
+            draft.sql.run(
+                "INSERT INTO command_done(key, request, program, done_at) VALUES (?, ?, ?, ?)",
+                (_digest(key), asked, made, draft.now_ms),
+            )
+            draft.sql.run("DELETE FROM command_done WHERE done_at < ?", (draft.now_ms - KEPT_MS,))
+        draft.seal()
+        return made
+
+    return desk.write(whole)
+
+
+def _done(draft: Draft, key: str | None, asked: bytes) -> str | None:
+    if key is None:
+        return None
+    row = draft.sql.one("SELECT request, program FROM command_done WHERE key = ?", (_digest(key),))
+    if row is not None and bytes(row[0]) != asked:
+        raise KeyReused(key)
+    return None if row is None else str(row[1])
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,190 @@
+"""Success criteria of tasks: what they are, and whether they hold.
+
+Judging is a pure function of a criterion and of what a port observes: files of the task's workspace, the final answer,
+and what a command does. Without a path a criterion is about the final answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from weft.kernel.enums import CriterionType
+from weft.kernel.errors import InvalidConfig
+from weft.programs.model import Verdict
+from weft.programs.schemas import check_schema, problems_with
+
+SHOWN_LETTERS = 2000
+CASES = {"ignoreCase": bool}
+
+
+class CommandResult(Struct, frozen=True, kw_only=True):
+    """How a command ended. `exit_code` is None where it was stopped."""
+
+    exit_code: int | None
+    stdout: str = ""
+    stderr: str = ""
+
+
+class Observations(Protocol):
+    """What criteria are judged by. Paths are those of the criteria: relative, inside the workspace."""
+
+    def file_exists(self, path: str) -> bool:
+        """Is there a file or folder of this name? Raises InvalidInput for a path that leads outside."""
+
+    def read_text(self, path: str | None) -> str | None:
+        """The text of a file, or without a path the final answer; None where there is none."""
+
+    def run(self, command: str | list[str], timeout: float | None) -> CommandResult:
+        """Run a command in the workspace. Raises where commands cannot be run."""
+
+
+# --- what a criterion is ----------------------------------------------------------------------------------------
+
+
+def checked_criteria(path: str, value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise InvalidConfig(path, f"{value!r:.80} is no list", "give a list of criteria")
+    return [_checked(f"{path}[{i}]", one) for i, one in enumerate(value)]
+
+
+def _checked(path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.get("type") not in FIELDS:
+        raise InvalidConfig(path, f"{value!r:.80} is no criterion", f"its type is one of {', '.join(CriterionType)}")
+    required, known = FIELDS[CriterionType(value["type"])]
+    for name in required:
+        if name not in value:
+            raise InvalidConfig(f"{path}.{name}", "is missing", f"{value['type']} needs {', '.join(required)}")
+    for name, one in value.items():
+        if name != "type" and name not in known:
+            raise InvalidConfig(f"{path}.{name}", "is not known", f"{value['type']} knows {', '.join(known)}")
+        if name in known:
+            known[name](f"{path}.{name}", one)
+    if value["type"] == CriterionType.WORD_COUNT and not {"min", "max"} & value.keys():
+        raise InvalidConfig(path, "has neither min nor max", "give at least one of them")
+    return value
+
+
+def _is(kinds: type | tuple[type, ...], words: str) -> Callable[[str, Any], None]:
+    def check(path: str, value: Any) -> None:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            raise InvalidConfig(path, f"{value!r:.80} is not {words}", f"give {words}")
+
+    return check
+
+
+def _relative(path: str, value: Any) -> None:
+    """Inside the workspace, as far as words can tell; links are followed when it is looked at."""
+    if not isinstance(value, str) or not value or value.startswith("/") or "\0" in value or ".." in value.split("/"):
+        raise InvalidConfig(path, f"{value!r:.80} is no path inside the workspace", "give a relative path without ..")
+
+
+def _command(path: str, value: Any) -> None:
+    words = value if isinstance(value, list) else [value]
+    if not words or not all(isinstance(word, str) and word for word in words):
+        raise InvalidConfig(path, f"{value!r:.80} is no command", "give a text, or a list of texts")
+
+
+def _schema(path: str, value: Any) -> None:
+    if not isinstance(value, dict | bool):
+        raise InvalidConfig(path, f"{value!r:.80} is no JSON Schema", "give it as an object")
+    check_schema(value, path)
+
+
+_number, _text = _is((int, float), "a number"), _is(str, "text")
+FIELDS: dict[CriterionType, tuple[tuple[str, ...], dict[str, Callable[[str, Any], None]]]] = {
+    CriterionType.FILE_EXISTS: (("path",), {"path": _relative}),
+    CriterionType.WORD_COUNT: ((), {"path": _relative, "min": _is(int, "a count"), "max": _is(int, "a count")}),
+    CriterionType.COMMAND: (
+        ("command",),
+        {"command": _command, "exitCode": _is(int, "a code"), "timeout": _number, "stdout": _text},
+    ),
+    CriterionType.JSON_SCHEMA: (("schema",), {"path": _relative, "schema": _schema}),
+    CriterionType.CONTAINS: (("text",), {"path": _relative, "text": _text, "ignoreCase": _is(bool, "true or false")}),
+}
+
+
+# --- whether it holds -------------------------------------------------------------------------------------------
+
+
+def judge(criteria: list[dict[str, Any]], seen: Observations) -> list[Verdict]:
+    """Every criterion, in order; one that does not hold keeps none from being looked at."""
+    return [_judged(i, one, seen) for i, one in enumerate(criteria)]
+
+
+def _judged(number: int, criterion: dict[str, Any], seen: Observations) -> Verdict:
+    kind = CriterionType(criterion["type"])
+    passed, observed, told = JUDGES[kind](criterion, seen)
+    return Verdict(criterion=number, type=kind, passed=passed, observed=observed, told=f"{kind}: {told}")
+
+
+Judged = tuple[bool, Any, str]
+
+
+def _where(criterion: dict[str, Any]) -> str:
+    path = criterion.get("path")
+    return "the final answer" if path is None else repr(path)
+
+
+def _file_exists(criterion: dict[str, Any], seen: Observations) -> Judged:
+    there = seen.file_exists(criterion["path"])
+    return there, there, f"{criterion['path']!r} is {'there' if there else 'not there'}"
+
+
+def _word_count(criterion: dict[str, Any], seen: Observations) -> Judged:
+    text = seen.read_text(criterion.get("path"))
+    if text is None:
+        return False, None, f"{_where(criterion)} is not there"
+    words = len(text.split())
+    low, high = criterion.get("min", 0), criterion.get("max")
+    wanted = f"at least {low}" if high is None else f"{low} to {high}"
+    return (
+        low <= words and (high is None or words <= high),
+        words,
+        f"{_where(criterion)} has {words} words, of {wanted}",
+    )
+
+
+def _contains(criterion: dict[str, Any], seen: Observations) -> Judged:
+    text, wanted = seen.read_text(criterion.get("path")), criterion["text"]
+    if text is None:
+        return False, None, f"{_where(criterion)} is not there"
+    found = wanted.casefold() in text.casefold() if criterion.get("ignoreCase") else wanted in text
+    return found, found, f"{_where(criterion)} {'contains' if found else 'does not contain'} {wanted!r:.80}"
+
+
+def _json_schema(criterion: dict[str, Any], seen: Observations) -> Judged:
+    text = seen.read_text(criterion.get("path"))
+    if text is None:
+        return False, None, f"{_where(criterion)} is not there"
+    import orjson
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return False, [f"not valid JSON: {error}"], f"{_where(criterion)} is not valid JSON"
+    problems = problems_with(value, criterion["schema"])
+    return not problems, problems, f"{_where(criterion)} {'does not fit' if problems else 'fits'} its schema"
+
+
+def _ran(criterion: dict[str, Any], seen: Observations) -> Judged:
+    result = seen.run(criterion["command"], criterion.get("timeout"))
+    wanted, part = criterion.get("exitCode", 0), criterion.get("stdout")
+    observed = {
+        "exitCode": result.exit_code,
+        "stdout": result.stdout[-SHOWN_LETTERS:],
+        "stderr": result.stderr[-SHOWN_LETTERS:],
+    }
+    passed = result.exit_code == wanted and (part is None or part in result.stdout)
+    return passed, observed, f"{criterion['command']!r:.80} ended with {result.exit_code}, not as wanted"
+
+
+JUDGES: dict[CriterionType, Callable[[dict[str, Any], Observations], Judged]] = {
+    CriterionType.FILE_EXISTS: _file_exists,
+    CriterionType.WORD_COUNT: _word_count,
+    CriterionType.COMMAND: _ran,
+    CriterionType.JSON_SCHEMA: _json_schema,
+    CriterionType.CONTAINS: _contains,
+}

@@ -1,0 +1,56 @@
+"""What every side of the programs stands on: an open ledger, and who acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import InvalidInput
+from weft.ledger.draft import DEFAULT_AGENT
+from weft.ledger.inside import desk_of, store_of
+from weft.ledger.ledger import Ledger
+from weft.programs.addresses import parse_address
+from weft.programs.clerk import Clerk, name_in, perform
+from weft.programs.model import Program
+from weft.programs.reading import find, to_program
+from weft.store.port import ReadTxn
+
+
+class Room:
+    """Programs of one open ledger, seen and changed by one actor. Thread-safe, as the ledger is."""
+
+    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT) -> None:
+        self.ledger, self.actor = ledger, actor
+        self._desk, self._store = desk_of(ledger), store_of(ledger)
+
+    def _perform(self, verb: str, work: Callable[[Clerk], str], key: str | None, *request: Any) -> str:
+        return perform(self._desk, self.actor, work, key, [verb, *request])
+
+    def _change(self, verb: str, work: Callable[[Clerk], Any], key: str | None, *request: Any) -> Program:
+        """A verb whose work answers with a row; the program as it is then."""
+        return self.get(self._perform(verb, lambda clerk: str(work(clerk).id), key, *request))
+
+    @contextmanager
+    def _reading(self) -> Iterator[ReadTxn]:
+        with self._store.read() as txn:
+            yield txn
+
+    def get(self, name: str, *kinds: str) -> Program:
+        """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
+        wanted = [checked_kind(kind) for kind in kinds]
+        with self._reading() as txn:
+            called = name_in(txn.sql, name)
+            version = None if called == name else parse_address(name, "program").version
+            return to_program(txn, find(txn, called, wanted), version)
+
+
+def checked_kind(kind: str | ProgramKind) -> ProgramKind:
+    if kind not in tuple(ProgramKind):
+        raise InvalidInput(f"there is no kind of program {kind!r:.80}", f"one of {', '.join(ProgramKind)}")
+    return ProgramKind(kind)
+
+
+def checked_kinds(kind: str | ProgramKind | None) -> Sequence[ProgramKind]:
+    return () if kind is None else (checked_kind(kind),)

@@ -1,0 +1,24 @@
+"""The programs of a ledger: the public face of everything that acts or is acted with. Thread-safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.programs.applying import Planned, Wanted, apply
+from weft.programs.describing import Describing
+from weft.programs.telling import Telling
+from weft.programs.working import Working
+
+
+class Programs(Describing, Working, Telling):
+    """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
+
+    def acting_as(self, actor: str) -> Programs:
+        """The same programs, changed on behalf of somebody else."""
+        return Programs(self.ledger, actor)
+
+    def apply(
+        self, wanted: Sequence[Wanted], *, prune: bool = False, dry_run: bool = False, key: str | None = None
+    ) -> list[Planned]:
+        """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
+        return apply(self._desk, self.actor, wanted, prune=prune, dry_run=dry_run, key=key)

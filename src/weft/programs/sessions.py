@@ -1,0 +1,65 @@
+"""Sessions as programs: the ledger's own sessions, with a configuration, and paused, resumed and completed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import IllegalTransition, LabelTaken, NotApplicable
+from weft.kernel.events import Event
+from weft.kernel.lifecycles import legal_verbs, next_state
+from weft.kernel.program_events import (
+    SessionCompleted,
+    SessionConfigured,
+    SessionModelSwitched,
+    SessionPaused,
+    SessionResumed,
+)
+from weft.ledger.labels import checked_label
+from weft.ledger.places import create_session
+from weft.ledger.rows import SessionRow
+from weft.ledger.sessions import stream_of
+from weft.programs.clerk import Clerk
+from weft.programs.configs import checked_config
+from weft.programs.json_values import is_same
+
+STEPS: dict[str, type[Event]] = {"pause": SessionPaused, "resume": SessionResumed, "complete": SessionCompleted}
+
+
+def create(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: str | None = None) -> SessionRow:
+    """A session of the ledger; without a label it goes by the end of its id."""
+    checked = checked_config(ProgramKind.SESSION, config)
+    draft = clerk.draft
+    name = f"session-{draft.ulids.mint()[-8:].lower()}" if label is None else checked_label(label)
+    if draft.view.find_session(name) is not None:
+        raise LabelTaken(name, "a session")
+    fields = {} if task is None else {"task_description": draft.put_text(task, "task")}
+    row = create_session(draft, name, persona=owner, **fields)
+    return configure(clerk, row, checked) if checked else row
+
+
+def configure(clerk: Clerk, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
+    clerk.permit("configure", f"configure the session {row.label!r}", row.persona)
+    clerk.ensure_version(row.label, expected, row.config_version)
+    if row.lifecycle == "completed":
+        raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
+    checked = checked_config(ProgramKind.SESSION, config)
+    before = row.model
+    if is_same(clerk.config_of(row), checked):
+        return row
+    stream = stream_of(clerk.draft, row, clerk.actor)
+    first = row.config_version == 0
+    stream.add(SessionConfigured, **clerk.referred(ProgramKind.SESSION, checked))
+    row = clerk.draft.view.session(row.id)
+    if row.model is not None and row.model != before and not first:
+        stream.add(SessionModelSwitched, model=row.model)
+    return row
+
+
+def step(clerk: Clerk, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
+    clerk.permit("configure", f"{verb} the session {row.label!r}", row.persona)
+    if next_state(ProgramKind.SESSION, row.lifecycle, verb) is None:
+        ways = {way: to for way, to in legal_verbs(ProgramKind.SESSION, row.lifecycle).items() if way != "begin"}
+        raise IllegalTransition(ProgramKind.SESSION, row.label, row.lifecycle, verb, ways)
+    stream_of(clerk.draft, row, clerk.actor).add(STEPS[verb], reason=clerk.reason(reason))
+    return row

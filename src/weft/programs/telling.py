@@ -1,0 +1,120 @@
+"""Information, people and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import InvalidInput, NotFound
+from weft.ledger.program_rows import ProgramRow, load_request
+from weft.programs import humans, information, tags
+from weft.programs.clerk import Clerk
+from weft.programs.face import Room
+from weft.programs.model import Program, Request, Tagged
+from weft.programs.querying import Question, ask
+from weft.programs.reading import find, requests, to_request
+
+INFORMATION, HUMAN = ProgramKind.INFORMATION, ProgramKind.HUMAN
+STATUSES = ("told", "pending", "approved", "rejected")
+
+
+class Telling(Room):
+    """What is known, who is told of it, and what things are tagged with."""
+
+    def validate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """A draft that fits its schema; else SchemaMismatch, and it stays a draft."""
+        return self._change(
+            "validate", lambda c: information.validate(c, c.require(name, INFORMATION), reason), key, name, reason
+        )
+
+    def activate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return self._change(
+            "activate", lambda c: information.activate(c, c.require(name, INFORMATION), reason), key, name, reason
+        )
+
+    def archive(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return self._change(
+            "archive", lambda c: information.archive(c, c.require(name, INFORMATION), reason), key, name, reason
+        )
+
+    def query(
+        self,
+        text: str | None = None,
+        *,
+        info_type: str | None = None,
+        tagged: Sequence[str] = (),
+        path: str | None = None,
+        equals: Any | UnsetType = UNSET,
+        archived: bool = False,
+    ) -> list[Program]:
+        """Information by its words, type, tags and what stands at a path of its content; all of them must hold."""
+        asked = Question(text=text, info_type=info_type, tags=tagged, path=path, equals=equals, archived=archived)
+        with self._reading() as txn:
+            return ask(txn, asked)
+
+    def set_presence(self, human: str, presence: str, *, key: str | None = None) -> Program:
+        return self._change(
+            "set_presence", lambda c: humans.presence(c, c.require(human, HUMAN), presence), key, human, presence
+        )
+
+    def notify(
+        self,
+        human: str,
+        text: str,
+        *,
+        asks: bool = False,
+        program: str | None = None,
+        data: Any = None,
+        key: str | None = None,
+    ) -> Request:
+        """What a person is to be told, or with `asks` to decide. It is kept; reaching them is somebody else's work."""
+
+        def work(clerk: Clerk) -> str:
+            return humans.notify(clerk, clerk.require(human, HUMAN), text, asks=asks, program=program, data=data)
+
+        return self.request(self._perform("notify", work, key, human, text, asks, program, data))
+
+    def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+        """Yes, by the person who was asked and who has the permission to approve."""
+        return self.request(
+            self._perform("approve", lambda c: humans.answer(c, request, True, reason), key, request, reason)
+        )
+
+    def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+        return self.request(
+            self._perform("reject", lambda c: humans.answer(c, request, False, reason), key, request, reason)
+        )
+
+    def request(self, request: str) -> Request:
+        with self._reading() as txn:
+            row = load_request(txn.sql, request)
+            if row is None:
+                raise NotFound("request", request, "`weft human requests` lists them")
+            return to_request(txn, row)
+
+    def requests(self, human: str | None = None, *, status: str | None = None) -> list[Request]:
+        """What people were told and asked, the oldest first."""
+        if status is not None and status not in STATUSES:
+            raise InvalidInput(f"status is {status!r:.80}", f"one of {', '.join(STATUSES)}")
+        with self._reading() as txn:
+            row = None if human is None else find(txn, human, (HUMAN,))
+            return requests(txn, row if isinstance(row, ProgramRow) else None, status)
+
+    def add_tags(self, node: str, *given: str, key: str | None = None) -> list[str]:
+        """Tags on anything that has an id; all that it has then."""
+        return self.tags(self._perform("add_tags", lambda c: tags.add(c, node, given), key, node, list(given)))
+
+    def remove_tags(self, node: str, *given: str, key: str | None = None) -> list[str]:
+        return self.tags(self._perform("remove_tags", lambda c: tags.remove(c, node, given), key, node, list(given)))
+
+    def tags(self, node: str) -> list[str]:
+        with self._reading() as txn:
+            return tags.tags_of(txn.sql, tags.find_node(txn, node))
+
+    def tagged(self, *given: str) -> list[Tagged]:
+        """Everything that has all of these tags."""
+        with self._reading() as txn:
+            return tags.nodes_with(txn.sql, given)

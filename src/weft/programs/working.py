@@ -1,0 +1,128 @@
+"""Agents, tasks and sessions at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import NotApplicable
+from weft.ledger.program_rows import ProgramRow
+from weft.programs import agents, making, sessions, tasks
+from weft.programs.clerk import Clerk
+from weft.programs.criteria import Observations, judge
+from weft.programs.face import Room
+from weft.programs.model import Check, Program, Verdict
+from weft.programs.reading import checks_of, find, saved_state
+from weft.programs.workspace import RunCommand, Workspace
+
+AGENT, TASK, HUMAN = ProgramKind.AGENT, ProgramKind.TASK, ProgramKind.HUMAN
+
+
+class Working(Room):
+    """What happens while work is done."""
+
+    def assign(self, agent: str, task: str, *, key: str | None = None) -> Program:
+        """An idle agent gets a task and a new session for it. Returns the agent."""
+        return self._change(
+            "assign", lambda c: agents.assign(c, c.require(agent, AGENT), c.require(task, TASK)), key, agent, task
+        )
+
+    def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
+        """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
+
+        def work(clerk: Clerk) -> Any:
+            whom = None if assignee is None else clerk.require(assignee, AGENT, HUMAN)
+            return making.assign(clerk, clerk.require(task, TASK), whom)
+
+        return self._change("assign_task", work, key, task, assignee)
+
+    def step_agent(self, agent: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """think, execute, wait, pause, resume, complete or reset, as its state allows."""
+        return self._change(
+            "step_agent", lambda c: agents.step(c, c.require(agent, AGENT), verb, reason), key, agent, verb, reason
+        )
+
+    def fail_agent(
+        self, agent: str, message: str, *, code: str = "failed", details: Any = None, key: str | None = None
+    ) -> Program:
+        return self._change(
+            "fail_agent",
+            lambda c: agents.fail(c, c.require(agent, AGENT), message, code, details),
+            key, agent, message, code, details,
+        )  # fmt: skip
+
+    def save_checkpoint(self, agent: str, state: Any, *, key: str | None = None) -> Program:
+        """What an agent needs to go on from here."""
+        return self._change(
+            "save_checkpoint", lambda c: agents.checkpoint(c, c.require(agent, AGENT), state), key, agent, state
+        )
+
+    def load_checkpoint(self, agent: str) -> Any:
+        """What was saved last; None where nothing was."""
+        with self._reading() as txn:
+            row = find(txn, agent, (AGENT,))
+            return saved_state(txn, row) if isinstance(row, ProgramRow) else None
+
+    def start_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """Work begins; while something it waits for is not done, it is blocked."""
+        return self._change("start_task", lambda c: tasks.start(c, c.require(task, TASK), reason), key, task, reason)
+
+    def check_task(self, task: str, seen: Observations) -> list[Verdict]:
+        """Its success criteria held against what is there. Nothing is recorded."""
+        config = self.get(task, TASK).config
+        return judge(tasks.criteria_of(config if isinstance(config, dict) else {}), seen)
+
+    def complete_task(
+        self,
+        task: str,
+        *,
+        answer: str | None = None,
+        workspace: str | Path | None = None,
+        run: RunCommand | None = None,
+        seen: Observations | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way."""
+        found = self.get(task, TASK)
+        over = found.state == "completed"  # a retry whose key is known, or a step that is not there: nothing to look at
+        verdicts = [] if over else self.check_task(found.id, seen or _workspace(found, answer, workspace, run))
+        met = all(one.passed for one in verdicts)
+
+        def work(clerk: Clerk) -> Any:
+            row = clerk.require(found.id, TASK)
+            clerk.permit("assign", f"complete the task {row.name!r}", tasks.assignee_of(clerk, row))
+            clerk.ensure_version(row.name, found.version, row.version)
+            clerk.ensure_legal(row, "complete")
+            row = tasks.record_verdicts(clerk, row, verdicts)
+            return tasks.complete(clerk, row, answer) if met else row
+
+        done = self._change("complete_task", work, key if met else None, task, answer)
+        if not met:
+            raise tasks.refusal(done.name, verdicts)
+        return done
+
+    def fail_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return self._change("fail_task", lambda c: tasks.fail(c, c.require(task, TASK), reason), key, task, reason)
+
+    def checks(self, task: str) -> list[Check]:
+        """Every verdict on its criteria that was recorded, the oldest first."""
+        with self._reading() as txn:
+            row = find(txn, task, (TASK,))
+            return checks_of(txn, row) if isinstance(row, ProgramRow) else []
+
+    def step_session(self, session: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """pause, resume or complete, as its lifecycle allows."""
+        if verb not in sessions.STEPS:
+            raise NotApplicable(f"a session cannot {verb!r}", f"it can {', '.join(sessions.STEPS)}")
+        return self._change(
+            "step_session",
+            lambda c: sessions.step(c, c.require_session(session), verb, reason),
+            key, session, verb, reason,
+        )  # fmt: skip
+
+
+def _workspace(task: Program, answer: str | None, folder: str | Path | None, run: RunCommand | None) -> Workspace:
+    own = task.config.get("workspace") if isinstance(task.config, dict) else None
+    place = folder if folder is not None else own
+    return Workspace(None if place is None else Path(place), answer, run)

@@ -1,0 +1,64 @@
+"""Every test that asks for `ledger` runs on a file and on PostgreSQL; `programs` are those of a small world in it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.conftest import PROVING
+from tests.postgres import shared_server
+from tests.programs.stories import stocked
+from weft.kernel.ambient import FixedClock
+from weft.ledger.ledger import Ledger
+from weft.programs import Programs
+
+NOON = 1_794_700_800_000
+OpenLedger = Callable[..., Ledger]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The lifecycles take more steps under WEFT_PROVE, so `-m prove` takes them."""
+    for item in items:
+        if PROVING and item.path.name == "test_lifecycles.py":
+            item.add_marker("prove")
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(NOON)
+
+
+@pytest.fixture
+def open_ledger(tmp_path: Path, clock: FixedClock) -> Iterator[OpenLedger]:
+    opened: list[Ledger] = []
+
+    def open_one(where: str | Path = tmp_path / "ledger.db") -> Ledger:
+        opened.append(weft.open(where, clock=clock))
+        return opened[-1]
+
+    yield open_one
+    for ledger in opened:
+        ledger.close()
+
+
+@pytest.fixture(params=["disk", "postgres"])
+def ledger(request: pytest.FixtureRequest, open_ledger: OpenLedger) -> Ledger:
+    return open_ledger(shared_server().address()) if request.param == "postgres" else open_ledger()
+
+
+@pytest.fixture
+def disk(open_ledger: OpenLedger) -> Ledger:
+    return open_ledger()
+
+
+@pytest.fixture
+def programs(ledger: Ledger) -> Programs:
+    return stocked(ledger)
+
+
+@pytest.fixture
+def world(disk: Ledger) -> Programs:
+    """The same on a file alone, for what no database has a say in."""
+    return stocked(disk)
