@@ -28,6 +28,9 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"erase": ["x", "--dry-run"], "resume": ["x", "--as", "codex"], "cherry-pick": ["x", "--onto", "y"]}
         needs |= {"summarize": ["x", "--into", "y", "--text", "z"]}
         needs |= {"erase": ["x", "--dry-run"], "export": ["x", "--as", "markdown"]}
+        needs |= {"nodes": ["--tag", "x"], "tag": ["list", "x"], "apply": [os.devnull]}
+        needs |= {name: ["list"] for name in ("provider", "model", "agent", "task", "code", "human", "program")}
+        needs |= {"info": ["query"], "session": ["pause", "x"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name

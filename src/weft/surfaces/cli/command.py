@@ -56,6 +56,20 @@ class SharedGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.params += shared_options()
 
+    def verb(self, name: str) -> Callable[[Callable[..., int | None]], SharedCommand]:
+        """Make a function a command of this group."""
+
+        def made(function: Callable[..., int | None]) -> SharedCommand:
+            found = command(name)(function)
+            self.add_command(found)
+            return found
+
+        return made
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they were made."""
+        return list(self.commands)
+
     def invoke(self, ctx: click.Context) -> Any:
         take_shared(ctx)
         return super().invoke(ctx)

@@ -22,7 +22,7 @@ EXIT_CODES = {
     OK: "it worked",
     DIFFERENT: "verify, audit, doctor, secrets or import found problems, or diff --exit-code found a difference",
     USAGE: "the command line is wrong",
-    3: "there is no such session, turn, message or move, or the name could mean several",
+    3: "there is no such session, turn, message, move or program, or the name could mean several",
     4: "a conflict: somebody else was first, or the request does not fit the ledger's state",
     5: "the input cannot be recorded as it is",
     6: "the ledger is damaged: something stored is not what was written",

@@ -1,0 +1,128 @@
+"""`weft agent`: who works."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.program_call import (
+    acting,
+    answer,
+    changing,
+    complete_programs,
+    expecting,
+    given,
+    line_of,
+    looking,
+    named,
+    set_fields,
+    show_list,
+    to_json,
+    with_fields,
+)
+from weft.surfaces.cli.screen import Line, Span
+
+command = group("agent", "Describe agents, give them tasks, and see what they are doing.")
+MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
+
+
+@command.verb("create")
+@click.argument("name")
+@click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
+@click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool, or @(id) of a code program; repeatable.")
+@set_fields
+@acting
+def create(
+    call: Call,
+    name: str,
+    prompt: str | None,
+    model: str | None,
+    tools: tuple[str, ...],
+    fields: tuple[str, ...],
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make an agent, or describe one that was only named so far."""
+    config = with_fields(given(systemPrompt=prompt, defaultModel=model, tools=list(tools)), fields)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("agent", name, config, key=retry_key))
+
+
+@command.verb("configure")
+@named("name", "agent")
+@click.option("--prompt", metavar="TEXT", help="Its soul: who it is and how it works.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
+@set_fields
+@expecting
+@acting
+def configure(
+    call: Call,
+    name: str,
+    prompt: str | None,
+    model: str | None,
+    fields: tuple[str, ...],
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of an agent's configuration; null takes one away."""
+    soul = {} if prompt is None else {"identity": {"soul": prompt}}
+    changes = with_fields({**soul, **given(defaultModel=model)}, fields)
+    with changing(call, actor) as programs:
+        found = programs.get(name, "agent")
+        answer(call, programs.change(found.id, changes, expected=expected, key=retry_key))
+
+
+@command.verb("list")
+def list_(call: Call) -> None:
+    """List agents."""
+    with looking(call) as programs:
+        show_list(call, programs.all("agent"), "agent", MAKE)
+
+
+@command.verb("assign")
+@named("name", "agent")
+@named("task", "task")
+@acting
+def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
+    """Give an idle agent a task; a session for it is made."""
+    with changing(call, actor) as programs:
+        found = programs.assign(name, task, key=retry_key)
+    answer(call, found, ["  works on ", Span(str(found.current_task), "label"), f" in {found.current_session}"])
+
+
+@command.verb("status")
+@named("name", "agent")
+def status(call: Call, name: str) -> None:
+    """Show what an agent is doing."""
+    with looking(call) as programs:
+        found = programs.get(name, "agent")
+    told: list[Line] = []
+    for what, value in (
+        ("task", found.current_task),
+        ("session", found.current_session),
+        ("turns", found.turn_count),
+        ("checkpoint", found.last_checkpoint),
+    ):
+        if value is not None:
+            told.append([Span(f"  {what:<11}", "dim"), str(value)])
+    call.answer(to_json(found), line_of(found), *told)
+
+
+def _step(verb: str, help: str) -> None:
+    @named("name", "agent")
+    @click.option("--reason", metavar="TEXT", help="Why.")
+    @acting
+    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            answer(call, programs.step_agent(name, verb, reason=reason, key=retry_key))
+
+    step.__doc__ = help
+    command.verb(verb)(step)
+
+
+_step("reset", "Let an agent be idle again, whatever it was doing, without a task.")
+_step("pause", "Pause an agent.")
+_step("resume", "Let a paused agent go on where it was.")

@@ -1,0 +1,52 @@
+"""`weft apply`: many programs as files say them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.program_call import acting, changing
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.programs.applying import Planned
+
+STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad"}
+
+
+@weft_command("apply")
+@click.argument("file", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
+@click.option("--prune", is_flag=True, help="Delete programs that earlier files brought and these do not say.")
+@acting
+def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor: str, retry_key: str | None) -> None:
+    """Make and change programs as files say.
+
+    A FILE is YAML, one document or several, or JSON: objects with id, programType, config, and perhaps lifecycle and
+    tags. All is done, or nothing; applied again, nothing changes.
+    """
+    from weft.programs.files import read_files
+
+    wanted = read_files([Path(one) for one in file])
+    with changing(call, actor) as programs:
+        plan = programs.apply(wanted, prune=prune, dry_run=dry_run, key=retry_key)
+    _show(call, plan, dry_run)
+
+
+def _show(call: Call, plan: list[Planned], dry_run: bool) -> None:
+    if call.json:
+        call.documents(map(to_json, plan))
+        return
+    for one in plan:
+        changes = f" ({', '.join(one.changes)})" if one.changes else ""
+        call.screen.show(
+            Span(f"{one.action:<9}", STYLES[one.action]), f" {one.kind} ", Span(one.name, "label"), changes
+        )
+    done = sum(one.action != "unchanged" for one in plan)
+    call.note(f"{counted(done, 'program')} {'would change' if dry_run else 'changed'}, of {len(plan)}")

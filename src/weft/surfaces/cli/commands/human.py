@@ -1,0 +1,134 @@
+"""`weft human`: people, what they are asked and what they answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.program_call import (
+    KEY,
+    acting,
+    answer,
+    changing,
+    given,
+    json_of,
+    looking,
+    named,
+    set_fields,
+    show_list,
+    with_fields,
+)
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.zones import local_time
+
+if TYPE_CHECKING:
+    from weft.programs.model import Request
+
+command = group("human", "Describe people, ask them, and record what they answer.")
+MAKE = "make one with `weft human create NAME`"
+STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
+
+
+@command.verb("create")
+@click.argument("name")
+@click.option("--display-name", metavar="TEXT", help="What they are called.")
+@click.option("--permission", "permissions", metavar="RIGHT", multiple=True, help="approve, assign or configure.")
+@click.option("--channel", metavar="NAME", help="How they are told: terminal, command or webhook.")
+@set_fields
+@acting
+def create(
+    call: Call,
+    name: str,
+    display_name: str | None,
+    permissions: tuple[str, ...],
+    channel: str | None,
+    fields: tuple[str, ...],
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a person."""
+    preferences = None if channel is None else {"notificationChannel": channel}
+    config = given(name=display_name, preferences=preferences)
+    config = with_fields({**config, "permissions": list(permissions)}, fields)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("human", name, config, key=retry_key))
+
+
+@command.verb("list")
+def list_(call: Call) -> None:
+    """List people."""
+    with looking(call) as programs:
+        show_list(call, programs.all("human"), "person", MAKE)
+
+
+@command.verb("presence")
+@named("name", "human")
+@click.argument("presence", type=click.Choice(["available", "busy", "away", "offline"]))
+@acting
+def presence(call: Call, name: str, presence: str, actor: str, retry_key: str | None) -> None:
+    """Say whether a person is there."""
+    with changing(call, actor) as programs:
+        answer(call, programs.set_presence(name, presence, key=retry_key))
+
+
+@command.verb("ask")
+@named("name", "human")
+@click.argument("text")
+@click.option("--about", metavar="PROGRAM", help="The program that it is about.")
+@click.option("--data", metavar="JSON", help="What belongs to it.")
+@acting
+def ask(
+    call: Call, name: str, text: str, about: str | None, data: str | None, actor: str, retry_key: str | None
+) -> None:
+    """Ask a person for a decision; it waits until they approve or reject it."""
+    with changing(call, actor) as programs:
+        told = None if data is None else json_of(data, "data")
+        _show(call, programs.notify(name, text, asks=True, program=about, data=told, key=retry_key))
+
+
+@command.verb("requests")
+@named("name", "human", required=False)
+@click.option("--status", metavar="STATE", help="pending, approved, rejected or told.")
+def requests(call: Call, name: str | None, status: str | None) -> None:
+    """List what people were told and asked."""
+    with looking(call) as programs:
+        found = programs.requests(name, status=status)
+    if call.json:
+        call.documents(map(to_json, found))
+    elif found:
+        rows = [
+            (Span(one.id[-8:], "id"), one.human, Span(one.status, STYLES.get(one.status, "")), local_time(one.asked_at),
+             one.text or "")
+            for one in found
+        ]  # fmt: skip
+        call.screen.table(rows, ("request", "person", "status", "asked", "what"))
+    else:
+        call.note("nobody was asked anything; ask with `weft human ask NAME TEXT`")
+
+
+def _answer(verb: str, help: str) -> None:
+    @named("name", "human")
+    @click.argument("request")
+    @click.option("--reason", metavar="TEXT", help="Why.")
+    @click.option("--key", "retry_key", metavar="KEY", help=KEY)
+    def decide(call: Call, name: str, request: str, reason: str | None, retry_key: str | None) -> None:
+        with changing(call, name) as programs:
+            chosen = programs.approve if verb == "approve" else programs.reject
+            _show(call, chosen(request, reason=reason, key=retry_key))
+
+    decide.__doc__ = help
+    command.verb(verb)(decide)
+
+
+_answer("approve", "Say yes to what a person was asked, as that person.")
+_answer("reject", "Say no to what a person was asked, as that person.")
+
+
+def _show(call: Call, request: Request) -> None:
+    call.answer(
+        request, ["request ", Span(request.id[-8:], "id"), " is ", Span(request.status, STYLES.get(request.status, ""))]
+    )

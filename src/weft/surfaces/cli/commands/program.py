@@ -1,0 +1,160 @@
+"""`weft program`: what all kinds of program have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.program_call import (
+    acting,
+    answer,
+    changing,
+    expecting,
+    line_of,
+    looking,
+    named,
+    set_fields,
+    show_list,
+    to_json,
+    with_fields,
+)
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.shapes import to_json as record_to_json
+from weft.surfaces.cli.zones import local_time
+
+command = group("program", "List, show, compare and retire programs of every kind.")
+KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human")
+STYLES = {"added": "good", "removed": "bad", "changed": "warn"}
+
+
+@command.verb("list")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Only programs of this kind.")
+@click.option("--all", "hidden", is_flag=True, help="Also those that were deleted.")
+def list_(call: Call, kind: str | None, hidden: bool) -> None:
+    """List programs."""
+    with looking(call) as programs:
+        found = programs.all(kind, deleted=hidden)
+    show_list(call, found, kind or "program", "`weft help` shows how to make them", kinds=True)
+
+
+@command.verb("get")
+@named("name")
+def get(call: Call, name: str) -> None:
+    """Show a program, or with NAME:VERSION an earlier configuration of it."""
+    with looking(call) as programs:
+        found = programs.get(name)
+    lines: list[Line] = [line_of(found)]
+    lines += [[Span("tags ", "dim"), " ".join(found.tags)]] if found.tags else []
+    from weft.surfaces.cli.shapes import document
+
+    call.answer(to_json(found), *lines, *_text(document(found.shape()["config"], indent=True)))
+
+
+def _text(text: str) -> list[Line]:
+    return [[line] for line in text.split("\n")]
+
+
+@command.verb("history")
+@named("name")
+def history(call: Call, name: str) -> None:
+    """Show everything that happened to a program, the newest first."""
+    with looking(call) as programs:
+        found = programs.history(name)
+    if call.json:
+        call.documents({**record_to_json(one), "at": _time(one.at)} for one in found)
+        return
+    rows = [
+        (f"{one.version}" if one.config is not None else "", one.kind, one.state, one.actor, local_time(one.at),
+         one.reason or "")
+        for one in found
+    ]  # fmt: skip
+    call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
+
+
+def _time(ms: int) -> str:
+    from weft.kernel.times import iso_from_ms
+
+    return iso_from_ms(ms)
+
+
+@command.verb("diff")
+@named("name")
+@click.argument("before", type=int, required=False)
+@click.argument("after", type=int, required=False)
+def diff(call: Call, name: str, before: int | None, after: int | None) -> None:
+    """Show where two versions of a program's configuration differ: by default the last two."""
+    with looking(call) as programs:
+        found = programs.diff(name, before, after)
+    if call.json:
+        call.documents(map(record_to_json, found))
+        return
+    for one in found:
+        values = [_short(one.before)] if one.how != "added" else []
+        values += [_short(one.after)] if one.how != "removed" else []
+        call.screen.show(Span(f"{one.how:<8}", STYLES[one.how]), f" {one.path}: {' → '.join(values)}")
+    if not found:
+        call.note("they do not differ")
+
+
+def _short(value: Any) -> str:
+    from weft.surfaces.cli.shapes import document
+
+    return document(value)
+
+
+@command.verb("configure")
+@named("name")
+@set_fields
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def configure(
+    call: Call,
+    name: str,
+    fields: tuple[str, ...],
+    reason: str | None,
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of a program's configuration; null takes one away."""
+    with changing(call, actor) as programs:
+        changes = with_fields({}, fields)
+        answer(call, programs.change(name, changes, expected=expected, reason=reason, key=retry_key))
+
+
+@command.verb("revert")
+@named("name")
+@click.argument("version", type=int)
+@click.option("--reason", metavar="TEXT", help="Why.")
+@expecting
+@acting
+def revert(
+    call: Call, name: str, version: int, reason: str | None, expected: int | None, actor: str, retry_key: str | None
+) -> None:
+    """Take up an earlier version of a program's configuration again."""
+    with changing(call, actor) as programs:
+        answer(call, programs.revert(name, version, expected=expected, reason=reason, key=retry_key))
+
+
+def _step(verb: str, help: str) -> None:
+    @named("name")
+    @click.option("--reason", metavar="TEXT", help="Why.")
+    @acting
+    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+        with changing(call, actor) as programs:
+            steps = {"publish": programs.publish, "deprecate": programs.deprecate, "delete": programs.delete}
+            found = steps[verb](name, reason=reason, key=retry_key)
+            more: list[Line] = [["  hidden; its history stays"]] if verb == "delete" else []
+            answer(call, found, *more)
+
+    step.__doc__ = help
+    command.verb(verb)(step)
+
+
+_step("publish", "Let a draft be used.")
+_step("deprecate", "Say that a program should not be used any longer.")
+_step("delete", "Hide a program and free its name; its history stays.")

@@ -1,0 +1,81 @@
+"""`weft provider`: where models are reached."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.program_call import (
+    acting,
+    answer,
+    changing,
+    expecting,
+    given,
+    looking,
+    named,
+    set_fields,
+    show_list,
+    with_fields,
+)
+
+command = group("provider", "Say where models are reached: gateways, vendors, local servers.")
+MAKE = "make one with `weft provider create NAME --type TYPE`"
+
+
+@command.verb("create")
+@click.argument("name")
+@click.option("--type", "kind", metavar="TYPE", required=True, help="Such as openai-compatible, cloudflare-ai-gateway.")
+@click.option("--base-url", metavar="URL", help="Where it answers.")
+@click.option("--key-env", metavar="VAR", help="The variable that holds its key; the key itself is never stored.")
+@set_fields
+@click.option("--draft", is_flag=True, help="Do not publish it yet.")
+@acting
+def create(
+    call: Call,
+    name: str,
+    kind: str,
+    base_url: str | None,
+    key_env: str | None,
+    fields: tuple[str, ...],
+    draft: bool,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a provider."""
+    key = None if key_env is None else f"${{{key_env}}}"
+    config = with_fields(given(providerType=kind, baseUrl=base_url, apiKey=key), fields)
+    with changing(call, actor) as programs:
+        answer(call, programs.create("provider", name, config, draft=draft, key=retry_key))
+
+
+@command.verb("configure")
+@named("name", "provider")
+@click.option("--base-url", metavar="URL", help="Where it answers.")
+@click.option("--key-env", metavar="VAR", help="The variable that holds its key.")
+@set_fields
+@expecting
+@acting
+def configure(
+    call: Call,
+    name: str,
+    base_url: str | None,
+    key_env: str | None,
+    fields: tuple[str, ...],
+    expected: int | None,
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Change some fields of a provider's configuration; null takes one away."""
+    key = None if key_env is None else f"${{{key_env}}}"
+    changes = with_fields(given(baseUrl=base_url, apiKey=key), fields)
+    with changing(call, actor) as programs:
+        found = programs.get(name, "provider")
+        answer(call, programs.change(found.id, changes, expected=expected, key=retry_key))
+
+
+@command.verb("list")
+def list_(call: Call) -> None:
+    """List providers."""
+    with looking(call) as programs:
+        show_list(call, programs.all("provider"), "provider", MAKE)

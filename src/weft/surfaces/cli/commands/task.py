@@ -1,0 +1,136 @@
+"""`weft task`: what is to be done, and whether it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.kernel.contents import decode_utf8
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import group
+from weft.surfaces.cli.program_call import (
+    acting,
+    answer,
+    changing,
+    complete_programs,
+    given,
+    json_of,
+    looking,
+    named,
+    set_fields,
+    show_list,
+    with_fields,
+)
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.streams import read_input
+
+if TYPE_CHECKING:
+    from weft.programs import Programs
+
+command = group("task", "Say what is to be done, and end it when its success criteria hold.")
+MAKE = "make one with `weft task create TITLE`"
+OTHER_NAMES = {"in_progress": "active", "todo": "pending", "done": "completed"}
+STATES = ("pending", "active", "blocked", "completed", "failed")
+
+
+@command.verb("create")
+@click.argument("title")
+@click.option("--name", metavar="NAME", help="The name to address it by; else one is made of the title.")
+@click.option("--assignee", metavar="NAME", shell_complete=complete_programs("agent", "human"), help="Whose it is.")
+@click.option("--priority", metavar="P0-P4", help="How urgent it is; P0 is most.")
+@click.option("--depends-on", "needs", metavar="TASK", multiple=True, help="A task to wait for; repeatable.")
+@click.option("--criterion", "criteria", metavar="JSON", multiple=True, help="A success criterion; repeatable.")
+@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into.")
+@set_fields
+@acting
+def create(
+    call: Call,
+    title: str,
+    name: str | None,
+    assignee: str | None,
+    priority: str | None,
+    needs: tuple[str, ...],
+    criteria: tuple[str, ...],
+    workspace: str | None,
+    fields: tuple[str, ...],
+    actor: str,
+    retry_key: str | None,
+) -> None:
+    """Make a task."""
+    checked = [json_of(one, "criterion") for one in criteria]
+    spec = {"successCriteria": checked} if checked else None
+    config = given(title=title, assignee=assignee, priority=priority, dependencies=list(needs), spec=spec)
+    config = with_fields({**config, **given(workspace=workspace)}, fields)
+    with changing(call, actor) as programs:
+        chosen = name or _free_name(programs, title, retry_key)
+        answer(call, programs.create("task", chosen, config, key=retry_key))
+
+
+def _free_name(programs: Programs, title: str, retry_key: str | None) -> str:
+    """Made of the title, with a number where it is taken; with a retry key always the same."""
+    from weft.programs.addresses import name_from
+
+    made, taken = name_from(title, "task"), {one.name for one in programs.all("task")}
+    if made not in taken or retry_key is not None:
+        return made
+    return next(name for k in range(2, len(taken) + 3) if (name := f"{made}-{k}") not in taken)
+
+
+@command.verb("list")
+@click.option("--status", metavar="STATE", help=f"{', '.join(STATES)}; in_progress is active.")
+def list_(call: Call, status: str | None) -> None:
+    """List tasks."""
+    state = OTHER_NAMES.get(status or "", status)
+    if state is not None and state not in STATES:
+        raise click.UsageError(f"--status {status!r} is none of {', '.join(STATES)}")
+    with looking(call) as programs:
+        show_list(call, programs.all("task", states=[state] if state else []), f"{status or ''} task".strip(), MAKE)
+
+
+@command.verb("assign")
+@named("name", "task")
+@named("assignee", "agent", "human")
+@acting
+def assign(call: Call, name: str, assignee: str, actor: str, retry_key: str | None) -> None:
+    """Make a task somebody's, without anybody beginning it."""
+    with changing(call, actor) as programs:
+        answer(call, programs.assign_task(name, assignee, key=retry_key))
+
+
+@command.verb("start")
+@named("name", "task")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """Begin a task; it is blocked while something it waits for is not done."""
+    with changing(call, actor) as programs:
+        answer(call, programs.start_task(name, reason=reason, key=retry_key))
+
+
+@command.verb("complete")
+@named("name", "task")
+@click.option("--answer", "text", metavar="TEXT", help="The final answer; - reads it from standard input.")
+@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into. Default: the task's, or here.")
+@acting
+def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
+    """End a task, if every success criterion holds; what was observed is recorded either way."""
+    final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
+    with changing(call, actor) as programs:
+        config = programs.get(name, "task").config
+        own = config.get("workspace") if isinstance(config, dict) else None
+        folder = workspace or own or "."
+        done = programs.complete_task(name, answer=final, workspace=folder, key=retry_key)
+        checks = [one for one in programs.checks(name) if one.version == done.version]
+    told: list[Line] = [[Span("  held ", "good"), f"{one.type}: {one.observed!r:.80}"] for one in checks if one.passed]
+    answer(call, done, *told)
+
+
+@command.verb("fail")
+@named("name", "task")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@acting
+def fail(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
+    """Say that a task will not be done."""
+    with changing(call, actor) as programs:
+        answer(call, programs.fail_task(name, reason=reason, key=retry_key))

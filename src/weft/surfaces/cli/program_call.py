@@ -1,0 +1,188 @@
+"""What the commands about programs have in common: who acts, fields of a configuration, and how programs are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.screen import Line, Span
+
+if TYPE_CHECKING:
+    from weft.programs import Program, Programs
+
+KEY = "A name for this command: repeated with it, it does nothing more."
+F = TypeVar("F", bound=Callable[..., Any])
+STATE_STYLES = {
+    "published": "good", "active": "good", "completed": "good", "available": "good", "draft": "dim", "archived": "dim",
+    "offline": "dim", "deprecated": "warn", "blocked": "warn", "paused": "warn", "failed": "bad", "error": "bad",
+}  # fmt: skip
+
+
+def complete_programs(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """The names of programs of these kinds."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from weft.kernel.errors import WeftError
+        from weft.programs import Programs
+
+        call = Call()
+        call.ledger = ctx.params.get("ledger") or ctx.find_root().params.get("ledger")
+        try:
+            with call.reading() as ledger:
+                names = [one.name for one in Programs(ledger).all() if not kinds or one.kind in kinds]
+        except (WeftError, OSError):
+            return []
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def named(name: str, *kinds: str, **details: Any) -> Callable[[F], F]:
+    """An argument that names a program."""
+    return click.argument(name, shell_complete=complete_programs(*kinds), **details)
+
+
+def session_argument() -> Callable[[F], F]:
+    return click.argument("session", shell_complete=complete_labels)
+
+
+def acting(function: F) -> F:
+    """Options of every command that changes programs."""
+    for option in (
+        click.option("--key", "retry_key", metavar="KEY", help=KEY),
+        click.option("--as", "actor", metavar="NAME", default="local", help="Who acts: a person or an agent."),
+    ):
+        function = option(function)
+    return function
+
+
+def expecting(function: F) -> F:
+    return click.option(
+        "--expected", metavar="VERSION", type=int, help="Only if it is still at this version; else nothing is changed."
+    )(function)
+
+
+def set_fields(function: F) -> F:
+    """Fields of a configuration that have no option of their own."""
+    return click.option(
+        "--set", "fields", metavar="FIELD=VALUE", multiple=True, help="A field of the configuration, as JSON or text."
+    )(function)
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: value for name, value in fields.items() if value is not None and value not in ((), [])}
+
+
+def with_fields(config: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """`harness.maxTurns=10` goes where it says."""
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--set {field!r} is not FIELD=VALUE")
+        place = config
+        *above, last = name.split(".")
+        for step in above:
+            inner = place.setdefault(step, {})
+            if not isinstance(inner, dict):
+                raise click.UsageError(f"--set {field!r}: {step} is no object")
+            place = inner
+        place[last] = json_or_text(value)
+    return config
+
+
+def json_or_text(value: str) -> Any:
+    import orjson
+
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+
+
+def json_of(value: str, what: str) -> Any:
+    """A JSON value, or with @ the file that holds it."""
+    import orjson
+
+    from weft.kernel.errors import InvalidJson
+
+    text = Path(value[1:]).read_text() if value.startswith("@") else value
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJson(f"{what}: {error}") from error
+
+
+@contextmanager
+def changing(call: Call, actor: str = "local") -> Iterator[Programs]:
+    from weft.programs import Programs
+
+    with call.writing() as ledger:
+        yield Programs(ledger, actor)
+
+
+@contextmanager
+def looking(call: Call) -> Iterator[Programs]:
+    from weft.programs import Programs
+
+    with call.reading() as ledger:
+        yield Programs(ledger)
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """The program's shape, with times as every answer tells them."""
+    from weft.kernel.times import iso_from_ms
+
+    shape = program.shape()
+    return {**shape, "createdAt": iso_from_ms(program.created_at), "updatedAt": iso_from_ms(program.updated_at)}
+
+
+def answer(call: Call, program: Program, *more: Line) -> None:
+    """One program, after a command that changed it."""
+    call.answer(to_json(program), line_of(program), *more)
+
+
+def line_of(program: Program) -> Line:
+    state = Span(program.state, STATE_STYLES.get(program.state, ""))
+    version = f" (version {program.version})" if program.version > 1 else ""
+    return [f"{program.kind} ", Span(program.name, "label"), " is ", state, version]
+
+
+def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kinds: bool = False) -> None:
+    if call.json:
+        call.documents(map(to_json, programs))
+        return
+    if not programs:
+        call.note(f"there is no {what}; {hint}")
+        return
+    rows: list[list[Span | str]] = [
+        [
+            *([one.kind] if kinds else []),
+            Span(one.name, "label"),
+            Span(one.state, STATE_STYLES.get(one.state, "")),
+            str(one.version),
+            " ".join(one.tags),
+            summary(one),
+        ]
+        for one in programs
+    ]
+    call.screen.table(rows, [*(["type"] if kinds else []), "name", "state", "version", "tags", "what"], spare=["tags"])
+
+
+def summary(program: Program) -> str:
+    """What a program is, in a few words."""
+    config = program.config if isinstance(program.config, dict) else {}
+    identity = config.get("identity")
+    inner = identity if isinstance(identity, dict) else {}
+    for value in (config.get("title"), config.get("modelId"), config.get("providerType"), inner.get("description"),
+                  inner.get("name"), inner.get("soul"), config.get("infoType"), config.get("name"),
+                  config.get("defaultModel"), config.get("language")):  # fmt: skip
+        if isinstance(value, str):
+            return " ".join(value.split())
+    return ""

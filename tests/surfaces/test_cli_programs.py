@@ -1,0 +1,237 @@
+"""Programs on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.shell import Shell
+
+
+@pytest.fixture
+def stocked(weft: Shell) -> Shell:
+    for line in (
+        "provider create cf-gateway --type cloudflare-ai-gateway",
+        "model create claude-fast --backend claude-sonnet-4-5 --provider cf-gateway",
+        "model create gemini-flash --backend gemini-flash --provider cf-gateway",
+    ):
+        assert weft(*line.split()).code == 0
+    return weft
+
+
+def test_the_commands_of_the_program_types_work_as_written(weft: Shell) -> None:
+    """In the order of that page, without those that ask a model or compare vectors."""
+    assert weft("provider", "create", "cf-gateway", "--type", "cloudflare-ai-gateway").code == 0
+    assert weft("provider", "list").out.startswith("cf-gateway\tpublished")
+    created = "model create claude-fast --backend claude-sonnet-4-5 --provider cf-gateway"
+    assert weft(*created.split()).code == 0
+    assert weft(*"model configure claude-fast --temperature 0 --situation coding".split()).code == 0
+    session = weft.json("session", "create", "--model", "claude-fast")
+    assert session["programType"] == "session"
+    assert session["config"]["defaultModel"] == "@(claude-fast)"
+    made = weft("agent", "create", "researcher", "--prompt", "You are...", "--model", "claude-fast")
+    assert made.code == 0
+    task = weft.json("task", "create", "Research quantum computing", "--assignee", "researcher")["id"]
+    assert weft("agent", "assign", "researcher", task).code == 0
+    assert weft.json("agent", "status", "researcher")["config"]["currentTask"] == task
+    assert weft("task", "start", task).code == 0
+    assert [one["id"] for one in weft.json("task", "list", "--status", "in_progress")] == [task]
+    assert weft("tag", "add", "claude-fast", "tag1", "tag2").out == "tag1\ntag2\n"
+    assert weft("tag", "remove", "claude-fast", "tag1").out == "tag2\n"
+    assert weft("tag", "list", "claude-fast").out == "tag2\n"
+    assert weft("tag", "add", session["id"], "trusted").code == 0
+    assert [one["name"] for one in weft.json("nodes", "--tag", "trusted")] == [session["id"]]
+    assert [one["id"] for one in weft.json("program", "list", "--type", "model")] == ["claude-fast"]
+    shape = weft.json("program", "get", "claude-fast")
+    assert shape["lifecycle"] == "published"
+    assert shape["config"]["situations"] == {"coding": {"temperature": 0}}
+    assert weft("verify").code == 0
+
+
+def test_a_draft_is_not_published(weft: Shell) -> None:
+    assert weft.json("provider", "create", "p", "--type", "x", "--draft")["lifecycle"] == "draft"
+    assert weft.json("program", "publish", "p")["lifecycle"] == "published"
+    again = weft("program", "publish", "p")
+    assert again.code == 4
+    assert "hint: it can deprecate (to deprecated)" in again.err
+
+
+def test_a_local_server_is_named_with_the_variable_of_its_key(weft: Shell) -> None:
+    line = "provider create here --type openai-compatible --base-url http://localhost:1/v1 --key-env MY_KEY"
+    assert weft.json(*line.split())["config"] == {
+        "providerType": "openai-compatible",
+        "baseUrl": "http://localhost:1/v1",
+        "apiKey": "${MY_KEY}",
+    }
+    refused = weft("provider", "create", "other", "--type", "x", "--set", "apiKey=sk-123")
+    assert refused.code == 5
+    assert "sk-123" not in refused.err
+
+
+def test_lists_say_when_there_is_nothing(weft: Shell) -> None:
+    for group in ("provider", "model", "agent", "task", "code", "human"):
+        answer = weft(group, "list")
+        assert (answer.code, answer.out) == (0, "")
+        assert f"weft {group} create" in answer.err
+        assert weft.json(group, "list") == []
+    assert "weft tag add" in weft("nodes", "--tag", "x").err
+    assert "weft human ask" in weft("human", "requests").err
+    assert "weft info create" in weft("info", "query").err
+
+
+def test_two_tasks_of_one_title_get_names_of_their_own(weft: Shell) -> None:
+    names = [weft.json("task", "create", "Tidy up!")["id"] for _ in range(3)]
+    assert names == ["task-tidy-up", "task-tidy-up-2", "task-tidy-up-3"]
+    keyed = [weft.json("task", "create", "Once", "--key", "k")["ulid"] for _ in range(2)]
+    assert keyed[0] == keyed[1]
+    assert weft("task", "list", "--status", "nonsense").code == 2
+
+
+def test_a_task_looks_into_its_folder(weft: Shell, folder: Path) -> None:
+    criterion = '{"type": "file_exists", "path": "notes.md"}'
+    weft.json("task", "create", "Write", "--name", "write", "--criterion", criterion)
+    assert weft("task", "start", "write").code == 0
+    refused = weft("task", "complete", "write")
+    assert refused.code == 4
+    assert "'notes.md' is not there" in refused.err
+    (folder / "notes.md").write_text("x")
+    done = weft("task", "complete", "write", "--answer", "-", stdin="all written")
+    assert (done.code, done.out) == (0, "task write is completed\n  held file_exists: True\n")
+    assert weft.json("program", "get", "write")["result"] == "all written"
+
+
+def test_people_are_asked_and_answer(weft: Shell) -> None:
+    weft.json("human", "create", "bln", "--permission", "approve")
+    request = weft.json("human", "ask", "bln", "May it go out?", "--data", '{"to": "all"}')
+    assert request["status"] == "pending"
+    assert weft("human", "approve", "nobody", request["id"]).code == 3
+    answer = weft("human", "approve", "bln", request["id"][-8:], "--reason", "yes")
+    assert (answer.code, answer.out) == (0, f"request {request['id'][-8:]} is approved\n")
+    assert weft("human", "reject", "bln", request["id"]).code == 4
+    assert [one["status"] for one in weft.json("human", "requests", "bln")] == ["approved"]
+
+
+def test_rights_hold_on_the_command_line(stocked: Shell) -> None:
+    stocked.json("human", "create", "guest")
+    refused = stocked("program", "deprecate", "claude-fast", "--as", "guest")
+    assert refused.code == 4
+    assert "it needs the permission 'configure'" in refused.err
+
+
+def test_a_change_that_comes_late_is_refused(stocked: Shell) -> None:
+    assert stocked("model", "configure", "claude-fast", "--temperature", "0.5", "--expected", "1").code == 0
+    late = stocked("model", "configure", "claude-fast", "--temperature", "0.9", "--expected", "1")
+    assert late.code == 4
+    assert "is at version 2, not 1" in late.err
+    assert stocked("model", "configure", "claude-fast", "--situation", "coding").code == 2
+    assert stocked("program", "configure", "claude-fast", "--set", "nothing").code == 2
+
+
+def test_versions_are_shown_and_taken_back(stocked: Shell) -> None:
+    stocked("model", "configure", "claude-fast", "--temperature", "0.5")
+    assert stocked("program", "diff", "claude-fast").out == "added    temperature: 0.5\n"
+    assert "temperature" not in stocked.json("program", "get", "claude-fast:1")["config"]
+    assert stocked.json("program", "revert", "claude-fast", "1")["version"] == 3
+    assert [one["version"] for one in stocked.json("program", "history", "claude-fast")] == [3, 2, 1, 1]
+    assert stocked("program", "diff", "claude-fast", "1", "3").err == "they do not differ\n"
+    assert stocked("program", "delete", "cf-gateway").code == 4
+    assert stocked("program", "delete", "gemini-flash").code == 0
+    assert len(stocked.json("program", "list", "--type", "model", "--all")) == 2
+
+
+def test_paused_and_completed_sessions_say_so(weft: Shell) -> None:
+    weft.record("hello")
+    assert weft("session", "pause", "main").code == 0
+    assert "weft session resume" in weft("record", "--query", "x").err
+    assert weft("session", "resume", "main").code == 0
+    assert weft("session", "complete", "main").code == 0
+    assert "fork it" in weft("record", "--query", "x").err
+    assert weft("session", "resume", "main").code == 4
+
+
+PROGRAMS = """
+id: flash
+programType: model
+tags: [fast]
+config:
+  modelId: gemini-flash
+  provider: "@(gateway)"
+  note: on            # a text, as YAML 1.2 says
+---
+- {id: gateway, type: program, programType: provider, lifecycle: published, config: {providerType: openai}}
+- {id: idea, programType: information, lifecycle: draft, config: {infoType: fact, content: {a: 1}}}
+"""
+
+
+def test_files_of_programs_are_applied_once(weft: Shell, folder: Path) -> None:
+    (folder / "programs.yaml").write_text(PROGRAMS)
+    would = weft("apply", "programs.yaml", "--dry-run")
+    assert would.out.splitlines() == [
+        "create    provider gateway",
+        "create    information idea",
+        "create    model flash",
+    ]
+    assert weft.json("program", "list") == []
+    assert weft("apply", "programs.yaml").out == would.out
+    assert {one["action"] for one in weft.json("apply", "programs.yaml")} == {"unchanged"}
+    found = weft.json("program", "get", "flash")
+    assert (found["tags"], found["config"]["note"], found["version"]) == (["fast"], "on", 1)
+    assert weft.json("program", "get", "idea")["lifecycle"] == "draft"
+
+
+def test_applying_changes_what_differs_and_prunes_what_is_gone(weft: Shell, folder: Path) -> None:
+    weft("provider", "create", "by-hand", "--type", "x")
+    (folder / "programs.yaml").write_text(PROGRAMS)
+    weft("apply", "programs.yaml")
+    less = {
+        "programs": [{"id": "gateway", "programType": "provider", "config": {"providerType": "azure"}, "tags": ["eu"]}]
+    }
+    (folder / "less.json").write_text(json.dumps(less))
+    assert weft("apply", "less.json", "--dry-run", "--prune").out.splitlines() == [
+        "change    provider gateway (providerType, tags)",
+        "delete    information idea",
+        "delete    model flash",
+    ]
+    assert weft("apply", "less.json", "--prune").code == 0
+    assert [one["id"] for one in weft.json("program", "list")] == ["by-hand", "gateway"]
+    assert weft("verify").code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id: [",
+        "just words",
+        "{id: a, programType: daemon}",
+        "{id: a, programType: provider, config: {}}",
+        "{id: a, programType: provider, colour: red, config: {providerType: x}}",
+        "{id: a, id: b, programType: provider, config: {providerType: x}}",
+        "a: &x 1\nb: *x",
+        "!!python/object/apply:os.system ['true']",
+        "- {id: a, programType: provider, config: {providerType: x}}\n- {id: a, programType: human}",
+        "- {id: a, programType: task, config: {title: A, dependencies: [b]}}\n"
+        "- {id: b, programType: task, config: {title: B, dependencies: [a]}}",
+        "{id: a, programType: model, config: {modelId: m, provider: nobody}}",
+        "{id: a, programType: provider, lifecycle: retired, config: {providerType: x}}",
+    ],
+)
+def test_a_file_that_does_not_fit_changes_nothing(weft: Shell, folder: Path, text: str) -> None:
+    good = "---\n{id: good, programType: human}\n---\n"
+    (folder / "programs.yaml").write_text(good + text)
+    answer = weft("apply", "programs.yaml")
+    assert answer.code == 5, answer.err
+    assert "hint: " in answer.err
+    assert weft.json("program", "list") == []
+
+
+def test_nothing_heavy_is_loaded_to_list_programs(weft: Shell) -> None:
+    code = (
+        "import sys; from weft.surfaces.cli.main import run; run(['program', 'list']);"
+        "print([name for name in ('yaml', 'jsonschema_rs', 'psycopg') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=weft.folder, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
