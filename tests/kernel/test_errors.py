@@ -58,7 +58,8 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "CriteriaUnmet": ("x", [0], ["file_exists: 'a' is not there"]),
     "NotPermitted": ("bln", "assign", "assign the task 'x'"),
     "VersionConflict": ("x", 1, 2),
-    "KeyReused": ("k",),
+    "InvalidBundle": ("it has no end",),
+    "WithheldShows": (["message x"],),
 }
 
 

@@ -20,7 +20,7 @@ from tests.ledger.histories import grow, problems
 from tests.ledger.imported import native_turn, take
 from tests.postgres import shared_server
 from weft.kernel.contents import ROW_BYTES
-from weft.kernel.errors import AmbiguousName, Conflict, InvalidInput, NotFound, Unsupported
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, Unsupported
 from weft.ledger.ledger import Ledger
 from weft.ledger.natives import NativeSession
 from weft.ledger.secrets import Secret, SecretReport
@@ -226,7 +226,7 @@ def test_whoever_begins_anew_meanwhile_misses_nothing(disk: Ledger, open_ledger:
                 find(other, scanner=OtherRules("the newest rules"))
             return super().scan(data, key)
 
-    with pytest.raises(Conflict, match="other rules"):
+    with pytest.raises(NotApplicable, match="other rules"):
         find(disk, scanner=Newer("older rules"))
 
 

@@ -13,7 +13,7 @@ from weft.kernel.errors import (
     IllegalTransition,
     InvalidConfig,
     InvalidInput,
-    KeyReused,
+    KeyTaken,
     LabelTaken,
     NotApplicable,
     NotFound,
@@ -152,7 +152,7 @@ def test_a_retry_with_the_same_key_is_done_once(programs: Programs) -> None:
     before = len(lines(programs.ledger))
     assert programs.create("provider", "p", PROVIDER, key="k1").id == first.id
     assert len(lines(programs.ledger)) == before
-    with pytest.raises(KeyReused):
+    with pytest.raises(KeyTaken):
         programs.create("provider", "q", PROVIDER, key="k1")
     request = programs.notify("bln", "hello", key="k2")
     assert programs.notify("bln", "hello", key="k2") == request

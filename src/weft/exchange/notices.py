@@ -49,7 +49,7 @@ class KernelNotices:
     is_blind = False
 
     def __init__(self, folders: Iterable[Path], clock: Clock) -> None:
-        """Raises OSError where the kernel has no watches left. From here on nothing is missed."""
+        """Raises OSError or RuntimeError where the kernel has no watches left. From here on nothing is missed."""
         from watchfiles import watch
 
         self._clock = clock
@@ -63,24 +63,18 @@ class KernelNotices:
             raise_interrupt=True,
             ignore_permission_denied=True,
         )
-        self._first = self._next()
+        self._first: set[str] = {path for _, path in next(self._notices)}
 
     def wait(self, seconds: float) -> set[str]:
         until = self._clock.monotonic() + seconds
         found, self._first = self._first, set()
         while not found and self._clock.monotonic() < until:
             try:
-                found = self._next()
-            except OSError:  # sweeps go on, and the next place that comes into being is another try
+                found = {path for _, path in next(self._notices)}
+            except (OSError, RuntimeError, StopIteration):  # sweeps go on, and the next new place is another try
                 self.is_blind = True
                 self._clock.sleep(max(0.0, until - self._clock.monotonic()))
         return found
-
-    def _next(self) -> set[str]:
-        try:
-            return {path for _, path in next(self._notices)}
-        except (RuntimeError, StopIteration) as error:
-            raise OSError(f"the kernel gives no notices: {error}") from error
 
     def close(self) -> None:
         self._notices.close()
@@ -93,5 +87,5 @@ def listening(folders: Iterable[Path], clock: Clock) -> Waiting:
         return Sleeping(clock)
     try:
         return KernelNotices(folders, clock)
-    except (OSError, ImportError):
+    except (OSError, ImportError, RuntimeError, StopIteration):
         return Sleeping(clock)

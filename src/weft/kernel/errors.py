@@ -276,16 +276,6 @@ class VersionConflict(Conflict):
         self.name, self.expected, self.actual = name, expected, actual
 
 
-class KeyReused(Conflict):
-    """A retry key stands for another request already."""
-
-    hint = "send the same request with its key, or another one with a key of its own"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the retry key {key!r:.80} was used for another request")
-        self.key = key
-
-
 class StoreError(WeftError):
     """The machine, the file or its permissions are in the way."""
 

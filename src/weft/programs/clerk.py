@@ -19,7 +19,7 @@ from weft.kernel.errors import (
     IllegalTransition,
     InvalidConfig,
     InvalidInput,
-    KeyReused,
+    KeyTaken,
     NotApplicable,
     NotFound,
     NotPermitted,
@@ -217,7 +217,7 @@ def _done(draft: Draft, key: str | None, asked: bytes) -> str | None:
         return None
     row = draft.sql.one("SELECT request, program FROM command_done WHERE key = ?", (_digest(key),))
     if row is not None and bytes(row[0]) != asked:
-        raise KeyReused(key)
+        raise KeyTaken(key)
     return None if row is None else str(row[1])
 
 

@@ -267,9 +267,9 @@ def _text(value: dict[str, Any], field: str, fits: Callable[[str], object]) -> s
 
 def _data(value: dict[str, Any]) -> bytes:
     text = value.get("text", value.get("base64"))
+    if not isinstance(text, str):
+        raise InvalidBundle(f"content {value.get('ref')} is no text")
     try:
-        if not isinstance(text, str):
-            raise ValueError("it is no text")
         return text.encode() if "text" in value else base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
         raise InvalidBundle(f"content {value.get('ref')} cannot be read: {error}") from error

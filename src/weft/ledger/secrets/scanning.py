@@ -13,7 +13,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from weft.kernel.errors import Conflict, ContentGone, ContentMissing, FactDamaged
+from weft.kernel.errors import ContentGone, ContentMissing, FactDamaged, NotApplicable
 from weft.ledger.batches import rows_in
 from weft.ledger.forgotten import Forgotten
 from weft.ledger.imports.kept import unpacked
@@ -188,7 +188,9 @@ def _note(rules: str, part: Part, txn: WriteTxn) -> None:
     """What was found; the mark moves from where it stood alone: whoever
     began anew looks at these contents, too."""
     if _rules(txn.sql) != rules:
-        raise Conflict("somebody looks for secrets with other rules at the same time", "use one version of the rules")
+        raise NotApplicable(
+            "somebody looks for secrets with other rules at the same time", "use one version of the rules"
+        )
     note_found(part.found, txn)
     if txn.facts.watermark(MARK) == part.mark:
         txn.sql.run(_MOVE, (MARK, part.end))
