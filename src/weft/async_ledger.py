@@ -27,6 +27,7 @@ from weft.ledger.imports import KeptStretch, ProvisionalTurn
 from weft.ledger.ledger import Ledger as SyncLedger
 from weft.ledger.merging import Provenance
 from weft.ledger.model import (
+    Branch,
     Codeblock,
     Compaction,
     HeadMove,
@@ -524,6 +525,26 @@ class Ledger(crossing.Mirror[SyncLedger]):
 
     async def unarchive_session(self, session: str, *, reason: str | None = None) -> Session:
         return await self._run(partial(self._sync.unarchive_session, session=session, reason=reason))
+
+    async def branches(self, session: str | None = None) -> list[Branch]:
+        """Where other replicas' branches stand, of one session or of all: those that moved it elsewhere."""
+        return await self._run(partial(self._sync.branches, session=session))
+
+    async def settle(
+        self,
+        session: str,
+        *,
+        to: str | None = None,
+        ours: bool = False,
+        theirs: bool = False,
+        fork: str | None = None,
+        reason: str | None = None,
+    ) -> Session:
+        """Join the branches of a session: at a turn, where this ledger stands, where the other one stands, or as two
+        sessions, of which `fork` labels the other's. Every replica follows once it has synced."""
+        return await self._run(
+            partial(self._sync.settle, session=session, to=to, ours=ours, theirs=theirs, fork=fork, reason=reason)
+        )
 
     async def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:
         return await self._run(partial(self._sync.reflog, session=session, limit=limit))

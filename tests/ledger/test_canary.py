@@ -7,7 +7,7 @@ import base64
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -15,7 +15,7 @@ import pytest
 from msgspec import UNSET, Struct
 
 import weft
-from tests.ledger.histories import exported, grow, lines
+from tests.ledger.histories import exported, grow, import_into, lines
 from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
@@ -36,7 +36,7 @@ READS = """
     kept_sources share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest plan_erasure
     erasures pending_erasures finish_erasing pack unpack sessions_to_archive search_lag index_if_behind find_turns
     find_messages find_tool_calls find_sessions moves_to provenance find_secrets ignore_secret telling note_export
-    provisional
+    provisional branches
 """.split()  # what an import desk records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
@@ -81,6 +81,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "archive_session": {"content": "reason", "refused": "session"},
     "delete_session": {"content": "reason", "refused": "session"},
     "unarchive_session": {"content": "reason", "refused": "session"},
+    "settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
     "erase": {"content": "reason actor", "refused": "what", "local": "tree everywhere progress"},
     "TurnWriter.message": {"content": "message", "name": "history", "refused": "role"},
     "TurnWriter.request": {"content": "params tools_spec", "name": "model provider", "refused": "input attempt"},
@@ -136,6 +137,7 @@ VERB_BASE: dict[str, dict[str, Any]] = {
     "move_head": {"session": "main", "new": None},
     "rename_session": {"session": "main", "label": "new"},
     "add_alias": {"alias": "nick", "session": "main"},
+    "settle": {"session": "split", "ours": True},
     "erase": {"what": "main~0", "reason": "r"},
     "TurnWriter.message": {"message": "m"},
     "TurnWriter.request": {"model": "m"},
@@ -264,11 +266,24 @@ def contents(ledger: Ledger) -> list[str]:
     return [value["text"] if "text" in value else base64.b64decode(value["base64"]).decode() for value in found]
 
 
+@cache
+def split_session() -> bytes:
+    """Facts of a session that two other replicas moved."""
+    with weft.open(":memory:") as one, weft.open(":memory:") as other:
+        grow(one, "split", "a")
+        import_into(other, exported(one))
+        grow(one, "split", "b")
+        grow(other, "split", "c")
+        import_into(one, exported(other))
+        return exported(one)
+
+
 def outcome(call: Callable[[Ledger], object], canary: str) -> set[str]:
     """Where the canary was found after the call: in an event, in a content; or that the call was refused."""
     with weft.open(":memory:") as ledger:
         grow(ledger, "main", "a", "b")
         ledger.record_turn(session="cut", tool_calls=[{"id": "c1", "name": "t", "status": "interrupted"}])
+        import_into(ledger, split_session())
         found = set()
         try:
             call(ledger)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import change, exported, grow, problems, select
+from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select
 from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
 from tests.programs.stories import tell_programs
@@ -42,6 +42,7 @@ COLUMN = {  # one column of each view that a reader would miss
     "task_check": "passed",
     "human_request": "status",
     "node_tag": "tagged_at",
+    "branch": "head",
 }
 
 
@@ -63,10 +64,19 @@ def rich(ledger: Ledger) -> None:
     ledger.catch_up()
 
 
+def diverge(ledger: Ledger, session: str) -> None:
+    """Two replicas move a session at once; the other one's facts come here."""
+    with copy_in_memory(ledger) as other:
+        grow(other, session, "elsewhere")
+        grow(ledger, session, "here")
+        import_into(ledger, exported(other))
+
+
 @pytest.fixture
 def damaged(disk: Ledger) -> Ledger:
     rich(disk)
     rich_import(disk)
+    diverge(disk, "main")
     disk.record_turn(session="gone", query="a secret", response="another")
     disk.erase(disk.resolve("gone"), reason="asked for")
     disk.catch_up()

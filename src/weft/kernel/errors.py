@@ -219,6 +219,12 @@ class IdCollision(Conflict):
     hint = "try again; should it stay so, give the ledger better randomness"
 
 
+class ReplicaDiverged(Conflict):
+    """Two ledgers go by one replica id and say different things under it."""
+
+    hint = "one of them is a copy made behind Weft's back: run `weft replica --new` in both, then sync again"
+
+
 class NotApplicable(LedgerError):
     """The parts exist but do not fit together, such as a compaction of another thread."""
 
@@ -274,6 +280,16 @@ class VersionConflict(Conflict):
     def __init__(self, name: str, expected: int, actual: int) -> None:
         super().__init__(f"program {name!r} is at version {actual}, not {expected}")
         self.name, self.expected, self.actual = name, expected, actual
+
+
+class PeerRefused(LedgerError):
+    """The other ledger refused what it was sent or asked for. Nothing of it was stored there."""
+
+    hint = "mend it there, then sync again"
+
+    def __init__(self, error: str, message: str, hint: str = "") -> None:
+        super().__init__(f"the other side refuses: {message}", hint)
+        self.error = error
 
 
 class StoreError(WeftError):
@@ -339,6 +355,18 @@ class Unsupported(StoreError):
     """This cannot be done on this platform, file system or backend, and is not pretended."""
 
     hint = "do it where it is supported: a local file on Linux or macOS, or PostgreSQL"
+
+
+class ProtocolBroken(StoreError):
+    """The other side of a sync said something that has no place there. Nothing of that batch was stored."""
+
+    hint = "is the other side a weft that speaks the same version of the protocol?"
+
+
+class ConnectionCut(StoreError):
+    """The other side of a sync went away."""
+
+    hint = "run it again: it goes on where it was cut"
 
 
 class StoreFailed(StoreError):

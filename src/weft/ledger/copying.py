@@ -43,6 +43,9 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "copy_made": ("path",),
     "secret_ignored": ("fingerprint",),
     "command_done": ("key",),
+    "remote": ("name",),
+    "peer": ("replica",),
+    "came_from": ("replica", "first"),
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
 `secret_found`, which goes as far as a watermark, are its own."""

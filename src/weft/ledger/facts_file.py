@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 from msgspec import UNSET, Struct
@@ -23,7 +23,7 @@ from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
 from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, StoreError
-from weft.kernel.events import Event, UnknownEvent, kind_of, run_stream
+from weft.kernel.events import Event, UnknownEvent, encode, kind_of, run_stream
 from weft.kernel.facts import check_event, check_unknown, content_refs
 from weft.kernel.imported import imported_turn_id
 from weft.kernel.kinds import KINDS
@@ -144,13 +144,29 @@ class NewContent(Struct, frozen=True):
     data: bytes
 
 
+class NewLargeContent(Struct, frozen=True):
+    """One that waits in a file, hashed already."""
+
+    ref: bytes
+    salt: bytes
+    size: int
+    file: IO[bytes]
+    start: int
+
+    def pieces(self) -> Iterator[bytes]:
+        for at in range(0, self.size, ROW_BYTES):
+            self.file.seek(self.start + at)
+            yield self.file.read(min(ROW_BYTES, self.size - at))
+
+
 class NewEvent(Struct, frozen=True):
     line: bytes
     id: bytes
     event: Event | UnknownEvent
 
 
-Fact = NewContent | NewEvent
+Fact = NewContent | NewLargeContent | NewEvent
+LineFact = NewContent | NewEvent
 
 
 def import_lines(
@@ -186,12 +202,12 @@ def _counts(brought: FactsIn) -> tuple[int, ...]:
     return astuple(brought)
 
 
-def _batches(facts: Iterable[tuple[int, Fact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
+def _batches(facts: Iterable[tuple[int, LineFact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
     batch: list[tuple[int, Fact]] = []
     size = 0
     for number, fact in facts:
         batch.append((number, fact))
-        size += len(fact.data if isinstance(fact, NewContent) else fact.line)
+        size += len(fact.line) if isinstance(fact, NewEvent) else len(fact.data)
         if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
             yield batch, number
             batch, size = [], 0
@@ -199,7 +215,7 @@ def _batches(facts: Iterable[tuple[int, Fact]]) -> Iterator[tuple[list[tuple[int
         yield batch, batch[-1][0]
 
 
-def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, Fact]]:
+def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
     """Each line checked against the hash that it carries."""
     pieces: list[bytes] = []
     for number, line in enumerate(lines, 1):
@@ -232,6 +248,11 @@ def _event(value: dict[str, Any], where: str) -> NewEvent:
     digest = sha256(line).digest()
     if digest.hex() != claimed:
         raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {claimed!r:.80}")
+    return NewEvent(line, digest, _decoded(line, where))
+
+
+def _decoded(line: bytes, where: str) -> Event | UnknownEvent:
+    """A stranger's event, which keeps to the form of its kind."""
     try:
         event = KINDS.decode(line)
         if isinstance(event, Event):
@@ -240,7 +261,17 @@ def _event(value: dict[str, Any], where: str) -> NewEvent:
             check_unknown(event, KINDS.kinds.get(event.kind))
     except (ValueError, InvalidFact) as error:
         raise InvalidFact(where, str(error)) from error
-    return NewEvent(line, digest, event)
+    return event
+
+
+def checked_line(line: bytes, where: str) -> NewEvent:
+    """An event as a stranger's log holds it: its canonical bytes and nothing else."""
+    if len(line) > LINE_LIMIT:
+        raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+    event = _decoded(line, where)
+    if (isinstance(event, UnknownEvent) or encode(event) != line) and not canonical.is_canonical(line):
+        raise InvalidFact(where, "is not in canonical form")
+    return NewEvent(line, sha256(line).digest(), event)
 
 
 def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewContent | None:
@@ -304,24 +335,33 @@ class _Batch:
 
     def take(self, batch: list[tuple[int, Fact]]) -> FactsIn:
         for number, fact in batch:
-            if isinstance(fact, NewContent):
-                self._take_content(fact)
-            else:
+            if isinstance(fact, NewEvent):
                 self._take_event(fact, f"line {number}")
+            else:
+                self._take_content(fact)
         self._seal()
         self._note_lacking()
         return FactsIn(self.events, self.contents, self.known, self.erased)
 
-    def _take_content(self, fact: NewContent) -> None:
+    def _take_content(self, fact: NewContent | NewLargeContent) -> None:
         ref = fact.ref.hex()
         if n := self._find(ref):
             gone = is_husk(self.txn.sql, n)
             self.known, self.erased = self.known + (not gone), self.erased + gone
             return
-        self._numbers[ref] = n = self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
+        self._numbers[ref] = n = self._put(fact)
         self.contents += 1
         if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
             self._note_stale(ref, n)
+
+    def _put(self, fact: NewContent | NewLargeContent) -> int:
+        if isinstance(fact, NewContent):
+            return self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
+        if fact.size > ROW_BYTES:
+            return self.facts.put_stream(fact.pieces(), LEDGER_SCOPE, fact.salt).n
+        n = self.facts.put(b"".join(fact.pieces()), LEDGER_SCOPE, fact.salt).n
+        self.facts.flush()
+        return n
 
     def _bury(self, ref: str) -> None:
         """A content that was erased elsewhere and never came here: events that name it find that it is gone."""
@@ -385,7 +425,7 @@ class _Batch:
             return
         starts = self._starts(kind, name)
         if event.prev is None:
-            if not starts:
+            if not starts and kind != "ledger":  # two copies that went on under one name may both have begun it
                 raise InvalidFact(event.stream, "begins a second time")
             if isinstance(event, RunStarted) and event.source is not UNSET:
                 _check_imported_id(event)
@@ -417,10 +457,14 @@ class _Batch:
         if isinstance(event, RunStarted) and event.fork is not UNSET:
             parent = self._view.find_turn(event.fork.turn)
             return parent is not None and not (parent.closed and parent.digest == event.fork.event)
-        if isinstance(event, SessionMoved):
-            return event.at is not UNSET
+        if isinstance(event, SessionMoved) and event.at is not UNSET:
+            return True
         if isinstance(event, ToolResult):
             return not event.stream.startswith("run:")
+        if event.stream.startswith("session:") and event.prev is not None:
+            session = self._view.find_session_id(event.stream[8:])
+            if session is not None and bytes.fromhex(event.prev) != session.last_event:
+                return True
         return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived | AliasAdded)
 
     def _starts(self, kind: str, name: str) -> bool:

@@ -277,6 +277,22 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     metadata: Any = None
 
 
+class Branch(Struct, frozen=True, gc=False, kw_only=True):
+    """Another replica's branch of a session, and where it stands."""
+
+    session_id: str
+    label: str
+    """What the session is called here."""
+    name: str
+    """What the branch is called: the end of its replica's id and the label."""
+    replica: str | None
+    head: str | None
+    head_event: int | None
+    changed_at: int
+    tip: str
+    """The last event of the branch."""
+
+
 class Point(Struct, frozen=True, gc=False, kw_only=True):
     """Where a name leads: a turn, or an event inside one, which is the `number`th of its events, counted from 1."""
 

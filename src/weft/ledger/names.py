@@ -7,6 +7,7 @@ main@{3}        where the session stood three moves ago
 main@{yesterday}, main@{2 hours ago}, main@{2026-11-15 09:30}
 main#7          the turn that the session made at depth 7
 01J…            a whole turn id, or its last six letters or more
+7q2k4m/main     where another replica's branch of a session stands
 4f9c2a1         seven or more hex digits of a digest or of an event's id
 """
 
@@ -26,6 +27,7 @@ from weft.ledger.beginnings import find_by_beginning
 from weft.ledger.rows import SESSION, SessionRow, TurnRow, find_session, load_session, load_turn
 from weft.ledger.runs import place_of_event
 from weft.ledger.sessions import head_at, reflog
+from weft.ledger.settling import find_branch
 from weft.ledger.threads import ranges_to
 from weft.store.facts import LEDGER_SCOPE
 from weft.store.port import ReadTxn
@@ -84,6 +86,10 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
         keyed = find_session(txn.sql, name) or find_by_beginning(txn.sql, name)
         if keyed is not None:
             return Spot(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
+    if "/" in base and (branch := find_branch(txn, base)) is not None:
+        if branch.head is None:
+            raise NotFound("turn in branch", base, "that branch has no head")
+        return Spot(_load(txn, branch.head), branch.head_event)
     return _by_id(txn, base)
 
 

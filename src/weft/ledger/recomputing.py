@@ -56,6 +56,7 @@ VIEW_TABLES: dict[str, tuple[str, ...]] = {
     "task_check": ("n",),
     "human_request": ("id",),
     "node_tag": ("node", "tag"),
+    "branch": ("session", "tip"),
 }
 ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
 KNOWN_CONTENTS = 65_536

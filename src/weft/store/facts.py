@@ -505,9 +505,9 @@ class FactWriter(FactReader):
             return b"".join(parts) if parts else super().content(n)
         return bytes(held[0])
 
-    def put_stream(self, chunks: Iterable[bytes], scope: int) -> Stored:
+    def put_stream(self, chunks: Iterable[bytes], scope: int, salt: bytes | None = None) -> Stored:
         """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""
-        salt = self._salts.draw()
+        salt = salt or self._salts.draw()
         hasher, text, n = ContentHasher(salt), TextCheck(), self._next
         for idx, part in enumerate(rows_of(chunks)):
             hasher.feed(part)

@@ -12,14 +12,15 @@ from weft.kernel.errors import NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger import sessions
 from weft.ledger.archiving import choose_sessions
-from weft.ledger.arguments import checked_count, checked_number
+from weft.ledger.arguments import checked_count, checked_flag, checked_number
 from weft.ledger.draft import DEFAULT_AGENT
 from weft.ledger.faces.face import Face
 from weft.ledger.leases import Patience
 from weft.ledger.listing import Listing
-from weft.ledger.model import HeadMove, Session
+from weft.ledger.model import Branch, HeadMove, Session
 from weft.ledger.names import require
 from weft.ledger.rows import load_turn
+from weft.ledger.settling import Choice, load_branches, settle
 
 
 class Sessions(Face):
@@ -140,6 +141,36 @@ class Sessions(Face):
     def _set_status(self, session: str, status: SessionStatus, reason: str | None) -> Session:
         found = self.session(session)
         sessions.set_status(self._desk, found.id, status, reason)
+        return self.session(found.id)
+
+    def branches(self, session: str | None = None) -> list[Branch]:
+        """Where other replicas' branches stand, of one session or of all: those that moved it elsewhere."""
+        with self._store.read() as txn:
+            return load_branches(txn.sql, None if session is None else require(txn, session).n)
+
+    def settle(
+        self,
+        session: str,
+        *,
+        to: str | None = None,
+        ours: bool = False,
+        theirs: bool = False,
+        fork: str | None = None,
+        reason: str | None = None,
+    ) -> Session:
+        """Join the branches of a session: at a turn, where this ledger stands, where the other one stands, or as two
+        sessions, of which `fork` labels the other's. Every replica follows once it has synced."""
+        point = None if to is None else self.point(to)
+        choice = Choice(
+            turn=None if point is None else point.turn_id,
+            event=None if point is None else point.event_id,
+            ours=checked_flag(ours, "ours"),
+            theirs=checked_flag(theirs, "theirs"),
+            fork=fork,
+        )
+        found = self.session(session)
+        self._store.catch_up()
+        settle(self._desk, found.id, choice, reason, Patience(self._desk, 0, self._ttl))
         return self.session(found.id)
 
     def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:

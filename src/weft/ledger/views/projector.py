@@ -99,12 +99,13 @@ class Projector:
             self._move_stream_tip(stream, event_id)
 
     def _apply_to_session(self, moment: Moment, event: Event | UnknownEvent, handler: Handler | None) -> None:
-        """A session's branch is the chain this ledger follows; another replica's branch is kept but moves nothing."""
+        """A session's branch is the chain this ledger follows; another replica's branch is kept but moves nothing,
+        until it settles with this one."""
         moment.row = session = self.session(event.stream[8:])
-        if event.prev is None or bytes.fromhex(event.prev) != session.last_event:
-            aside = BRANCHES.get(type(event))
-            if aside is not None:
-                aside(self, moment, event)
+        if not _goes_on_from(event, session.last_event):
+            for aside in (BRANCHES.get(type(event)), BRANCHES.get(Event)):
+                if aside is not None:
+                    aside(self, moment, event)
             return
         if session.id not in self.changed_sessions:
             self._indexed[session.id] = session.indexed
@@ -279,6 +280,14 @@ class Projector:
         return f"#{self.contents.number(value.content)}" if isinstance(value, Words) else None
 
 
+def _goes_on_from(event: Event | UnknownEvent, end: bytes) -> bool:
+    """Does it follow the end of the branch, or settle it with the one that it follows?"""
+    if event.prev is not None and bytes.fromhex(event.prev) == end:
+        return True
+    tips = getattr(event, "tips", UNSET)
+    return tips is not UNSET and any(bytes.fromhex(tip.event_id) == end for tip in tips)
+
+
 class Moment:
     """Where an event stands: its arrival, its time, its id, and the row of the stream it belongs to."""
 
@@ -297,7 +306,7 @@ SESSIONS: Handlers = {}
 OTHERS: Handlers = {}
 IMPORTS: Handlers = {}
 BRANCHES: Handlers = {}
-"""What an event does that lies on another replica's branch of a session."""
+"""What an event does that lies on another replica's branch of a session; under `Event`, what every one does."""
 
 
 class Beginning(Struct, frozen=True):

@@ -12,6 +12,7 @@ from weft.kernel.lifecycles import next_state
 from weft.ledger.labels import cleaned_label
 from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
 from weft.ledger.runs import position_in_run
+from weft.ledger.views.branches import join_branches, tips_of
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 
 NOWHERE = -1
@@ -91,6 +92,9 @@ def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> 
     events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
     moment.row.reach = None
     move_head(view, moment, turn, events, moment.when, event.why, view.number(event.reason))
+    if tips_of(event):
+        join_branches(view, moment.row, event)
+        moment.row.compaction = None  # one branch's choice; whoever settles makes it again
 
 
 @handles(dag.AgentForked, SESSIONS)
@@ -150,6 +154,12 @@ def _moved_elsewhere(view: Projector, moment: Moment, event: own.SessionMoved) -
         _depart(view, moment.row, turn.segment, turn.depth)
 
 
+@handles(dag.AgentForked, BRANCHES)
+def _forked_elsewhere(view: Projector, moment: Moment, event: dag.AgentForked) -> None:
+    turn = view.turn(event.at_turn)
+    _depart(view, moment.row, turn.segment, turn.depth)
+
+
 @handles(own.SessionArchived, SESSIONS)
 def _session_archived(view: Projector, moment: Moment, event: own.SessionArchived) -> None:
     row: SessionRow = moment.row
@@ -165,7 +175,7 @@ def _session_renamed(view: Projector, moment: Moment, event: own.SessionRenamed)
     view.memory.labels.clear()
 
 
-@handles(own.AliasAdded, SESSIONS)
+@handles(own.AliasAdded, SESSIONS, BRANCHES)
 def _alias_added(view: Projector, moment: Moment, event: own.AliasAdded) -> None:
     """One that leads to another session here stays with it."""
     alias = _label(view, event.alias)

@@ -1,0 +1,39 @@
+"""Ledgers that exchange facts: what is missing travels, is verified on arrival, and nothing is lost."""
+
+from weft.exchange.sync.addresses import Pipes
+from weft.exchange.sync.conversation import Manners
+from weft.exchange.sync.local import Remote
+from weft.exchange.sync.syncing import (
+    ORIGIN,
+    Synced,
+    add_remote,
+    clone,
+    forget_peer,
+    mark_as_copy,
+    pull,
+    push,
+    remote,
+    remotes,
+    remove_remote,
+    serve,
+    share_imports,
+)
+
+__all__ = [
+    "ORIGIN",
+    "Manners",
+    "Pipes",
+    "Remote",
+    "Synced",
+    "add_remote",
+    "clone",
+    "forget_peer",
+    "mark_as_copy",
+    "pull",
+    "push",
+    "remote",
+    "remotes",
+    "remove_remote",
+    "serve",
+    "share_imports",
+]

@@ -1,0 +1,103 @@
+"""Where another ledger lies: a path or a PostgreSQL URL that is opened here, or a program that serves one over its
+standard input and output, on this machine or behind ssh."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from weft.exchange.sync.pump import Channel
+from weft.kernel.errors import ConnectionCut, InvalidInput
+
+COMMAND, SSH = "cmd:", "ssh://"
+HOME = "~/"
+
+
+def program_of(address: str) -> list[str] | None:
+    """The program that an address starts; None where it names a ledger that is opened here."""
+    if address.startswith(COMMAND):
+        try:
+            words = shlex.split(address.removeprefix(COMMAND))
+        except ValueError as error:
+            raise InvalidInput(f"{address!r}: {error}", "write the command as for a shell") from error
+        if not words:
+            raise InvalidInput(f"{address!r} names no program", "write cmd: and the command that serves the ledger")
+        return words
+    return _ssh_program(address) if address.startswith(SSH) else None
+
+
+def _ssh_program(address: str) -> list[str]:
+    """`ssh://[user@]host[:port]/path`; `/~/path` is in the home folder there."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{address!r}: {error}", "write ssh://host/path") from error
+    host, path = parts.hostname or "", unquote(parts.path)
+    if not host or host.startswith("-") or (parts.username or "").startswith("-") or path in ("", "/"):
+        raise InvalidInput(f"{address!r} names no host and path", "write ssh://host/path/of/ledger.db")
+    path = path[1:].removeprefix(HOME) if path.startswith(f"/{HOME}") else path
+    if path.startswith("-"):
+        path = f"./{path}"
+    target = f"{parts.username}@{host}" if parts.username else host
+    ports = ["-p", str(port)] if port else []
+    return ["ssh", *ports, "--", target, f"weft sync-stdio --ledger {shlex.quote(path)}"]
+
+
+class Program:
+    """A program's standard input and output as one stream of bytes."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        try:
+            self._process = subprocess.Popen(list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        except OSError as error:
+            raise ConnectionCut(
+                f"{words[0]}: {error.strerror or error}", "is it installed, and in the path?"
+            ) from error
+
+    def read(self, most: int) -> bytes:
+        assert self._process.stdout is not None
+        return self._process.stdout.read(most) or b""
+
+    def write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        write_all(self._process.stdin, data)
+
+    def close(self) -> None:
+        """The program ends when nobody speaks to it any longer."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+
+class Pipes:
+    """Two files as one stream of bytes: the standard input and output of a program that serves."""
+
+    def __init__(self, given: IO[bytes], out: IO[bytes]) -> None:
+        self._given, self._out = given, out
+
+    def read(self, most: int) -> bytes:
+        return self._given.read(most) or b""
+
+    def write(self, data: bytes) -> None:
+        write_all(self._out, data)
+
+    def close(self) -> None:
+        self._out.close()
+
+
+def write_all(out: IO[bytes], data: bytes) -> None:
+    """An unbuffered file may take a part."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) or 0 :]
+
+
+def start(words: Sequence[str]) -> Channel:
+    channel = Channel(Program(words))
+    channel.greet()
+    return channel

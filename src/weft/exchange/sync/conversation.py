@@ -1,0 +1,212 @@
+"""Both sides of a conversation: whoever asks, and whoever serves.
+
+    asks                            serves
+    HELLO                    ─►
+                             ◄─     HELLO, KNOWN (what it remembers of the asker)
+    KNOWN                    ─►
+    PULL                     ─►     sends
+    PUSH                     ─►
+                             ◄─     READY; receives
+    IMPORTS, SECRET          ─►
+                             ◄─     IMPORTS, SECRET
+    BYE                      ─►
+
+Each side holds what the other remembers of it against its own log, and refuses to go on under a name that once said
+something else.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weft.exchange.sync.frames import Frame, Kind
+from weft.exchange.sync.local import note_heard, remembered
+from weft.exchange.sync.messages import VERSION, Hello, Imports, Known, Push, Ready, Secret, framed, said
+from weft.exchange.sync.receiving import Receiver
+from weft.exchange.sync.selection import Selection
+from weft.exchange.sync.sending import Report, Sender, Sent, ensure_chain, silent
+from weft.exchange.sync.sink import LedgerSink
+from weft.exchange.sync.source import LedgerSource
+from weft.exchange.sync.talk import Talk, hear
+from weft.kernel.errors import NotApplicable, ProtocolBroken, ReadOnlyLedger, ReplicaDiverged
+from weft.kernel.facts import is_digest
+from weft.kernel.ulid import is_ulid
+from weft.ledger.imports import adopt_secret, import_secret
+from weft.store.port import Store, WriteTxn
+
+SECRET_DOMAIN = b"weft.import-secret.1\n"
+SECRET_BYTES = 32
+
+
+class Manners(Struct, frozen=True, kw_only=True):
+    """What a ledger that is served lets others do."""
+
+    takes: bool = True
+    """Pushes are taken."""
+    tells_secret: bool = True
+    """The import secret is told, and taken over while nothing was imported."""
+
+
+def greet(store: Store, source: LedgerSource, *, first: bool) -> Talk[Hello]:
+    """Who is there? The answer is remembered, so that the same name is held to it the next time."""
+    own = source.hello()
+    if first:
+        yield framed(Kind.HELLO, own)
+    peer = _checked(said((yield from hear(Kind.HELLO)), Hello), own)
+    if not first:
+        yield framed(Kind.HELLO, own)
+        yield framed(Kind.KNOWN, _remembered(store, peer))
+    known = said((yield from hear(Kind.KNOWN)), Known)
+    ensure_chain(source, known.n, known.chain)
+    if first:
+        yield framed(Kind.KNOWN, _remembered(store, peer))
+    if not store.read_only:
+        store.write(partial(_note_heard, peer))
+    return peer
+
+
+def _checked(peer: Hello, own: Hello) -> Hello:
+    if peer.version != VERSION:
+        raise ProtocolBroken(f"the other side speaks version {peer.version} of the protocol, this one {VERSION}")
+    if not is_ulid(peer.replica) or peer.n < 0 or not is_digest(peer.chain):
+        raise ProtocolBroken("HELLO names no replica, or no place in its log")
+    if peer.replica == own.replica:
+        raise ReplicaDiverged(
+            f"both ledgers go by the replica id {own.replica}",
+            "one is a copy of the other, or they are one and the same; `weft replica --new` gives a copy another id",
+        )
+    return peer
+
+
+def _remembered(store: Store, peer: Hello) -> Known:
+    with store.read() as txn:
+        known = remembered(txn.sql, peer.replica)
+    if known.n > peer.n:
+        raise ReplicaDiverged(f"replica {peer.replica} had {known.n} events once and has {peer.n} now")
+    return known
+
+
+def _note_heard(peer: Hello, txn: WriteTxn) -> None:
+    if peer.n:
+        note_heard(txn.sql, peer, txn.facts.now_ms)
+
+
+# --- whoever asks -------------------------------------------------------------------------------------------------
+
+
+class Asking:
+    """One ledger that asks another. Each verb is a whole talk; `greeting` comes first and `leaving` last."""
+
+    def __init__(self, store: Store, report: Report = silent) -> None:
+        self._store, self._report = store, report
+        self._source = LedgerSource(store)
+        self.peer: Hello | None = None
+
+    def greeting(self) -> Talk[Hello]:
+        self.peer = yield from greet(self._store, self._source, first=True)
+        return self.peer
+
+    def pulling(self, *, dry: bool = False) -> Talk[Sent]:
+        peer = self._greeted()
+        sink = LedgerSink(self._store, peer.replica)
+        ready = replace(sink.ready(peer.replica), dry=dry)
+        yield framed(Kind.PULL, ready)
+        return (yield from Receiver(sink, peer, self._report).receive(ready))
+
+    def pushing(self, selection: Selection | None = None, *, dry: bool = False) -> Talk[Sent]:
+        peer, limited = self._greeted(), selection is not None
+        source = LedgerSource(self._store, selection) if selection is not None else self._source
+        yield framed(Kind.PUSH, Push(dry=dry, limited=limited))
+        ready = said((yield from hear(Kind.READY)), Ready)
+        return (yield from Sender(source, peer.replica, limited, self._report).send(ready))
+
+    def sharing(self) -> Talk[str]:
+        """Both have one import secret afterwards: whoever has imported nothing takes over the other's. Says which."""
+        own, secret = imports_of(self._store), import_secret(self._store)
+        yield Frame(Kind.IMPORTS)
+        theirs = said((yield from hear(Kind.IMPORTS)), Imports)
+        if theirs.fingerprint == own.fingerprint:
+            return "same"
+        if own.imported and theirs.imported:
+            raise NotApplicable(
+                "both ledgers have imports under secrets of their own",
+                "they stay two trees; share the secret before the first import",
+            )
+        if own.imported:
+            yield framed(Kind.SECRET, Secret(secret=secret.hex()))
+            yield from hear(Kind.SECRET)
+            return "given"
+        yield framed(Kind.SECRET, Secret())
+        adopt_secret(self._store, _secret(said((yield from hear(Kind.SECRET)), Secret)))
+        return "taken"
+
+    def leaving(self) -> Talk[None]:
+        yield Frame(Kind.BYE)
+
+    def _greeted(self) -> Hello:
+        assert self.peer is not None, "greeting comes first"
+        return self.peer
+
+
+def imports_of(store: Store) -> Imports:
+    fingerprint = sha256(SECRET_DOMAIN + import_secret(store)).hexdigest()
+    with store.read() as txn:
+        imported = any(txn.sql.one(f"SELECT 1 FROM {table} LIMIT 1") for table in ("import_source", "import_name"))
+    return Imports(fingerprint=fingerprint, imported=imported)
+
+
+def _secret(told: Secret) -> bytes:
+    try:
+        secret = bytes.fromhex(told.secret)
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise ProtocolBroken("SECRET holds no import secret")
+    return secret
+
+
+# --- whoever serves -----------------------------------------------------------------------------------------------
+
+
+class Serving:
+    """One ledger that answers another until it leaves."""
+
+    def __init__(self, store: Store, manners: Manners) -> None:
+        self._store, self._manners = store, manners
+
+    def serve(self) -> Talk[None]:
+        self._store.catch_up()
+        source = LedgerSource(self._store)
+        peer = yield from greet(self._store, source, first=False)
+        while (frame := (yield from hear(Kind.PULL, Kind.PUSH, Kind.IMPORTS, Kind.SECRET, Kind.BYE))).kind != Kind.BYE:
+            if frame.kind == Kind.PULL:
+                yield from Sender(source, peer.replica, False, silent).send(said(frame, Ready))
+            elif frame.kind == Kind.PUSH:
+                yield from self._take(said(frame, Push), peer)
+            elif frame.kind == Kind.IMPORTS:
+                yield framed(Kind.IMPORTS, imports_of(self._store))
+            else:
+                yield from self._share(said(frame, Secret))
+
+    def _take(self, push: Push, peer: Hello) -> Talk[None]:
+        if not self._manners.takes or self._store.read_only:
+            raise ReadOnlyLedger(self._store.path)
+        sink = LedgerSink(self._store, peer.replica)
+        ready = replace(sink.ready(peer.replica), dry=push.dry)
+        yield framed(Kind.READY, ready)
+        yield from Receiver(sink, peer, silent, limited=push.limited).receive(ready)
+
+    def _share(self, told: Secret) -> Talk[None]:
+        if not self._manners.tells_secret:
+            raise NotApplicable("this ledger does not share its import secret", "sync without sharing imports")
+        if told.secret:
+            if not self._manners.takes:
+                raise ReadOnlyLedger(self._store.path)
+            adopt_secret(self._store, _secret(told))
+            yield Frame(Kind.SECRET)
+        else:
+            yield framed(Kind.SECRET, Secret(secret=import_secret(self._store).hex()))

@@ -1,0 +1,160 @@
+"""What a push that is limited to some sessions may send: their threads with all ancestry, their own events, and of the
+rest only what these cannot do without.
+
+Events hold no words, so what must not leak are contents: only those go that a chosen event names, and of an imported
+turn not the verbatim source, which may hold other turns as well. A ledger's own stream (tombstones, late results) is
+one chain; it goes as far as its last event about something chosen, and no further than a late result of another turn,
+which nobody could place without that turn. What stays behind for this is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.dag_events import AgentForked, ToolResult
+from weft.kernel.errors import NotFound
+from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.facts import content_refs
+from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import AgentCreated, ContentErased, SessionCreated, SessionMoved, Sighting
+from weft.ledger.batches import rows_in
+from weft.ledger.rows import SessionRow, load_session
+from weft.ledger.runs import place_of_event, stream_of
+from weft.store.port import ReadTxn, Sql, Store
+
+
+class OwnEvent(Struct, frozen=True, gc=False):
+    """An event of some ledger's own stream."""
+
+    n: int
+    event: Event | UnknownEvent
+
+
+class Selection:
+    """Which events and contents may go."""
+
+    def __init__(self, sessions: Sequence[str]) -> None:
+        self.sessions = set(sessions)
+        self.turns: set[str] = set()
+        self.agents: set[str] = set()
+        self.contents: set[bytes] = set()
+        self.kept_back = 0
+        """Events about what is chosen that stay, chained to what is not."""
+        self._until: dict[str, int] = {}
+
+    def holds(self, n: int, line: bytes) -> bool:
+        stream = stream_of(n, line)
+        kind, _, name = stream.partition(":")
+        if kind == "run":
+            return name in self.turns
+        if kind == "session":
+            return name in self.sessions
+        if kind == "import":
+            return name in self.turns or name in self.sessions
+        if kind == "ledger":
+            return n <= self._until.get(stream, 0)
+        return kind == "program" and name in self.agents and isinstance(KINDS.decode(line), AgentCreated)
+
+    def chooses(self, stream: str) -> bool:
+        kind, _, name = stream.partition(":")
+        chosen = {"run": self.turns, "session": self.sessions, "import": self.turns | self.sessions}
+        return name in chosen.get(kind, ())
+
+    def take_refs(self, event: Event | UnknownEvent) -> None:
+        raw = event.raw if isinstance(event, Sighting) else UNSET
+        self.contents.update(bytes.fromhex(ref) for ref in content_refs(event) if ref != raw)
+
+    def end_own_stream(self, txn: ReadTxn, stream: str, events: list[OwnEvent]) -> None:
+        """Up to where one ledger's stream goes."""
+        reach, blocked, concerned = 0, False, 0
+        for own in events:
+            about = self._concerns(txn, own.event)
+            blocked = blocked or (isinstance(own.event, ToolResult) and not about)
+            if about and blocked:
+                self.kept_back += 1
+            elif about:
+                reach = own.n
+                concerned += 1
+                self.take_refs(own.event)
+        if concerned:
+            self._until[stream] = reach
+
+    def _concerns(self, txn: ReadTxn, event: Event | UnknownEvent) -> bool:
+        if isinstance(event, ContentErased):
+            named = event.turn in self.turns or event.session in self.sessions
+            return named or bytes.fromhex(event.content) in self.contents
+        if isinstance(event, ToolResult):
+            try:
+                turn, _ = place_of_event(txn.sql, txn.facts, event.call.event_id)
+            except NotFound:
+                return False
+            return turn.id in self.turns
+        return False
+
+
+def select(store: Store, sessions: Sequence[str]) -> Selection:
+    """The selection of these sessions, by their ids, as the ledger is now."""
+    chosen = Selection(sessions)
+    with store.read() as txn:
+        rows = [_session(txn.sql, session) for session in sessions]
+        chosen.turns = _with_ancestors(txn.sql, _turns(txn, rows, chosen.sessions))
+        names: dict[str, AgentCreated] = {}
+        own: dict[str, list[OwnEvent]] = {}
+        for n, line in txn.facts.lines():
+            stream = stream_of(n, line)
+            if stream.startswith("ledger:"):
+                own.setdefault(stream, []).append(OwnEvent(n, KINDS.decode(line)))
+            elif stream.startswith("program:"):
+                if isinstance(event := KINDS.decode(line), AgentCreated):
+                    names[stream[8:]] = event
+            elif chosen.chooses(stream):
+                event = KINDS.decode(line)
+                chosen.take_refs(event)
+                chosen.agents.update(_agents(event))
+        for agent in chosen.agents & names.keys():
+            chosen.take_refs(names[agent])
+        for stream, events in own.items():
+            chosen.end_own_stream(txn, stream, events)
+    return chosen
+
+
+def _session(sql: Sql, session: str) -> SessionRow:
+    row = load_session(sql, session)
+    if row is None:
+        raise NotFound("session", session, "`weft sessions` lists them")
+    return row
+
+
+def _agents(event: Event | UnknownEvent) -> Iterator[str]:
+    yield event.actor
+    if isinstance(event, SessionCreated):
+        yield event.persona
+
+
+def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str]) -> set[str]:
+    """Every turn that a session has made or stood at, on any branch."""
+    found: set[str] = set()
+    for row in rows:
+        found.update(turn for (turn,) in txn.sql.all("SELECT id FROM turn WHERE session = ?", (row.n,)))
+        if row.head:
+            found.add(row.head)
+    streams = [f'"stream":"session:{session}"'.encode() for session in sessions]
+    for _, line in txn.facts.lines():
+        if any(stream in line for stream in streams):
+            event = KINDS.decode(line)
+            if isinstance(event, SessionMoved):
+                found.update(turn for turn in (event.to, event.before) if turn)
+            elif isinstance(event, AgentForked):
+                found.add(event.at_turn)
+    return found
+
+
+def _with_ancestors(sql: Sql, turns: set[str]) -> set[str]:
+    known, edge = set(turns), set(turns)
+    while edge:
+        parents = rows_in(sql, "SELECT parent FROM turn WHERE parent IS NOT NULL AND id IN", edge)
+        edge = {parent for (parent,) in parents} - known
+        known |= edge
+    return known

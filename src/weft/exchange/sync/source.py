@@ -1,0 +1,170 @@
+"""A ledger as a source: its log in batches, and contents by their references, hashed on their way out.
+
+Every batch is read in a snapshot of its own, so that nobody waits for a slow peer. What was erased anywhere does not
+go: a tombstone, also one that nobody here has said yes to yet, keeps its content from travelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from itertools import chain
+
+from msgspec import Struct
+
+from weft.exchange.sync.local import ranges_from
+from weft.exchange.sync.messages import Hello, Mark, Would
+from weft.exchange.sync.selection import Selection
+from weft.exchange.sync.sending import Batch, Outgoing
+from weft.kernel.contents import ROW_BYTES
+from weft.kernel.errors import ContentGone, ContentMissing
+from weft.kernel.facts import content_refs
+from weft.kernel.kinds import KINDS
+from weft.ledger.batches import rows_in
+from weft.store.facts import KEY_BYTES, ContentHead, FactReader, LogRow, checked_pieces
+from weft.store.port import Sql, Store
+
+BATCH_EVENTS, BATCH_BYTES = 1024, 1024 * 1024
+ROWS_AT_ONCE = 256
+CONTENTS_AT_ONCE = 256
+
+
+class Found(Struct, frozen=True, gc=False):
+    index: int
+    head: ContentHead
+
+
+class LedgerSource:
+    """One ledger, for one run of sending."""
+
+    def __init__(self, store: Store, selection: Selection | None = None) -> None:
+        self._store, self._selection = store, selection
+        self._weighed: set[int] = set()
+        with store.read() as txn:
+            tip = txn.facts.tip()
+        self._hello = Hello(replica=store.replica, n=tip.n, chain=tip.chain.hex())
+
+    def hello(self) -> Hello:
+        return self._hello
+
+    def chain_at(self, n: int) -> str | None:
+        with self._store.read() as txn:
+            chain = txn.facts.chain_at(n)
+        return None if chain is None else chain.hex()
+
+    def batches(self, after: int, peer: str, limited: bool) -> Iterator[Batch]:
+        """Up to where the log ended when the conversation began: it may be growing all the while."""
+        with self._store.read() as txn:
+            theirs = ranges_from(txn.sql, peer, after)
+        gathering = Gathering(self._selection if limited else None, theirs)
+        while after < self._hello.n:
+            with self._store.read() as txn:
+                rows = txn.facts.log(after, ROWS_AT_ONCE)
+            for row in rows:
+                if row.n > self._hello.n:
+                    break
+                yield from gathering.take(row)
+            after = rows[-1].n
+            self._store.breathe()
+        if (last := gathering.rest()) is not None:
+            yield last
+
+    def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[Outgoing]:
+        for start in range(0, len(refs), CONTENTS_AT_ONCE):
+            yield from self._some_contents(refs[start : start + CONTENTS_AT_ONCE], start, limited)
+
+    def _some_contents(self, refs: Sequence[bytes], start: int, limited: bool) -> Iterator[Outgoing]:
+        allowed = self._selection.contents if limited and self._selection else None
+        with self._store.read() as txn:
+            heads = [
+                Found(start + i, head)
+                for i, head in _heads(txn.sql, refs).items()
+                if allowed is None or head.ref in allowed
+            ]
+        for found in heads:
+            head = found.head
+            if head.size > ROW_BYTES:
+                pieces: Iterator[bytes] = checked_pieces(head, partial(self._piece, head))
+                yield Outgoing(found.index, head.salt, head.size, pieces)
+                continue
+            try:
+                with self._store.read() as txn:
+                    data = txn.facts.content(head.n)
+            except (ContentGone, ContentMissing):
+                continue  # erased since, or its bytes were never here
+            yield Outgoing(found.index, head.salt, len(data), (data,))
+
+    def _piece(self, head: ContentHead, idx: int) -> bytes:
+        with self._store.read() as txn:
+            return txn.facts.content_piece(head, idx)
+
+    def weigh(self, lines: Sequence[bytes]) -> Would:
+        refs = {bytes.fromhex(ref) for line in lines for ref in content_refs(KINDS.decode(line))}
+        allowed = self._selection.contents if self._selection else None
+        wanted = sorted(refs if allowed is None else refs & allowed)
+        with self._store.read() as txn:
+            heads = [head for head in _heads(txn.sql, wanted).values() if head.n not in self._weighed]
+        self._weighed.update(head.n for head in heads)
+        return Would(
+            events=len(lines),
+            event_bytes=sum(map(len, lines)),
+            contents=len(heads),
+            content_bytes=sum(head.size for head in heads),
+        )
+
+
+def _heads(sql: Sql, refs: Sequence[bytes]) -> dict[int, ContentHead]:
+    """Contents that are here and were not erased, by their place among those asked for."""
+    keys = {ref[:KEY_BYTES] for ref in refs}
+    query = "SELECT c.n, c.ref, c.salt, c.size FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key IN"
+    mark = FactReader(sql).watermark("lookup_content")
+    tail = f"SELECT n, ref, salt, size FROM content WHERE n > {mark} AND ref IN"
+    rows = chain(rows_in(sql, query, keys), rows_in(sql, tail, refs))
+    known = {bytes(ref): ContentHead(n, bytes(ref), bytes(salt), size) for n, ref, salt, size in rows if len(salt)}
+    gone = {bytes(ref) for (ref,) in rows_in(sql, "SELECT ref FROM erasure WHERE ref IN", list(known))}
+    return {i: known[ref] for i, ref in enumerate(refs) if ref in known and ref not in gone}
+
+
+class Gathering:
+    """Rows of the log gathered into batches, without what the peer has given us itself."""
+
+    def __init__(self, selection: Selection | None, theirs: list[tuple[int, int]]) -> None:
+        self._selection, self._theirs = selection, theirs
+        self._lines: list[bytes] = []
+        self._size = self._next = 0
+        self._row: LogRow | None = None
+
+    def take(self, row: LogRow) -> Iterator[Batch]:
+        """A row with more events than a batch is cut; only a batch that ends a row has a place in the log."""
+        self._row = row
+        for n, line in enumerate(row.lines(), row.first):
+            if self._skips(n, line):
+                continue
+            self._lines.append(line)
+            self._size += len(line)
+            if n < row.n and self._is_full():
+                yield self._batch(Mark(), n)
+        if self._is_full():
+            yield self._batch(self._mark(row), row.n)
+
+    def rest(self) -> Batch | None:
+        return None if self._row is None else self._batch(self._mark(self._row), self._row.n)
+
+    def _mark(self, row: LogRow) -> Mark:
+        return Mark() if self._selection is not None else Mark(n=row.n, chain=row.chain.hex())
+
+    def _is_full(self) -> bool:
+        return len(self._lines) >= BATCH_EVENTS or self._size >= BATCH_BYTES
+
+    def _skips(self, n: int, line: bytes) -> bool:
+        while self._next < len(self._theirs) and self._theirs[self._next][1] < n:
+            self._next += 1
+        if self._next < len(self._theirs) and self._theirs[self._next][0] <= n:
+            return True
+        return self._selection is not None and not self._selection.holds(n, line)
+
+    def _batch(self, mark: Mark, done: int) -> Batch:
+        made = Batch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
+        self._lines, self._size = [], 0
+        return made

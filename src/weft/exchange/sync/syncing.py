@@ -1,0 +1,223 @@
+"""Syncing from one ledger's side: pull, push, clone, and the remotes it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from weft.exchange.sync import local
+from weft.exchange.sync.addresses import Pipes, program_of, start
+from weft.exchange.sync.conversation import Asking, Manners, Serving
+from weft.exchange.sync.local import Remote
+from weft.exchange.sync.pump import Channel, Served
+from weft.exchange.sync.selection import select
+from weft.exchange.sync.sending import Report, Sent, silent
+from weft.exchange.sync.talk import Talk
+from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
+from weft.ledger.facts_file import views_are_stale
+from weft.ledger.ledger import Ledger
+from weft.store.names import COPIED, NOTE
+from weft.store.port import Store, WriteTxn
+
+T = TypeVar("T")
+ORIGIN = "origin"
+OpenLedger = Callable[[str], Ledger]
+
+
+class Synced(Struct, frozen=True, kw_only=True):
+    """What a pull or a push moved."""
+
+    address: str
+    replica: str
+    """Of the other ledger."""
+    events: int
+    contents: int
+    known: int
+    """Events that were offered and there already."""
+    erased: int
+    """Contents that were refused, since they were erased there."""
+    event_bytes: int
+    content_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    dry_run: bool = False
+    kept_back: int = 0
+    """Facts about the sessions of a limited push that stayed, chained to facts about others."""
+
+
+class Link:
+    """An open conversation with another ledger."""
+
+    def __init__(self, address: str, pump: Channel | Served, asking: Asking) -> None:
+        self.address, self.asking = address, asking
+        self._pump = pump
+
+    def converse(self, talk: Talk[T]) -> T:
+        return self._pump.converse(talk)
+
+    def synced(self, sent: Sent, *, dry: bool, kept_back: int = 0) -> Synced:
+        assert self.asking.peer is not None
+        return Synced(
+            address=self.address,
+            replica=self.asking.peer.replica,
+            events=sent.events,
+            contents=sent.contents,
+            known=sent.known,
+            erased=sent.erased,
+            event_bytes=sent.event_bytes,
+            content_bytes=sent.content_bytes,
+            sent_bytes=self._pump.sent,
+            received_bytes=self._pump.received,
+            dry_run=dry,
+            kept_back=kept_back,
+        )
+
+
+@contextmanager
+def linked(ledger: Ledger, address: str, opens: OpenLedger, report: Report = silent) -> Iterator[Link]:
+    """A conversation with the ledger at an address, which ends with the block."""
+    store = store_of(ledger)
+    store.catch_up()
+    program = program_of(address)
+    if program is None:
+        with opens(address) as other:
+            pump = Served(Serving(store_of(other), Manners()).serve())
+            with _greeted(Link(address, pump, Asking(store, report))) as link:
+                yield link
+            if not other._store.read_only and views_are_stale(other._store):
+                other.rebuild()
+        return
+    channel = start(program)
+    try:
+        with _greeted(Link(address, channel, Asking(store, report))) as link:
+            yield link
+    finally:
+        channel.close()
+
+
+@contextmanager
+def _greeted(link: Link) -> Iterator[Link]:
+    link.converse(link.asking.greeting())
+    yield link
+    with suppress(ConnectionCut):  # whoever is gone already need not be told that we leave
+        link.converse(link.asking.leaving())
+
+
+def store_of(ledger: Ledger) -> Store:
+    return ledger._store
+
+
+def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
+    """Answer whoever speaks over these pipes, until they leave or are gone."""
+    channel = Channel(pipes)
+    channel.greet()
+    channel.converse(Serving(store_of(ledger), manners).serve())
+    if not store_of(ledger).read_only and views_are_stale(store_of(ledger)):
+        ledger.rebuild()
+
+
+def pull(ledger: Ledger, address: str, opens: OpenLedger, *, report: Report = silent, dry: bool = False) -> Synced:
+    """Every fact that the other ledger has and this one lacks."""
+    with linked(ledger, address, opens, report) as link:
+        done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
+    if views_are_stale(store_of(ledger)):
+        ledger.rebuild()
+    return done
+
+
+def push(
+    ledger: Ledger,
+    address: str,
+    opens: OpenLedger,
+    *,
+    sessions: Sequence[str] = (),
+    report: Report = silent,
+    dry: bool = False,
+) -> Synced:
+    """Every fact that this ledger has and the other one lacks; with `sessions` only what belongs to these."""
+    selection = None
+    if sessions:
+        ids = [ledger.session(name).id for name in sessions]
+        store_of(ledger).catch_up()
+        selection = select(store_of(ledger), ids)
+    with linked(ledger, address, opens, report) as link:
+        sent = link.converse(link.asking.pushing(selection, dry=dry))
+        return link.synced(sent, dry=dry, kept_back=selection.kept_back if selection else 0)
+
+
+def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = True, report: Report = silent) -> Synced:
+    """Everything of another ledger into this new one, its import secret too unless `secret` is False. One that was cut
+    short goes on where it was."""
+    known = [remote for remote in remotes(ledger) if remote.name == ORIGIN]
+    if not known:
+        with store_of(ledger).read() as txn:
+            if txn.facts.tip().n:
+                raise NotApplicable(
+                    f"{ledger.path} is not empty", "clone to a new place, or `weft remote add` and pull"
+                )
+        add_remote(ledger, Remote(name=ORIGIN, address=address, shares_imports=secret))
+    elif known[0].address != address:
+        raise NotApplicable(f"{ledger.path} is a clone of {known[0].address}", "clone to a new place")
+    with linked(ledger, address, opens, report) as link:
+        if secret:
+            link.converse(link.asking.sharing())
+        done = link.synced(link.converse(link.asking.pulling()), dry=False)
+    if views_are_stale(store_of(ledger)):
+        ledger.rebuild()
+    return done
+
+
+def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
+    """Have one import secret with the ledger at an address: `taken` over, `given`, or the `same` already."""
+    with linked(ledger, address, opens) as link:
+        return link.converse(link.asking.sharing())
+
+
+# --- remotes ------------------------------------------------------------------------------------------------------
+
+
+def remotes(ledger: Ledger) -> list[Remote]:
+    with store_of(ledger).read() as txn:
+        return local.load_remotes(txn.sql)
+
+
+def remote(ledger: Ledger, name: str) -> Remote:
+    with store_of(ledger).read() as txn:
+        return local.load_remote(txn.sql, name)
+
+
+def add_remote(ledger: Ledger, added: Remote) -> Remote:
+    """Remember an address by a name."""
+    if not added.address:
+        raise InvalidInput("a remote without an address", "give a path, postgresql://…, ssh://host/path or cmd:…")
+    program_of(added.address)
+    store_of(ledger).write(partial(_add_remote, added))
+    return remote(ledger, added.name)
+
+
+def _add_remote(added: Remote, txn: WriteTxn) -> None:
+    local.add_remote(txn.sql, Remote(
+        name=added.name,
+        address=added.address,
+        sessions=added.sessions,
+        shares_imports=added.shares_imports,
+        added_at=txn.facts.now_ms,
+    ))  # fmt: skip
+
+
+def remove_remote(ledger: Ledger, name: str) -> None:
+    store_of(ledger).write(lambda txn: local.remove_remote(txn.sql, name))
+
+
+def forget_peer(ledger: Ledger, replica: str) -> None:
+    """Forget what a replica said of itself and how far it was read; the next sync with it begins anew."""
+    store_of(ledger).write(lambda txn: local.forget_peer(txn.sql, replica))
+
+
+def mark_as_copy(ledger: Ledger) -> None:
+    """The next opening for writing gives this ledger a replica id of its own, as it does with a backup."""
+    store_of(ledger).write(lambda txn: txn.sql.run(NOTE, (COPIED, "")))

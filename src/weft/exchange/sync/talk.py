@@ -1,0 +1,39 @@
+"""One side of a conversation, as a generator: it yields a frame to send, or None to hear the next one.
+
+No side knows how frames get across. A pump carries them over a stream of bytes, or hands them over in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar
+
+from weft.exchange.sync.frames import Frame, Kind
+from weft.exchange.sync.messages import Refusal, framed, said
+from weft.kernel.errors import PeerRefused, ProtocolBroken, ReplicaDiverged, WeftError
+
+T = TypeVar("T")
+Talk = Generator[Frame | None, Frame | None, T]
+
+
+def hear(*kinds: Kind) -> Talk[Frame]:
+    """The next frame, which must be one of these; a refusal is raised as what it is."""
+    frame = yield None
+    if frame is None:
+        raise ProtocolBroken("the pump gave nothing where something was to be heard")
+    if frame.kind == Kind.ERROR:
+        raise _refusal(said(frame, Refusal))
+    if frame.kind not in kinds:
+        raise ProtocolBroken(f"{frame.kind.name} came where {' or '.join(kind.name for kind in kinds)} must come")
+    return frame
+
+
+def refusal(error: WeftError) -> Frame:
+    """An error for the other side to show."""
+    return framed(Kind.ERROR, Refusal(error=type(error).__name__, message=str(error)[:2000], hint=error.hint[:500]))
+
+
+def _refusal(told: Refusal) -> WeftError:
+    if told.error == ReplicaDiverged.__name__:
+        return ReplicaDiverged(told.message)
+    return PeerRefused(told.error, told.message, told.hint)
