@@ -19,7 +19,7 @@ from weft.surfaces.cli.main import SUMMARIES, run
 
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
-    for name in SUMMARIES.keys() - {"init", "import", "completion", "help", "doctor", "copy", "key"}:
+    for name in SUMMARIES.keys() - {"init", "import", "completion", "help", "doctor", "copy", "key", "clone"}:
         needs = {"show": ["x"], "tree": ["x"], "diff": ["a", "b"], "reflog": ["x"], "fork": ["a", "b"], "delete": ["x"]}
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
@@ -31,6 +31,7 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"nodes": ["--tag", "x"], "tag": ["list", "x"], "apply": [os.devnull]}
         needs |= {name: ["list"] for name in ("provider", "model", "agent", "task", "code", "human", "program")}
         needs |= {"info": ["query"], "session": ["pause", "x"]}
+        needs |= {"settle": ["x"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name
@@ -64,6 +65,8 @@ def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
         (errors.LeaseLost("t"), 4),
         (errors.TurnClosed("t", "failed"), 4),
         (errors.NotApplicable("x"), 4),
+        (errors.ReplicaDiverged("x"), 4),
+        (errors.PeerRefused("InvalidFact", "x"), 4),
         (errors.InvalidInput("x"), 5),
         (errors.NoCanonicalForm("$", "x"), 5),
         (errors.ContentTooLarge(1), 5),
@@ -80,6 +83,8 @@ def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
         (errors.ReadOnlyLedger("x"), 7),
         (errors.Unsupported("x"), 7),
         (errors.StoreFailed("x"), 7),
+        (errors.ProtocolBroken("x"), 7),
+        (errors.ConnectionCut("x"), 7),
         (PermissionError(13, "Permission denied", "x"), 7),
         (RuntimeError("x"), 70),
     ],

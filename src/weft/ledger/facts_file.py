@@ -259,7 +259,7 @@ def _decoded(line: bytes, where: str) -> Event | UnknownEvent:
             check_event(event)
         else:
             check_unknown(event, KINDS.kinds.get(event.kind))
-    except (ValueError, InvalidFact) as error:
+    except (ValueError, RecursionError, InvalidFact) as error:
         raise InvalidFact(where, str(error)) from error
     return event
 

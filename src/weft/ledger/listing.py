@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from weft.ledger.batches import rows_in
 from weft.ledger.beginnings import short_labels
-from weft.ledger.model import FileNote, Session
+from weft.ledger.model import Branch, FileNote, Session
 from weft.ledger.rows import SESSION, SessionRow
 from weft.ledger.sessions import to_sessions
+from weft.ledger.settling import load_branches
 from weft.ledger.subjects import load_subjects
 from weft.ledger.values import text_of
 from weft.store.port import ReadTxn, Sql, Store
@@ -52,6 +53,8 @@ class Listed(Struct, frozen=True, kw_only=True):
     subject: str
     """What it was first asked to do, where it has no title."""
     subagents: int
+    branches: tuple[Branch, ...] = ()
+    """Where other replicas' branches of it stand."""
 
 
 class SessionList(Struct, frozen=True):
@@ -181,6 +184,9 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
     first = _first_turns(txn.sql, untitled)
     subjects = load_subjects(txn, list(dict.fromkeys(first.values())))
     labels = short_labels(row.label for row in every if row.status != "deleted")
+    branches: dict[str, list[Branch]] = {}
+    for branch in load_branches(txn.sql):
+        branches.setdefault(branch.session_id, []).append(branch)
     children: dict[str, int] = {}
     for row in every:
         if row.parent_session and row.status != "deleted":
@@ -194,6 +200,7 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
             total_tokens=tokens.get(row.head, 0),
             subject=subjects.get(first.get(row.n, ""), ""),
             subagents=children.get(row.id, 0),
+            branches=tuple(branches.get(row.id, ())),
         )
         for row, session in zip(rows, sessions, strict=True)
     ]

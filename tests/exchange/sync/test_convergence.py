@@ -7,7 +7,7 @@ anybody left is still shown, and what was erased somewhere is not back there. WE
 import os
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
@@ -17,7 +17,7 @@ from tests.conftest import PROVING
 from tests.exchange.sync.wire import contents, digests, events, heads, husks, pull, push, tips
 from tests.ledger.histories import problems
 from weft.kernel.ambient import FixedClock
-from weft.kernel.errors import ConnectionCut, WeftError
+from weft.kernel.errors import ConnectionCut, NotApplicable, WeftError
 from weft.ledger.ledger import Ledger
 
 SHARDS = 40 if PROVING else 3
@@ -28,6 +28,7 @@ SETTINGS = settings(
     database=None,
     deadline=None,
     derandomize=False,
+    phases=[Phase.generate],  # a step syncs whole ledgers: shrinking would take longer than reading what happened
     suppress_health_check=list(HealthCheck),
 )
 who, picks = st.integers(0, 2), st.integers(0, 999)
@@ -57,7 +58,7 @@ class SyncMachine(RuleBasedStateMachine):
 
     def session_of(self, i: int, pick: int) -> str | None:
         found = self.ledger(i).sessions()
-        return found[pick % len(found)].id if found else None
+        return found[pick % len(found)].label if found else None
 
     def turn_of(self, i: int, pick: int) -> str | None:
         found = self.ledger(i).log(50)
@@ -67,7 +68,9 @@ class SyncMachine(RuleBasedStateMachine):
     def record(self, i: int, name: str, calls: int) -> None:
         self.said += 1
         pending = [{"id": "c1", "name": "t", "status": "interrupted"}] * calls
-        self.ledger(i).record_turn(session=name, query=f"say {self.said}", response="so", tool_calls=pending)
+        known = [session for session in self.ledger(i).sessions(every=True) if session.label == name]
+        if all(session.status != "archived" for session in known):
+            self.ledgers[i].record_turn(session=name, query=f"say {self.said}", response="so", tool_calls=pending)
 
     @rule(i=who, pick=picks)
     def go_on(self, i: int, pick: int) -> None:
@@ -156,8 +159,8 @@ class SyncMachine(RuleBasedStateMachine):
                 ledger.settle(branch.session_id, to=branch.head)
             else:
                 ledger.settle(branch.session_id, ours=how != "theirs", theirs=how == "theirs")
-        except WeftError as error:
-            assert "other branch" in str(error)  # several branches at different turns, or one without a head
+        except NotApplicable:
+            return  # several branches at different turns, or one without a head
 
     @invariant()
     def what_was_erased_is_not_back(self) -> None:

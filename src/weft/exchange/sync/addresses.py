@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import IO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import Channel
 from weft.kernel.errors import ConnectionCut, InvalidInput
@@ -27,6 +28,19 @@ def program_of(address: str) -> list[str] | None:
             raise InvalidInput(f"{address!r} names no program", "write cmd: and the command that serves the ledger")
         return words
     return _ssh_program(address) if address.startswith(SSH) else None
+
+
+def without_password(address: str) -> str:
+    """The address as it may be kept and shown. Passwords belong into the files of their own programs."""
+    if "://" not in address:
+        return address
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise InvalidInput(f"an address that cannot be read: {error}", "write scheme://user@host/…") from error
+    user, at, host = parts.netloc.rpartition("@")
+    query = "&".join(part for part in parts.query.split("&") if not part.lower().startswith("password="))
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query))
 
 
 def _ssh_program(address: str) -> list[str]:
@@ -70,7 +84,8 @@ class Program:
         """The program ends when nobody speaks to it any longer."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(OSError):  # it may have gone before we did
+                    pipe.close()
         self._process.wait()
 
 
@@ -78,16 +93,18 @@ class Pipes:
     """Two files as one stream of bytes: the standard input and output of a program that serves."""
 
     def __init__(self, given: IO[bytes], out: IO[bytes]) -> None:
-        self._given, self._out = given, out
+        self._read: Callable[[int], bytes | None] = getattr(given, "read1", given.read)  # what is there, not all asked
+        self._out = out
 
     def read(self, most: int) -> bytes:
-        return self._given.read(most) or b""
+        return self._read(most) or b""
 
     def write(self, data: bytes) -> None:
         write_all(self._out, data)
+        self._out.flush()
 
     def close(self) -> None:
-        self._out.close()
+        """They are the process's own and end with it."""
 
 
 def write_all(out: IO[bytes], data: bytes) -> None:
@@ -99,5 +116,9 @@ def write_all(out: IO[bytes], data: bytes) -> None:
 
 def start(words: Sequence[str]) -> Channel:
     channel = Channel(Program(words))
-    channel.greet()
+    try:
+        channel.greet()
+    except ConnectionCut:
+        channel.close()
+        raise
     return channel

@@ -17,7 +17,7 @@ from weft.exchange.sync.talk import Talk, hear
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, ContentHasher
 from weft.kernel.errors import InvalidFact, ProtocolBroken
 from weft.kernel.events import UnknownEvent
-from weft.kernel.facts import content_refs
+from weft.kernel.facts import content_refs, is_digest
 from weft.ledger.facts_file import Fact, NewContent, NewEvent, NewLargeContent, checked_line
 
 MOST_OFFERED = 8192
@@ -198,6 +198,8 @@ class Receiver:
         """The place in the sender's log only moves on, and never beyond its end."""
         if mark.n and (self._limited or not self._at <= mark.n <= self._peer.n):
             raise ProtocolBroken(f"the log is marked at {mark.n}, after {self._at} and before {self._peer.n}")
+        if mark.n and not is_digest(mark.chain):
+            raise ProtocolBroken("MARK names a place in the log without the chain there")
         self._idle += alone and mark.n <= self._at
         if self._idle > SLACK:
             raise ProtocolBroken("marks come that bring nothing and move nothing")

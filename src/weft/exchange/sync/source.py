@@ -28,6 +28,7 @@ from weft.store.port import Sql, Store
 BATCH_EVENTS, BATCH_BYTES = 1024, 1024 * 1024
 ROWS_AT_ONCE = 256
 CONTENTS_AT_ONCE = 256
+HELD_BYTES = 1024 * 1024
 
 
 class Found(Struct, frozen=True, gc=False):
@@ -82,18 +83,27 @@ class LedgerSource:
                 for i, head in _heads(txn.sql, refs).items()
                 if allowed is None or head.ref in allowed
             ]
+        small = [found for found in heads if found.head.size <= ROW_BYTES]
+        while small:
+            yield from self._take_small(small)
         for found in heads:
             head = found.head
             if head.size > ROW_BYTES:
-                pieces: Iterator[bytes] = checked_pieces(head, partial(self._piece, head))
-                yield Outgoing(found.index, head.salt, head.size, pieces)
-                continue
-            try:
-                with self._store.read() as txn:
-                    data = txn.facts.content(head.n)
-            except (ContentGone, ContentMissing):
-                continue  # erased since, or its bytes were never here
-            yield Outgoing(found.index, head.salt, len(data), (data,))
+                yield Outgoing(found.index, head.salt, head.size, checked_pieces(head, partial(self._piece, head)))
+
+    def _take_small(self, waiting: list[Found]) -> list[Outgoing]:
+        """Some of those that wait, in one snapshot: as many as fit into memory without anybody noticing."""
+        made, weight = [], 0
+        with self._store.read() as txn:
+            while waiting and weight < HELD_BYTES:
+                found = waiting.pop(0)
+                try:
+                    data = txn.facts.content(found.head.n)
+                except (ContentGone, ContentMissing):
+                    continue  # erased since, or its bytes were never here
+                made.append(Outgoing(found.index, found.head.salt, len(data), (data,)))
+                weight += len(data)
+        return made
 
     def _piece(self, head: ContentHead, idx: int) -> bytes:
         with self._store.read() as txn:
@@ -133,26 +143,23 @@ class Gathering:
         self._selection, self._theirs = selection, theirs
         self._lines: list[bytes] = []
         self._size = self._next = 0
-        self._row: LogRow | None = None
+        self._ended: LogRow | None = None
 
     def take(self, row: LogRow) -> Iterator[Batch]:
-        """A row with more events than a batch is cut; only a batch that ends a row has a place in the log."""
-        self._row = row
+        """A batch may end in the midst of a row; the place in the log is then the end of the row before."""
         for n, line in enumerate(row.lines(), row.first):
             if self._skips(n, line):
                 continue
             self._lines.append(line)
             self._size += len(line)
             if n < row.n and self._is_full():
-                yield self._batch(Mark(), n)
+                yield self._batch(n)
+        self._ended = row
         if self._is_full():
-            yield self._batch(self._mark(row), row.n)
+            yield self._batch(row.n)
 
     def rest(self) -> Batch | None:
-        return None if self._row is None else self._batch(self._mark(self._row), self._row.n)
-
-    def _mark(self, row: LogRow) -> Mark:
-        return Mark() if self._selection is not None else Mark(n=row.n, chain=row.chain.hex())
+        return None if self._ended is None else self._batch(self._ended.n)
 
     def _is_full(self) -> bool:
         return len(self._lines) >= BATCH_EVENTS or self._size >= BATCH_BYTES
@@ -164,7 +171,9 @@ class Gathering:
             return True
         return self._selection is not None and not self._selection.holds(n, line)
 
-    def _batch(self, mark: Mark, done: int) -> Batch:
+    def _batch(self, done: int) -> Batch:
+        row = self._ended if self._selection is None else None
+        mark = Mark() if row is None else Mark(n=row.n, chain=row.chain.hex())
         made = Batch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
         self._lines, self._size = [], 0
         return made

@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.exchange.sync import local
-from weft.exchange.sync.addresses import Pipes, program_of, start
+from weft.exchange.sync.addresses import Pipes, program_of, start, without_password
 from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.local import Remote
 from weft.exchange.sync.pump import Channel, Served
@@ -62,7 +62,7 @@ class Link:
     def synced(self, sent: Sent, *, dry: bool, kept_back: int = 0) -> Synced:
         assert self.asking.peer is not None
         return Synced(
-            address=self.address,
+            address=without_password(self.address),
             replica=self.asking.peer.replica,
             events=sent.events,
             contents=sent.contents,
@@ -115,7 +115,12 @@ def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
     """Answer whoever speaks over these pipes, until they leave or are gone."""
     channel = Channel(pipes)
     channel.greet()
-    channel.converse(Serving(store_of(ledger), manners).serve())
+    try:
+        channel.converse(Serving(store_of(ledger), manners).serve())
+    except ConnectionCut:
+        if channel.received:
+            raise
+        return  # nobody said anything
     if not store_of(ledger).read_only and views_are_stale(store_of(ledger)):
         ledger.rebuild()
 
@@ -160,7 +165,7 @@ def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = Tru
                     f"{ledger.path} is not empty", "clone to a new place, or `weft remote add` and pull"
                 )
         add_remote(ledger, Remote(name=ORIGIN, address=address, shares_imports=secret))
-    elif known[0].address != address:
+    elif known[0].address != without_password(address):
         raise NotApplicable(f"{ledger.path} is a clone of {known[0].address}", "clone to a new place")
     with linked(ledger, address, opens, report) as link:
         if secret:
@@ -195,18 +200,12 @@ def add_remote(ledger: Ledger, added: Remote) -> Remote:
     if not added.address:
         raise InvalidInput("a remote without an address", "give a path, postgresql://…, ssh://host/path or cmd:…")
     program_of(added.address)
-    store_of(ledger).write(partial(_add_remote, added))
+    store_of(ledger).write(partial(_add_remote, structs.replace(added, address=without_password(added.address))))
     return remote(ledger, added.name)
 
 
 def _add_remote(added: Remote, txn: WriteTxn) -> None:
-    local.add_remote(txn.sql, Remote(
-        name=added.name,
-        address=added.address,
-        sessions=added.sessions,
-        shares_imports=added.shares_imports,
-        added_at=txn.facts.now_ms,
-    ))  # fmt: skip
+    local.add_remote(txn.sql, structs.replace(added, added_at=txn.facts.now_ms))
 
 
 def remove_remote(ledger: Ledger, name: str) -> None:

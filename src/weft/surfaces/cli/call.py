@@ -47,6 +47,10 @@ class Call:
         """A ledger that is there already, only to be looked at."""
         return self._open(path, create=False, read_only=True)
 
+    def joining(self, path: str) -> Ledger:
+        """Another ledger that is there already, to be written to."""
+        return self._open(path, create=False)
+
     def copying(self) -> Ledger:
         """The ledger, for a command that copies it: open for writing, so that the copy is remembered, where that can
         be."""

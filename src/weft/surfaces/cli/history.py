@@ -70,6 +70,10 @@ class Reader:
         for session in sorted(self._known.values(), key=lambda session: session.label):
             if session.head is not None and session.status == "active":
                 self._heads.setdefault(session.head, []).append(session)
+        self._elsewhere: dict[str, list[str]] = {}
+        for branch in ledger.branches():
+            if branch.head is not None:
+                self._elsewhere.setdefault(branch.head, []).append(branch.name)
 
     @cached_property
     def short_labels(self) -> dict[str, str]:
@@ -100,11 +104,11 @@ class Reader:
 
     def heads(self, turn_id: str) -> list[str]:
         """The labels of the sessions that stand here."""
-        return [session.label for session in self._heads.get(turn_id, ())]
+        return [session.label for session in self._heads.get(turn_id, ())] + self._elsewhere.get(turn_id, [])
 
     def places(self, turn_id: str) -> list[str]:
         """The same for people, who want to know if a session stands in the middle of the turn."""
-        return [self._place(session) for session in self._heads.get(turn_id, ())]
+        return [self._place(session) for session in self._heads.get(turn_id, ())] + self._elsewhere.get(turn_id, [])
 
     def _place(self, session: Session) -> str:
         title = f' "{cut(safe(session.title), TITLE_COLUMNS)}"' if session.title else ""

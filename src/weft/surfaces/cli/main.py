@@ -48,6 +48,15 @@ COMMANDS = {
         "alias": "Give a session a second name.",
         "archive": "Put a session away; its turns stay.",
         "delete": "Remove a session's label; its turns stay.",
+        "settle": "Join the branches of a session that several ledgers moved.",
+    },
+    "share": {
+        "clone": "Make a new ledger with everything of another one.",
+        "pull": "Bring in what another ledger has and this one lacks.",
+        "push": "Send what this ledger has and another one lacks.",
+        "remote": "Remember other ledgers by a name.",
+        "replica": "Show what this ledger goes by among its copies, or change it.",
+        "sync-stdio": "Serve a ledger over standard input and output.",
     },
     "carry": {
         "resume": "Write a session that another tool can resume, up to any turn.",

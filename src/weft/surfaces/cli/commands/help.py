@@ -17,6 +17,7 @@ How to name a turn:
   main@{yesterday}  where it stood then; also {2 hours ago}, {2026-11-15}, {2026-11-15 09:30}
   main#7            the turn that the session made at depth 7
   6X2ZK4PD          the last 6 letters or more of a turn's id, or all 26
+  7q2k4m/main       where another replica's branch of a session stands, as `weft sessions` shows it
   4f9c2a1           the first 7 digits or more of a turn's digest, or of an event inside it
 Times are read in your own zone; --json answers in UTC."""
 ENVIRONMENT = """\

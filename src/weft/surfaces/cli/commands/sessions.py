@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.ledger.listing import Listed, SessionList, Wanted, has_title
+from weft.ledger.model import Branch
 from weft.surfaces.cli import provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.history import short
 from weft.surfaces.cli.import_state import note_import
 from weft.surfaces.cli.locating import find_ledger
 from weft.surfaces.cli.plain_text import cut, safe
@@ -73,6 +75,11 @@ def command(
     if found.sessions:
         rows = _columns(found.sessions, call.screen.terminal, tails)
         call.screen.table(*rows, numbers=("turns", "tokens"), spare=SPARE)
+    for listed in found.sessions:
+        if listed.branches:
+            call.note(
+                f"{listed.session.label} was moved elsewhere, too: `weft settle {listed.session.label}` joins them"
+            )
     _notes(call, found, filtered=any(given is not None for given in (origin, project, since, limit)))
 
 
@@ -118,7 +125,10 @@ _NOTHING = "no sessions yet: `weft record --session main …` makes one with its
 def _columns(sessions: list[Listed], terminal: bool, tails: Tails) -> tuple[list[list[Span | str]], Sequence[str]]:
     """A table's rows and header. On a terminal a column that is empty, or tells only what is made here, is left out."""
     labels = {listed.session.label for listed in sessions}
-    rows = [_row(listed, terminal, listed.session.parent_session in labels, tails) for listed in sessions]
+    rows: list[list[Span | str]] = []
+    for listed in sessions:
+        rows.append(_row(listed, terminal, listed.session.parent_session in labels, tails))
+        rows += [_branch_row(branch, terminal) for branch in listed.branches]
     if not terminal:
         return rows, HEADER
     dull = {"origin": {"weft"}, "project": {""}, "tokens": {""}}
@@ -144,6 +154,14 @@ def _row(listed: Listed, terminal: bool, below: bool, tails: Tails) -> list[Span
         when[:MINUTE] if terminal else when,
         Span(" ".join(title.split()), STATUS_STYLES.get(session.status, "")),
     ]
+
+
+def _branch_row(branch: Branch, terminal: bool) -> list[Span | str]:
+    """Where another ledger left the session that stands above it."""
+    when = local_time(branch.changed_at)
+    place = "no turn" if branch.head is None else short(branch.head)
+    name = f"  {branch.name}" if terminal else branch.name
+    return [Span(name, "label"), "", "", "", "", when[:MINUTE] if terminal else when, f"[moved elsewhere] to {place}"]
 
 
 def abbreviated(count: int) -> str:

@@ -1,0 +1,40 @@
+"""`weft clone`: a new ledger with everything of another one."""
+
+from __future__ import annotations
+
+import click
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.locating import place_for
+from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.syncing import address_of, survive_broken_pipes
+from weft.surfaces.cli.turn_lines import counted
+
+
+@weft_command("clone")
+@click.argument("source", type=click.Path())
+@click.argument("dest", required=False, type=click.Path())
+@click.option("--no-imports-secret", is_flag=True, help="Imports there and here stay two trees.")
+def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) -> None:
+    """Make a new ledger with everything of another one.
+
+    SOURCE is a path, postgresql://…, ssh://host/path or cmd:COMMAND. DEST is a folder, a file that ends in .db or a
+    PostgreSQL address; without it, this folder. The import secret comes along, so that what both import later is one
+    tree: clone to a ledger of the same owner, or say --no-imports-secret. SOURCE becomes the remote origin. A clone
+    that was cut short is run again and goes on where it was.
+    """
+    from weft.exchange.sync import clone
+
+    survive_broken_pipes()
+    place = dest if dest and "://" in dest else str(place_for(dest or ".").absolute())
+    if "://" not in place:
+        place_for(dest or ".").absolute().parent.mkdir(parents=True, exist_ok=True)
+    with call.making(place) as ledger:
+        with progress(call, "clone") as bar:
+            done = clone(ledger, address_of(source), call.looking, secret=not no_imports_secret, report=bar.counted)
+        answer = {"path": ledger.path, "created_as": ledger.replica, **to_json(done)}
+        facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
+        call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])

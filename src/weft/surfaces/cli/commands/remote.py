@@ -1,0 +1,116 @@
+"""`weft remote`: other ledgers by a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli.arguments import complete_labels
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.syncing import address_of, complete_remotes, survive_broken_pipes
+from weft.surfaces.cli.turn_lines import counted
+
+if TYPE_CHECKING:
+    from weft.exchange.sync import Remote
+    from weft.ledger.ledger import Ledger
+
+SHARED = {
+    "same": "both have one import secret already",
+    "taken": "its import secret was taken over",
+    "given": "it took over the import secret of this ledger",
+}
+
+
+@weft_command("remote")
+@click.argument("action", type=click.Choice(["list", "add", "remove", "show"]), default="list")
+@click.argument("name", required=False, shell_complete=complete_remotes)
+@click.argument("address", required=False, type=click.Path())
+@click.option("--share-imports", is_flag=True, help="With add: have one import secret with it, from now on.")
+@click.option(
+    "--sessions",
+    multiple=True,
+    metavar="SESSION",
+    shell_complete=complete_labels,
+    help="With add: push these sessions only; may be given several times.",
+)
+def command(
+    call: Call, action: str, name: str | None, address: str | None, share_imports: bool, sessions: tuple[str, ...]
+) -> None:
+    """Remember other ledgers by a name.
+
+    An ADDRESS is a path, postgresql://user@host/database?ledger=NAME, ssh://host/path or cmd:COMMAND. A password in it
+    is not kept. With --share-imports both ledgers name what they import alike, so that the same source is one tree;
+    that is possible while one of them has imported nothing.
+    """
+    if action == "list":
+        _list(call)
+    elif name is None:
+        raise click.UsageError(f"say which remote: `weft remote {action} NAME`")
+    elif action == "add":
+        _add(call, name, address, share_imports, sessions)
+    elif action == "remove":
+        _remove(call, name)
+    else:
+        _show(call, name)
+
+
+def _list(call: Call) -> None:
+    from weft.exchange.sync import remotes
+
+    with call.reading() as ledger:
+        found = remotes(ledger)
+    if call.json:
+        call.documents(map(to_json, found))
+        return
+    for remote in found:
+        call.screen.show(*_line(remote))
+    if not found:
+        call.note("no remotes yet: `weft remote add NAME ADDRESS` remembers one")
+
+
+def _line(remote: Remote) -> Line:
+    limited = f"  {counted(len(remote.sessions), 'session')} only" if remote.sessions else ""
+    return [Span(remote.name, "label"), "  ", remote.address, limited, "  shares imports" * remote.shares_imports]
+
+
+def _add(call: Call, name: str, address: str | None, share: bool, sessions: tuple[str, ...]) -> None:
+    from weft.exchange.sync import Remote, add_remote, share_imports
+
+    if address is None:
+        raise click.UsageError("say where it is: `weft remote add NAME ADDRESS`")
+    survive_broken_pipes()
+    with call.writing() as ledger:
+        ids = tuple(ledger.session(session).id for session in sessions)
+        wanted = Remote(name=name, address=address_of(address), sessions=ids, shares_imports=share)
+        shared = share_imports(ledger, wanted.address, call.joining) if share else None
+        added = add_remote(ledger, wanted)
+    call.answer(added, _line(added))
+    if shared is not None:
+        call.note(SHARED[shared])
+
+
+def _remove(call: Call, name: str) -> None:
+    from weft.exchange.sync import remove_remote
+
+    with call.writing() as ledger:
+        remove_remote(ledger, name)
+    call.answer({"removed": name}, ["forgot ", Span(name, "label")])
+
+
+def _show(call: Call, name: str) -> None:
+    from weft.exchange.sync import remote
+
+    with call.reading() as ledger:
+        found = remote(ledger, name)
+        labels = [_label(ledger, session) for session in found.sessions]
+    lines: list[Line] = [_line(found)]
+    lines += [["  ", Span(label, "label")] for label in labels]
+    call.answer(found, *lines)
+
+
+def _label(ledger: Ledger, session: str) -> str:
+    return next((known.label for known in ledger.sessions(every=True) if known.id == session), session)
