@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -508,3 +509,16 @@ def test_facts_that_came_in_a_file_are_known(here: Ledger, there: Ledger) -> Non
     sent, wire = pull(here, there)
     assert (sent.events, sent.contents, sent.known) == (0, 0, 7)
     assert Kind.EVENTS not in {frame.kind for frame in wire.heard}
+
+
+def test_memory_holds_a_piece_of_a_batch_however_large_its_contents_are(here: Ledger, there: Ledger) -> None:
+    for _ in range(8):
+        there.record_turn(session="main", query=there.put_content(os.urandom(4 << 20)), response="noted")
+    tracemalloc.start()
+    try:
+        sync.pull(here, there.path, opens)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert contents(here) == contents(there)
+    assert peak < 16 << 20

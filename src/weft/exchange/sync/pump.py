@@ -114,7 +114,9 @@ class Served:
             return answer
 
     def _answer(self) -> Frame:
-        self._run()
+        """One frame at a time: what is not heard yet is not made yet either."""
+        while not self._answers and not self._waiting:
+            self._step(lambda: next(self._served))
         if not self._answers:
             raise ProtocolBroken("both sides wait for each other")
         return self._answers.popleft()
