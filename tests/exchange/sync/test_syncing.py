@@ -326,9 +326,15 @@ def test_a_limited_push_brings_tombstones_of_its_sessions_and_withholds_sources(
     grow(here, "aside", "unrelated")
     here.record_turn(session="aside", tool_calls=[{"id": "c1", "name": "t", "status": "interrupted"}])
     here.record_late_result("aside", "c1", "a private result")
+    here.record_turn(session="main", tool_calls=[{"id": "c2", "name": "t", "status": "interrupted"}])
+    here.record_late_result("main", "c2", "a public result")
     push(here, there, sessions=["main"])
     assert there.pending_erasures()
     assert b"a private result" not in exported(there)
+    assert b"a public result" in exported(there)
+    assert problems(there) == []
+    push(here, there)
+    assert events(here) == events(there)
     assert problems(there) == []
 
 

@@ -2,9 +2,8 @@
 rest only what these cannot do without.
 
 Events hold no words, so what must not leak are contents: only those go that a chosen event names, and of an imported
-turn not the verbatim source, which may hold other turns as well. A ledger's own stream (tombstones, late results) is
-one chain; it goes as far as its last event about something chosen, and no further than a late result of another turn,
-which nobody could place without that turn. What stays behind for this is counted.
+turn not the verbatim source, which may hold other turns as well. Of ledgers' own streams (tombstones, late results)
+only those events go that are about something chosen, as excerpts.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ class Selection:
         self.turns: set[str] = set()
         self.agents: set[str] = set()
         self.contents: set[bytes] = set()
-        self.kept_back = 0
-        """Events about what is chosen that stay, chained to what is not."""
-        self._until: dict[str, int] = {}
+        self._excerpts: set[int] = set()
+        """Arrival numbers of events of ledgers' own streams."""
 
     def holds(self, n: int, line: bytes) -> bool:
         stream = stream_of(n, line)
@@ -54,7 +52,7 @@ class Selection:
         if kind == "import":
             return name in self.turns or name in self.sessions
         if kind == "ledger":
-            return n <= self._until.get(stream, 0)
+            return n in self._excerpts
         return kind == "program" and name in self.agents and isinstance(KINDS.decode(line), AgentCreated)
 
     def chooses(self, stream: str) -> bool:
@@ -66,20 +64,12 @@ class Selection:
         raw = event.raw if isinstance(event, Sighting) else UNSET
         self.contents.update(bytes.fromhex(ref) for ref in content_refs(event) if ref != raw)
 
-    def end_own_stream(self, txn: ReadTxn, stream: str, events: list[OwnEvent]) -> None:
-        """Up to where one ledger's stream goes."""
-        reach, blocked, concerned = 0, False, 0
+    def take_excerpts(self, txn: ReadTxn, events: list[OwnEvent]) -> None:
+        """Once it is known which contents are chosen."""
         for own in events:
-            about = self._concerns(txn, own.event)
-            blocked = blocked or (isinstance(own.event, ToolResult) and not about)
-            if about and blocked:
-                self.kept_back += 1
-            elif about:
-                reach = own.n
-                concerned += 1
+            if self._concerns(txn, own.event):
+                self._excerpts.add(own.n)
                 self.take_refs(own.event)
-        if concerned:
-            self._until[stream] = reach
 
     def _concerns(self, txn: ReadTxn, event: Event | UnknownEvent) -> bool:
         if isinstance(event, ContentErased):
@@ -101,11 +91,11 @@ def select(store: Store, sessions: Sequence[str]) -> Selection:
         rows = [_session(txn.sql, session) for session in sessions]
         chosen.turns = _with_ancestors(txn.sql, _turns(txn, rows, chosen.sessions))
         names: dict[str, AgentCreated] = {}
-        own: dict[str, list[OwnEvent]] = {}
+        own: list[OwnEvent] = []
         for n, line in txn.facts.lines():
             stream = stream_of(n, line)
             if stream.startswith("ledger:"):
-                own.setdefault(stream, []).append(OwnEvent(n, KINDS.decode(line)))
+                own.append(OwnEvent(n, KINDS.decode(line)))
             elif stream.startswith("program:"):
                 if isinstance(event := KINDS.decode(line), AgentCreated):
                     names[stream[8:]] = event
@@ -115,8 +105,7 @@ def select(store: Store, sessions: Sequence[str]) -> Selection:
                 chosen.agents.update(_agents(event))
         for agent in chosen.agents & names.keys():
             chosen.take_refs(names[agent])
-        for stream, events in own.items():
-            chosen.end_own_stream(txn, stream, events)
+        chosen.take_excerpts(txn, own)
     return chosen
 
 

@@ -74,7 +74,7 @@ class LedgerSink:
 
     def _take(self, facts: Sequence[Fact], mark: Mark, txn: WriteTxn) -> Taken:
         first = txn.facts.tip().n + 1
-        brought = take_batch(list(enumerate(facts, 1)), txn)
+        brought = take_batch(list(enumerate(facts, 1)), txn, excerpts=True)
         note_range(txn.sql, self._peer, first, txn.facts.tip().n)
         if mark.n:
             note_taken(txn.sql, self._peer, mark, txn.facts.now_ms)

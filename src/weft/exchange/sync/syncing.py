@@ -45,8 +45,6 @@ class Synced(Struct, frozen=True, kw_only=True):
     sent_bytes: int
     received_bytes: int
     dry_run: bool = False
-    kept_back: int = 0
-    """Facts about the sessions of a limited push that stayed, chained to facts about others."""
 
 
 class Link:
@@ -59,7 +57,7 @@ class Link:
     def converse(self, talk: Talk[T]) -> T:
         return self._pump.converse(talk)
 
-    def synced(self, sent: Sent, *, dry: bool, kept_back: int = 0) -> Synced:
+    def synced(self, sent: Sent, *, dry: bool) -> Synced:
         assert self.asking.peer is not None
         return Synced(
             address=without_password(self.address),
@@ -73,7 +71,6 @@ class Link:
             sent_bytes=self._pump.sent,
             received_bytes=self._pump.received,
             dry_run=dry,
-            kept_back=kept_back,
         )
 
 
@@ -151,7 +148,7 @@ def push(
         selection = select(store_of(ledger), ids)
     with linked(ledger, address, opens, report) as link:
         sent = link.converse(link.asking.pushing(selection, dry=dry))
-        return link.synced(sent, dry=dry, kept_back=selection.kept_back if selection else 0)
+        return link.synced(sent, dry=dry)
 
 
 def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = True, report: Report = silent) -> Synced:

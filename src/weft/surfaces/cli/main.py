@@ -57,6 +57,8 @@ COMMANDS = {
         "remote": "Remember other ledgers by a name.",
         "replica": "Show what this ledger goes by among its copies, or change it.",
         "sync-stdio": "Serve a ledger over standard input and output.",
+        "bundle": "Put threads into a file that others can verify.",
+        "key": "Make the keys that bundles are signed with, and trust others'.",
     },
     "carry": {
         "resume": "Write a session that another tool can resume, up to any turn.",
@@ -86,10 +88,6 @@ COMMANDS = {
         "backup": "Copy the ledger while it is in use.",
         "copy": "Copy a ledger to a new address, on any backend.",
         "recover": "Bring back what was lost: a backup, or what still verifies.",
-    },
-    "share": {
-        "bundle": "Put threads into a file that others can verify.",
-        "key": "Make the keys that bundles are signed with, and trust others'.",
     },
     "forget": {
         "erase": "Erase contents for good; the record still verifies.",

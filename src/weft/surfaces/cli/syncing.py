@@ -91,8 +91,6 @@ def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
 
 def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     """What waits for somebody's word now."""
-    if synced.kept_back:
-        call.note(f"{counted(synced.kept_back, 'later fact')} about these sessions stayed, chained to others' facts")
     if synced.erased:
         call.note(f"{counted(synced.erased, 'content')} came that were erased there, and were refused")
     if pending := len(ledger.pending_erasures()):
