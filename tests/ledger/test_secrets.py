@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import apsw
 import orjson
 import pytest
 
@@ -488,16 +487,3 @@ def test_every_rule_that_is_taken_though_it_serves_others_exists() -> None:
 )
 def test_a_rule_is_told_in_short(name: str, kind: str) -> None:
     assert in_short(name) == kind
-
-
-def test_an_older_ledger_is_ready_for_it(path: Path, disk: Ledger) -> None:
-    grow(disk, "main", Maker(22).github())
-    disk.close()
-    connection = apsw.Connection(str(path))
-    for table in ("secret_found", "secret_ignored"):
-        connection.execute(f"DROP TABLE {table}")
-    connection.execute("PRAGMA user_version = 4")
-    connection.close()
-    with weft.open(path) as again:
-        assert only(again).times == 2
-        assert problems(again) == []
