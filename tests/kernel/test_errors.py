@@ -14,7 +14,7 @@ from weft.kernel.errors import WeftError
 ROOT = Path(__file__).parents[2]
 SOURCE = sorted((ROOT / "src" / "weft").rglob("*.py"))
 TESTS = {file: file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__)}
-BRANCHES = {"WeftError", "LedgerError", "Conflict"}
+BRANCHES = {"WeftError", "LedgerError", "Conflict", "OutsideError"}
 """They say who must act; what is raised is below them."""
 
 
@@ -51,6 +51,9 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "LogCut": (2, 1, "is shorter"),
     "ContentGone": ("x",),
     "ErasureChanged": (),
+    "CredentialMissing": ("anthropic", "there is none"),
+    "CredentialWithheld": ("anthropic", "it is for another origin"),
+    "NotAllowed": ("tool:x", ["agent:a"]),
 }
 
 

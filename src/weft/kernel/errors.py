@@ -5,9 +5,10 @@ WeftError
 ├── LedgerError         the request does not fit the ledger's state: read again and decide
 │   ├── NotFound
 │   └── Conflict        somebody else was first, or something is in the way
-└── StoreError          the machine or the file is in the way: mend the environment
-    ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
-    └── Damaged         what is stored is not what was written: restore or recover
+├── StoreError          the machine or the file is in the way: mend the environment
+│   ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
+│   └── Damaged         what is stored is not what was written: restore or recover
+└── OutsideError        something outside was asked for and not had; `acts` says who must act
 """
 
 from __future__ import annotations
@@ -314,3 +315,40 @@ class LogCut(Damaged):
     def __init__(self, n: int, found: int, reason: str) -> None:
         super().__init__(f"event {n} was acknowledged, but the log {reason} (it ends at {found})")
         self.n, self.found, self.reason = n, found, reason
+
+
+class OutsideError(WeftError):
+    """A key, a server or a model was asked for and not had. `acts` says who must act: you, the provider, or us."""
+
+    acts: str = "you"
+    hint = "mend what is asked for, then try again"
+
+
+class CredentialMissing(OutsideError):
+    """There is no such credential, or nothing is found where it should lie."""
+
+    hint = "`weft credential list` shows what is known; `weft credential add` says where to find a key"
+
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+        super().__init__(f"credential {name!r}: {reason}", hint)
+        self.name, self.reason = name, reason
+
+
+class CredentialWithheld(OutsideError):
+    """It exists, and whoever acts must not have it: it was not given to them, or belongs to another origin."""
+
+    hint = "give it to whoever acts, or name a credential of the server that is asked"
+
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+        super().__init__(f"credential {name!r} is withheld: {reason}", hint)
+        self.name, self.reason = name, reason
+
+
+class NotAllowed(OutsideError):
+    """Whoever acts does not have this right, or somebody on whose behalf they act does not."""
+
+    hint = "ask somebody who has the right, or have it given to every one in the chain"
+
+    def __init__(self, right: str, chain: Sequence[str]) -> None:
+        super().__init__(f"{' for '.join(chain)} may not use {right!r}")
+        self.right, self.chain = right, tuple(chain)
