@@ -8,8 +8,8 @@ where a connection puts it into a header.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NoReturn
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from weft.kernel.errors import CredentialMissing, InvalidInput
 
 Variable = Callable[[str], str | None]
 """Looks one named variable of the environment up; surfaces hand it in."""
-RunCommand = Callable[[tuple[str, ...]], Awaitable[str]]
+RunCommand = Callable[[tuple[str, ...]], Coroutine[Any, Any, str]]
 """Runs a command of the user's and answers what it printed."""
 
 ORIGINS = {
