@@ -24,6 +24,7 @@ MAY_START = {
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
 MAY_CONNECT = {
+    "weft/runtime/connections.py": "the one place",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
     "weft/exchange/importers/servers.py": "a database that the user names to import from",
 }

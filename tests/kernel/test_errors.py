@@ -71,8 +71,10 @@ def test_the_branches_are_drawn_where_they_are_defined() -> None:
 
 
 def made(file: Path) -> Iterator[str]:
-    """Names of all errors that a module makes."""
+    """Names of all errors that a module makes, or lists in a table of what to make of others'."""
     for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.AnnAssign) and node.value and "type[OutsideError]" in ast.unparse(node.annotation):
+            yield from (name.id for name in ast.walk(node.value) if isinstance(name, ast.Name) and name.id in KINDS)
         made = node.func if isinstance(node, ast.Call) else node.exc if isinstance(node, ast.Raise) else None
         name = "" if made is None else ast.unparse(made).rpartition(".")[2]
         if name in KINDS:
@@ -105,6 +107,7 @@ INSIDE = {
     "KeyboardInterrupt": "of the contract's own tests",
     "msgspec.ValidationError": "a stored line that is none, told by whoever reads it",
     "click.UsageError": "the command line is wrong: exit code 2",
+    "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",
 }
 IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
