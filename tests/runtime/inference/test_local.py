@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import weft.aio
 from tests.runtime.inference.asking import HI, PERSON, person
 from tests.runtime.test_processes import running
 from weft.kernel.errors import CredentialRefused, FactDamaged, Unsupported
@@ -26,6 +27,7 @@ from weft.runtime.inference.settings import (
     ProviderKind,
     ProviderSettings,
 )
+from weft.runtime.sending import Question, Sent, send
 
 EIGHT = Parameters(max_tokens=8, temperature=0.0, seed=1)
 LOCAL = ModelSettings(
@@ -112,3 +114,27 @@ def test_without_the_model_layer_nothing_is_asked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "weft.runtime.inference.asking", None)
     with pytest.raises(Unsupported, match="needs the package"):
         asyncio.run(infer(InferenceRequest(model=LOCAL, messages=HI), context=context_for(PERSON)))
+
+
+def test_a_fresh_machine_can_talk_and_it_is_recorded(tmp_path: Path) -> None:
+    tokens: list[Token] = []
+
+    async def body() -> None:
+        async with Inference() as inference, weft.aio.open(tmp_path / "ledger.db") as ledger:
+
+            async def say(text: str) -> Sent:
+                question = Question(message=text, model=LOCAL, system="You are brief.")
+                person = context_for(PERSON)
+                return await send(ledger, inference, "main", question, on_token=tokens.append, context=person)
+
+            await say("Say hello")
+            sent = await say("Say it again")
+            turn = await ledger.turn(sent.turn.id)
+            assert (turn.depth, turn.status, turn.model) == (2, "completed", NAME)
+            assert isinstance(turn.usage.output_tokens, int)
+            assert 0 < turn.usage.output_tokens <= 8
+            said = [message.role async for message in (await ledger.thread(sent.turn.id)).messages]
+            assert said == ["system", "user", "assistant", "user", "assistant"]
+
+    asyncio.run(body())
+    assert tokens

@@ -21,7 +21,7 @@ from weft.runtime.inference.budgets import Budget, characters_of, cost_of
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retrying import Again, NextModel, next_step
 from weft.runtime.inference.routes import Route, route_of
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, ProviderKind, RetryPolicy
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, ProviderKind, RetryPolicy
 
 if TYPE_CHECKING:
     from weft.runtime.connections import Connections
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weft.runtime.inference.local import LocalModel
 
 Sleep = Callable[[float], Awaitable[None]]
+Before = Callable[[ModelSettings, Parameters, int], Awaitable[None]]
 
 
 class Inference:
@@ -73,14 +74,18 @@ class Inference:
         on_token: OnToken | None = None,
         budget: Budget | None = None,
         context: ExecutionContext | None = None,
+        before: Before | None = None,
     ) -> Reply:
-        """Ask the model, then its fallbacks. With `on_token` the reply is streamed, and is still returned whole."""
+        """Ask the model, then its fallbacks. With `on_token` the reply is streamed, and is still returned whole.
+        `before` is awaited before every attempt."""
         acting = context or current_context()
         budget = budget or Budget()
         tried = _Tries((request.model, *request.model.fallbacks))
         until = None if budget.seconds is None else self._clock.monotonic() + budget.seconds
         while True:
             asked = await self._prepared(request, tried, acting, budget, on_token)
+            if before is not None:
+                await before(asked.model, asked.parameters, asked.attempt)
             try:
                 reply = await self._asked(asked, acting, until)
             except WeftError as error:

@@ -81,7 +81,7 @@ def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[
     content: list[m.UserContent] = []
     for part in parts:
         match part:
-            case TextPart():
+            case TextPart() if part.text:
                 content.append(_text(part.text))
             case ImagePart():
                 content.append(_image(_text(part.url)))
