@@ -19,6 +19,8 @@ CONNECTING = frozenset(
     "imaplib poplib telnetlib xmlrpc asyncio.open_connection asyncio.open_unix_connection websockets psycopg "
     "psycopg_pool".split()
 )
+METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("create_connection", "sock_connect")}
+"""The same, of an event loop."""
 MAY_START = {
     "weft/runtime/processes.py": "the one place",
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
@@ -37,6 +39,8 @@ def uses(module: Module, names: frozenset[str]) -> Violations:
             yield line, name
     for node in ast.walk(module.tree):
         match node:
+            case ast.Attribute(attr=attr) if attr in METHODS.get(names, ()):
+                yield node.lineno, attr
             case ast.Attribute() if module.dotted(node) in names:
                 yield node.lineno, str(module.dotted(node))
             case ast.Call(args=[ast.Constant(value=str(name)), *_]) if name in names:
@@ -73,6 +77,7 @@ def test_whoever_may_does(names: frozenset[str], allowed: dict[str, str]) -> Non
         (STARTING, "import asyncio\nasyncio.create_subprocess_shell('x')"),
         (STARTING, "from multiprocessing.pool import Pool"),
         (STARTING, "import click\nclick.launch('x')"),
+        (STARTING, "async def f(loop):\n    await loop.subprocess_exec(x, 'y')"),
         (CONNECTING, "import socket as s"),
         (CONNECTING, "from urllib.request import urlopen"),
         (CONNECTING, "def f():\n    import httpx2"),

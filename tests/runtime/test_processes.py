@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,15 @@ def running(mark: str) -> list[str]:
     return found
 
 
+def stays(mark: str) -> bool:
+    """Whether such a process stays; one that is killed may take a moment to be gone."""
+    for _ in range(500):
+        if not running(mark):
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def test_a_process_is_fed_and_read(tmp_path: Path) -> None:
     outcome = run("cat; echo oops >&2; pwd; exit 3", tmp_path, stdin=b"x" * 300_000)
     assert (outcome.ending, outcome.code, outcome.stderr) == (Ending.EXITED, 3, b"oops\n")
@@ -58,7 +68,7 @@ def test_what_takes_too_long_is_killed_with_all_it_started(tmp_path: Path) -> No
     mark = f"weft-mark-{os.getpid()}-slow"
     outcome = run("sh -c 'sleep 1000' $1 & sh -c 'sleep 1000' $1", tmp_path, mark, seconds=0.3)
     assert (outcome.ending, outcome.code) == (Ending.TIMED_OUT, -9)
-    assert running(mark) == []
+    assert not stays(mark)
 
 
 def test_what_is_left_behind_does_not_keep_the_answer_waiting(tmp_path: Path) -> None:
@@ -66,7 +76,16 @@ def test_what_is_left_behind_does_not_keep_the_answer_waiting(tmp_path: Path) ->
     outcome = run("sh -c 'sleep 1000; :' $1 & echo done", tmp_path, mark)
     assert outcome.succeeded
     assert outcome.stdout == b"done\n"
-    assert running(mark) == []
+    assert not stays(mark)
+
+
+def test_what_left_the_group_does_not_keep_the_answer_waiting(tmp_path: Path) -> None:
+    """It is waited for a moment, should it still write; then what came is the answer."""
+    script = "setsid sh -c 'echo $$ > escaped; exec sleep 1000' & while [ ! -s escaped ]; do :; done; echo done"
+    outcome = run(script, tmp_path, seconds=1000)
+    os.kill(int((tmp_path / "escaped").read_text()), 9)
+    assert outcome.succeeded
+    assert outcome.stdout == b"done\n"
 
 
 def test_what_writes_too_much_is_killed_and_the_beginning_kept(tmp_path: Path) -> None:
@@ -90,7 +109,24 @@ def test_cancelling_kills_the_process(tmp_path: Path) -> None:
             await task
 
     asyncio.run(cancelled())
-    assert running(mark) == []
+    assert not stays(mark)
+
+
+def test_cancelling_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    mark = f"weft-mark-{os.getpid()}-start"
+
+    async def cancelled(turns: int) -> None:
+        argv = [SH, "-c", "sh -c 'sleep 1000; :' $0 & sleep 1000; :", mark]
+        task = asyncio.create_task(run_process(argv, environment={"PATH": "/bin:/usr/bin"}, folder=tmp_path))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    for turns in range(12):
+        asyncio.run(cancelled(turns))
+    assert not stays(mark)
 
 
 def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
