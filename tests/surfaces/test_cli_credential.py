@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell, spawn
+from weft.surfaces.cli.acting import person_acting
 from weft.surfaces.cli.commands.credential import complete_ids
 
 CANARY = "sk-canary-credential"
@@ -111,3 +113,14 @@ def test_commands_at_once_lose_nothing(shell: Shell, folder: Path) -> None:
 def test_a_shell_completes_ids(shell: Shell) -> None:
     shell("credential", "add", "anthropic", "--env", "ANTHROPIC_API_KEY")
     assert complete_ids(None, None, "an") == ["anthropic"]  # type: ignore[arg-type]
+
+
+def test_the_person_at_the_terminal_acts_with_their_credentials(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("credential", "add", "anthropic", "--env", "ANTHROPIC_API_KEY")
+    shell("credential", "add", "own", "--cmd", f"echo {CANARY}-printed", "--origin", "http://localhost:8080")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
+    monkeypatch.setenv("USER", "bln")
+    acting = person_acting()
+    assert [str(principal) for principal in acting.chain] == ["human:bln"]
+    assert asyncio.run(acting.credential("anthropic", "https://api.anthropic.com/v1")).reveal() == CANARY
+    assert asyncio.run(acting.credential("own", "http://localhost:8080/v1")).reveal() == f"{CANARY}-printed"

