@@ -6,7 +6,7 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -194,11 +194,12 @@ def vague_module_names(module: Module) -> Violations:
         yield 1, f"named {word!r}: name it for what it owns"
 
 
-def shipped() -> list[Module]:
-    return [
+@cache
+def shipped() -> tuple[Module, ...]:
+    return tuple(
         Module(path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8"))
         for path in sorted((SOURCE / "weft").rglob("*.py"))
-    ]
+    )
 
 
 def violations(rule: Rule) -> list[str]:

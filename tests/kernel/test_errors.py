@@ -14,7 +14,7 @@ from weft.kernel.errors import WeftError
 ROOT = Path(__file__).parents[2]
 SOURCE = sorted((ROOT / "src" / "weft").rglob("*.py"))
 TESTS = {file: file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__)}
-BRANCHES = {"WeftError", "LedgerError", "Conflict"}
+BRANCHES = {"WeftError", "LedgerError", "Conflict", "OutsideError"}
 """They say who must act; what is raised is below them."""
 
 
@@ -60,6 +60,9 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "VersionConflict": ("x", 1, 2),
     "InvalidBundle": ("it has no end",),
     "WithheldShows": (["message x"],),
+    "CredentialMissing": ("anthropic", "there is none"),
+    "CredentialWithheld": ("anthropic", "it is for another origin"),
+    "NotAllowed": ("tool:x", ["agent:a"]),
 }
 
 
@@ -77,8 +80,10 @@ def test_the_branches_are_drawn_where_they_are_defined() -> None:
 
 
 def made(file: Path) -> Iterator[str]:
-    """Names of all errors that a module makes."""
+    """Names of all errors that a module makes, or lists in a table of what to make of others'."""
     for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.AnnAssign) and node.value and "type[OutsideError]" in ast.unparse(node.annotation):
+            yield from (name.id for name in ast.walk(node.value) if isinstance(name, ast.Name) and name.id in KINDS)
         made = node.func if isinstance(node, ast.Call) else node.exc if isinstance(node, ast.Raise) else None
         name = "" if made is None else ast.unparse(made).rpartition(".")[2]
         if name in KINDS:
@@ -112,6 +117,7 @@ INSIDE = {
     "KeyboardInterrupt": "of the contract's own tests",
     "msgspec.ValidationError": "a stored line that is none, told by whoever reads it",
     "click.UsageError": "the command line is wrong: exit code 2",
+    "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",
 }
 IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")

@@ -19,7 +19,8 @@ from weft.surfaces.cli.main import SUMMARIES, run
 
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
-    for name in SUMMARIES.keys() - {"init", "import", "completion", "help", "doctor", "copy", "key", "clone"}:
+    no_ledger = {"init", "import", "completion", "help", "doctor", "copy", "key", "clone", "credential"}
+    for name in SUMMARIES.keys() - no_ledger:
         needs = {"show": ["x"], "tree": ["x"], "diff": ["a", "b"], "reflog": ["x"], "fork": ["a", "b"], "delete": ["x"]}
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
@@ -85,6 +86,8 @@ def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
         (errors.StoreFailed("x"), 7),
         (errors.ProtocolBroken("x"), 7),
         (errors.ConnectionCut("x"), 7),
+        (errors.CredentialMissing("a", "b"), 8),
+        (errors.NotAllowed("tool:x", ["agent:a"]), 8),
         (PermissionError(13, "Permission denied", "x"), 7),
         (RuntimeError("x"), 70),
     ],

@@ -6,9 +6,12 @@ WeftError
 │   ├── NotFound
 │   ├── NotApplicable   the parts do not fit together, or not at this moment
 │   └── Conflict        somebody else was first, or something is in the way
-└── StoreError          the machine or the file is in the way: mend the environment
-    ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
-    └── Damaged         what is stored is not what was written: restore or recover
+├── StoreError          the machine or the file is in the way: mend the environment
+│   ├── StoreFailed     the engine refused a read or a write: nothing of it was stored, or nobody knows
+│   └── Damaged         what is stored is not what was written: restore or recover
+└── OutsideError        something outside was asked for and not had; `acts` says who must act
+    ├── RequestRefused  you: a provider refused the request as it is
+    └── ProviderFailed  the provider: it failed, was not reached, or answered with nonsense
 """
 
 from __future__ import annotations
@@ -411,3 +414,103 @@ class LogCut(Damaged):
     def __init__(self, n: int, found: int, reason: str) -> None:
         super().__init__(f"event {n} was acknowledged, but the log {reason} (it ends at {found})")
         self.n, self.found, self.reason = n, found, reason
+
+
+class OutsideError(WeftError):
+    """A key, a server or a model was asked for and not had. `acts` says who must act: you, the provider, or us."""
+
+    acts: str = "you"
+    hint = "mend what is asked for, then try again"
+    status: int | None = None
+    request_id: str | None = None
+    retry_after: float | None = None
+    partial: str = ""
+    """What had come of a reply until then."""
+
+
+class CredentialMissing(OutsideError):
+    """There is no such credential, or nothing is found where it should lie."""
+
+    hint = "`weft credential list` shows what is known; `weft credential add` says where to find a key"
+
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+        super().__init__(f"credential {name!r}: {reason}", hint)
+        self.name, self.reason = name, reason
+
+
+class CredentialWithheld(OutsideError):
+    """It exists, and whoever acts must not have it: it was not given to them, or belongs to another origin."""
+
+    hint = "give it to whoever acts, or name a credential of the server that is asked"
+
+    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+        super().__init__(f"credential {name!r} is withheld: {reason}", hint)
+        self.name, self.reason = name, reason
+
+
+class NotAllowed(OutsideError):
+    """Whoever acts does not have this right, or somebody on whose behalf they act does not."""
+
+    hint = "ask somebody who has the right, or have it given to every one in the chain"
+
+    def __init__(self, right: str, chain: Sequence[str]) -> None:
+        super().__init__(f"{' for '.join(chain)} may not use {right!r}")
+        self.right, self.chain = right, tuple(chain)
+
+
+class ConnectionForbidden(OutsideError):
+    """The guard of outgoing connections refused it: another origin, no TLS, or an address that must not be reached."""
+
+    hint = "name the server by the URL that is meant; docs/inference.md tells which addresses may be reached"
+
+
+class RequestRefused(OutsideError):
+    """The provider refused the request as it is."""
+
+    hint = "mend the request or the model's settings; trying again will not help"
+
+
+class CredentialRefused(RequestRefused):
+    hint = "check the key itself and what it may be used for; `weft credential list` shows where it is read from"
+
+
+class ModelUnknown(RequestRefused):
+    hint = "check the model's name and the provider's URL"
+
+
+class ContextTooLong(RequestRefused):
+    hint = "compact the session, or use a model with a larger context"
+
+
+class BudgetSpent(OutsideError):
+    """The time or the money for this request is used up."""
+
+    hint = "allow more, or ask for less"
+
+
+class ProviderFailed(OutsideError):
+    acts = "the provider"
+    hint = "try again later, or name a fallback model"
+
+
+class RateLimited(ProviderFailed):
+    hint = "wait as long as it says, ask less often, or name a fallback model"
+
+
+class ProviderUnreachable(ProviderFailed):
+    hint = "check the network and the provider's URL, then try again"
+
+
+class ReplyMalformed(ProviderFailed):
+    """What came is no reply of this provider's kind."""
+
+
+class ReplyCut(ProviderFailed):
+    """The reply ended before its end. `partial` is what had come."""
+
+
+class InferenceFault(OutsideError):
+    """Something broke on our side of the connection."""
+
+    acts = "us"
+    hint = "this is a fault of weft; its message is worth a report"

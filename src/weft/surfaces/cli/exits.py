@@ -12,6 +12,7 @@ from weft.kernel.errors import (
     InvalidInput,
     LedgerError,
     NotFound,
+    OutsideError,
     StoreError,
     WeftError,
 )
@@ -27,6 +28,7 @@ EXIT_CODES = {
     5: "the input cannot be recorded as it is",
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
+    8: "something outside was not had: a key, a server, a model's reply",
     BUG: "a fault of weft itself; the traceback is worth a report",
     INTERRUPTED: "interrupted from the keyboard",
 }
@@ -38,6 +40,7 @@ CODE_OF: dict[type[BaseException], int] = {
     InvalidInput: 5,
     Damaged: 6,
     StoreError: 7,
+    OutsideError: 8,
     WeftError: 7,
     OSError: 7,
 }

@@ -94,6 +94,9 @@ COMMANDS = {
         "secrets": "Find credentials in what was recorded, and erase them.",
         "pack": "Compress what is cold, or unpack it again.",
     },
+    "ask": {
+        "credential": "Say where keys are found: add, list or remove.",
+    },
     "help": {
         "completion": "Print the completion script of a shell.",
         "help": "Explain a command or a topic.",

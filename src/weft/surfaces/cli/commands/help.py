@@ -24,7 +24,8 @@ ENVIRONMENT = """\
 What the environment says:
   WEFT_LEDGER      the ledger to use when --ledger does not name one
   XDG_DATA_HOME    where your own ledger lies (weft/ledger.db); default ~/.local/share
-  XDG_CONFIG_HOME  where your prices (weft/prices.toml) and keys (weft/keys/) lie; default ~/.config
+  XDG_CONFIG_HOME  where your prices (weft/prices.toml), keys (weft/keys/) and credentials
+                   (weft/credentials.json) lie; default ~/.config
   WEFT_KEY_PASSPHRASE  of the key to sign with, where nobody is there to be asked
   NO_COLOR         any value: no colours
   COLUMNS, LINES   the size of the terminal, where it is not what the terminal says

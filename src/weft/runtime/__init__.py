@@ -1,0 +1,1 @@
+"""Whatever acts: processes and connections, models and keys, and in whose name."""

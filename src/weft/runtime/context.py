@@ -1,0 +1,200 @@
+"""In whose name something is done: the execution context, passed on unseen through everything that is awaited.
+
+A context names who acts and the whole chain of those on whose behalf they act. It only ever narrows: `child` is a
+smaller part of the same work, `delegate` hands work to somebody else and adds them to the chain. What is allowed is
+what every one in the chain may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import CredentialWithheld, InvalidInput, NotAllowed
+from weft.runtime.credentials import Credential, Keyring, RunCommand, Secret, Variable, origin_of
+from weft.runtime.rights import EVERYTHING, Rights
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LONGEST_CHAIN = 64
+
+
+class PrincipalKind(StrEnum):
+    HUMAN = "human"
+    AGENT = "agent"
+    SESSION = "session"
+    SYSTEM = "system"
+
+
+class Principal(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who acts."""
+
+    kind: PrincipalKind
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+
+class ContextRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A context as it can be written down: names only. What it may read is decided where it is read again."""
+
+    chain: tuple[Principal, ...]
+    rights: Rights
+    credentials: tuple[str, ...] | None
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExecutionContext:
+    """`chain` runs from whoever began to whoever acts now. `credentials` None: all that the chain was given."""
+
+    chain: tuple[Principal, ...]
+    rights: Rights = EVERYTHING
+    credentials: frozenset[str] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    _keyring: Keyring = field(default_factory=Keyring, repr=False, compare=False)
+    _secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def principal(self) -> Principal:
+        return self.chain[-1]
+
+    @property
+    def on_behalf_of(self) -> tuple[Principal, ...]:
+        """Everybody in whose name the principal acts, the nearest first."""
+        return self.chain[-2::-1]
+
+    def child(
+        self,
+        *,
+        rights: Rights = EVERYTHING,
+        credentials: Iterable[str] | None = None,
+        config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> ExecutionContext:
+        """The same principal, with less. Settings are added to."""
+        return replace(
+            self,
+            rights=self.rights.narrowed(rights),
+            credentials=self._fewer(credentials),
+            config={**self.config, **config},
+        )
+
+    def delegate(
+        self, principal: Principal, *, rights: Rights = EVERYTHING, credentials: Iterable[str] | None = None
+    ) -> ExecutionContext:
+        """Somebody else, acting on behalf of everybody here; never with more than they have."""
+        if len(self.chain) >= LONGEST_CHAIN:
+            raise InvalidInput(f"a chain of {LONGEST_CHAIN} principals", "something delegates in a circle: stop it")
+        return replace(self.child(rights=rights, credentials=credentials), chain=(*self.chain, principal))
+
+    def _fewer(self, names: Iterable[str] | None) -> frozenset[str] | None:
+        if names is None:
+            return self.credentials
+        wanted = frozenset(names)
+        return wanted if self.credentials is None else self.credentials & wanted
+
+    def allows(self, right: str) -> bool:
+        return self.rights.allows(right)
+
+    def ensure_allowed(self, right: str) -> None:
+        if not self.allows(right):
+            raise NotAllowed(right, [str(principal) for principal in reversed(self.chain)])
+
+    async def credential(self, name: str, url: str) -> Secret:
+        """The key of this name, for a request to this URL. Looked up here, then in its variable or by its command."""
+        if self.credentials is not None and name not in self.credentials:
+            raise CredentialWithheld(name, f"{self.principal} was not given it")
+        found = self._keyring.credential(name)
+        self._ensure_given(found)
+        if origin_of(url) != found.origin:
+            raise CredentialWithheld(
+                name,
+                f"it is for {found.origin}, not for {origin_of(url)}",
+                "a changed URL drops the key: add a credential for the new origin",
+            )
+        return self._secrets[name] if name in self._secrets else await self._keyring.read(found)
+
+    def _ensure_given(self, found: Credential) -> None:
+        for principal in self.chain:
+            if not any(fnmatchcase(str(principal), pattern) for pattern in found.given_to):
+                raise CredentialWithheld(found.id, f"{principal} was not given it")
+
+    def record(self) -> ContextRecord:
+        """What another process needs to act in the same name, without any key."""
+        names = None if self.credentials is None else tuple(sorted(self.credentials))
+        return ContextRecord(chain=self.chain, rights=self.rights, credentials=names, config=dict(self.config))
+
+
+def context_for(
+    principal: Principal,
+    *,
+    keyring: Keyring | None = None,
+    secrets: Mapping[str, Secret] = MappingProxyType({}),
+    rights: Rights = EVERYTHING,
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> ExecutionContext:
+    """The beginning of a chain."""
+    return ExecutionContext((principal,), rights, None, dict(config), keyring or Keyring(), secrets)
+
+
+def context_from_env(
+    principal: Principal,
+    variable: Variable,
+    *,
+    credentials: Iterable[Credential] = (),
+    run: RunCommand | None = None,
+    rights: Rights = EVERYTHING,
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> ExecutionContext:
+    """The context of a surface. `variable` looks one variable up by its name; nobody gets the whole environment."""
+    return context_for(principal, keyring=Keyring(credentials, variable, run), rights=rights, config=config)
+
+
+def context_from_record(record: Any, keyring: Keyring | None = None) -> ExecutionContext:
+    """A context as another process wrote it down, with the keys that are known here."""
+    try:
+        made = record if isinstance(record, ContextRecord) else msgspec.convert(record, ContextRecord)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"execution context: {error}") from None
+    if not 0 < len(made.chain) <= LONGEST_CHAIN:
+        raise InvalidInput(f"a chain of {len(made.chain)} principals", "it names at least who acts")
+    names = None if made.credentials is None else frozenset(made.credentials)
+    return ExecutionContext(made.chain, made.rights, names, made.config, keyring or Keyring())
+
+
+_current: ContextVar[ExecutionContext] = ContextVar("weft.execution_context")
+
+
+def current_context() -> ExecutionContext:
+    """The context that this code runs in."""
+    found = _current.get(None)
+    if found is None:
+        raise InvalidInput("nobody acts here: there is no execution context", "call this within `run_with_context`")
+    return found
+
+
+@contextmanager
+def acting(context: ExecutionContext) -> Iterator[ExecutionContext]:
+    """Everything inside, and all that it awaits or starts, runs in this context."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+async def run_with_context(
+    context: ExecutionContext, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    with acting(context):
+        return await call(*args, **kwargs)

@@ -1,0 +1,85 @@
+"""How much a request may take: time over all its tries, and money over all requests that share the budget.
+
+Money is kept by asking for no more output than it can pay for. What a failed try has cost, nobody says; a reply whose
+usage is not known counts as unknown, and the next request of that budget is refused rather than guessed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.errors import BudgetSpent, InvalidInput
+from weft.kernel.fields import Usage
+from weft.ledger.model import TextPart
+from weft.ledger.prices import Price
+from weft.runtime.inference.settings import Parameters
+
+MILLION = 1_000_000
+_CHARACTERS_A_TOKEN = 3
+"""Fewer than in most languages, so that the estimate of a prompt is rather too high."""
+_FEWEST = 16
+
+
+class Budget:
+    """`seconds` hold for one request; `money`, in micro-dollars, for all requests that are given this object."""
+
+    def __init__(self, *, seconds: float | None = None, money: int | None = None) -> None:
+        if (seconds is not None and seconds <= 0) or (money is not None and money < 0):
+            raise InvalidInput("a budget of nothing", "give it some seconds, or some micro-dollars")
+        self.seconds, self.money = seconds, money
+        self.spent = 0
+        self.unknown = 0
+
+    def within(self, parameters: Parameters, price: Price | None, characters: int, model: str) -> Parameters:
+        """The parameters, asking for no more output than there is money for."""
+        if self.money is None:
+            return parameters
+        if self.unknown:
+            raise BudgetSpent("the last reply did not say what it used, so nobody knows what is left")
+        if price is None or price.input is None or price.output is None:
+            raise BudgetSpent(f"model {model!r} has no price, so a budget of money cannot be kept", "give it a price")
+        left = (self.money - self.spent) * MILLION - characters // _CHARACTERS_A_TOKEN * price.input
+        affordable = left // price.output if price.output else None
+        if left <= 0 or (affordable is not None and affordable < _FEWEST):
+            raise BudgetSpent(f"{self.spent} of {self.money} micro-dollars are spent, and the rest pays for no reply")
+        if affordable is None or (parameters.max_tokens is not UNSET and parameters.max_tokens <= affordable):
+            return parameters
+        return Parameters(max_tokens=affordable).over(parameters)
+
+    def pay(self, cost: int | None) -> None:
+        if cost is None:
+            self.unknown += 1
+        else:
+            self.spent += cost
+
+
+def cost_of(usage: Usage | None, price: Price | None) -> int | None:
+    """Micro-dollars, rounded up; None where a used kind of token has no price."""
+    if usage is None or price is None:
+        return None
+    counts = (
+        (usage.input_tokens, price.input),
+        (usage.output_tokens, price.output),
+        (usage.cached_input_tokens, price.cached),
+        (usage.cache_write_tokens, price.cache_write),
+    )
+    total = 0
+    for count, each in counts:
+        if count is UNSET or not count:
+            continue
+        if each is None:
+            return None
+        total += count * each
+    return -(-total // MILLION)
+
+
+def characters_of(messages: Iterable[Any]) -> int:
+    """How much text a request carries."""
+    found = 0
+    for message in messages:
+        parts = message.content if isinstance(message.content, tuple) else (TextPart(message.content),)
+        found += sum(len(str(part)) for part in parts)
+    return found

@@ -1,0 +1,129 @@
+"""What went wrong, as errors that say who must act. No key is in any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_ai import exceptions as e
+
+from weft.kernel.errors import (
+    ContextTooLong,
+    CredentialRefused,
+    InferenceFault,
+    ModelUnknown,
+    OutsideError,
+    ProviderFailed,
+    ProviderUnreachable,
+    RateLimited,
+    ReplyMalformed,
+    RequestRefused,
+    WeftError,
+)
+from weft.runtime.connections import DecodingError, TransportError
+from weft.runtime.credentials import Secret
+
+_LONGEST = 500
+_SHORTEST_TRACE = 8
+"""So many characters of a key in a row are taken out of a text; fewer give nothing away."""
+_BY_CATEGORY: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
+    (e.ModelContextWindowExceededError, ContextTooLong),
+    (e.ModelAuthenticationError, CredentialRefused),
+    (e.ModelNotFoundError, ModelUnknown),
+    (e.ModelQuotaExceededError, RequestRefused),
+    (e.ModelRateLimitError, RateLimited),
+    (e.ModelRequestTimeout, ProviderUnreachable),
+    (e.ModelConnectionError, ProviderUnreachable),
+    (e.ModelRequestRejectedError, RequestRefused),
+    (e.ModelUnavailableError, ProviderFailed),
+    (e.ModelServerError, ProviderFailed),
+)
+_BY_STATUS: dict[int, type[OutsideError]] = {
+    401: CredentialRefused,
+    403: CredentialRefused,
+    404: ModelUnknown,
+    408: ProviderFailed,
+    409: ProviderFailed,
+    425: ProviderFailed,
+    429: RateLimited,
+}
+_OTHERWISE: dict[bool, type[OutsideError]] = {True: ProviderFailed, False: InferenceFault}
+"""Whether the model layer itself says that it is the provider's."""
+_BY_CAUSE: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
+    (json.JSONDecodeError, ReplyMalformed),
+    (ValidationError, ReplyMalformed),
+    (e.UnexpectedModelBehavior, ReplyMalformed),
+    (UnicodeDecodeError, ReplyMalformed),
+    (DecodingError, ReplyMalformed),
+    (TransportError, ProviderUnreachable),
+)
+
+
+def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> WeftError:
+    """The error of our tree that this one stands for."""
+    for cause in _causes(error):
+        if isinstance(cause, WeftError):
+            return cause
+    kind = _kind_of(error)
+    made = kind(f"{provider}: {redacted(_words(error), keys)}")
+    if isinstance(made, OutsideError):
+        made.status = getattr(error, "status_code", None)
+        made.retry_after = getattr(error, "retry_after", None)
+    return made
+
+
+def _causes(error: BaseException) -> Iterable[BaseException]:
+    found: BaseException | None = error
+    for _ in range(16):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _kind_of(error: Exception) -> type[WeftError]:
+    for theirs, ours in _BY_CATEGORY:
+        if isinstance(error, theirs):
+            return ours
+    if isinstance(error, e.ModelHTTPError):
+        return _kind_of_status(error.status_code)
+    for cause in _causes(error):
+        for theirs, ours in _BY_CAUSE:
+            if isinstance(cause, theirs):
+                return ours
+    return _OTHERWISE[isinstance(error, e.ModelAPIError)]
+
+
+def _kind_of_status(status: int) -> type[OutsideError]:
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    return ProviderFailed if status >= 500 else RequestRefused
+
+
+def _words(error: Exception) -> str:
+    """What the provider said, or else what the library says."""
+    status = getattr(error, "status_code", None)
+    said = _said(getattr(error, "body", None)) or str(error) or type(error).__name__
+    return f"{status}: {said}"[:_LONGEST] if status else said[:_LONGEST]
+
+
+def _said(body: Any) -> str:
+    """The message inside a provider's error, in any of the shapes that they have."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        found = inner.get("message") if isinstance(inner, dict) else inner
+        return found if isinstance(found, str) else ""
+    return body if isinstance(body, str) else ""
+
+
+def redacted(text: str, keys: Iterable[Secret]) -> str:
+    """A text without a key in it, nor the beginning or the end of one."""
+    for key in keys:
+        value = key.reveal()
+        for length in range(len(value), _SHORTEST_TRACE - 1, -1):
+            text = text.replace(value[:length], "…").replace(value[-length:], "…")
+    return text

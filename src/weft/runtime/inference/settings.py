@@ -1,0 +1,125 @@
+"""What a model is asked with, as plain values: providers, models, parameters, situations, requests."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+from weft.kernel.errors import InvalidInput
+from weft.ledger.model import Message, NewMessage
+from weft.runtime.connection_rules import Rules
+from weft.runtime.credentials import origin_of
+
+Thinking = bool | Literal["minimal", "low", "medium", "high"]
+
+
+class ProviderKind(StrEnum):
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    GOOGLE = "google"
+    OPENAI_COMPATIBLE = "openai-compatible"
+    CLOUDFLARE = "cloudflare-ai-gateway"
+    LOCAL = "local"
+
+
+class OpenAIApi(StrEnum):
+    CHAT = "chat"
+    RESPONSES = "responses"
+
+
+class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who answers. `credential` names the key of the provider, `gateway_credential` that of the gateway before it."""
+
+    id: str
+    kind: ProviderKind
+    base_url: str | None = None
+    api: OpenAIApi | None = None
+    credential: str | None = None
+    gateway_credential: str | None = None
+    account_id: str | None = None
+    gateway_id: str | None = None
+    rules: Rules = field(default_factory=Rules)
+
+    def moved(self, base_url: str | None) -> ProviderSettings:
+        """The same provider at another URL. Where that is another origin, its keys stay behind."""
+        same = base_url == self.base_url or (
+            base_url is not None and self.base_url is not None and origin_of(base_url) == origin_of(self.base_url)
+        )
+        kept = {} if same else {"credential": None, "gateway_credential": None}
+        return msgspec.structs.replace(self, base_url=base_url, **kept)
+
+
+class Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a model is asked. What is left out is left to the provider."""
+
+    temperature: float | UnsetType = UNSET
+    max_tokens: int | UnsetType = UNSET
+    top_p: float | UnsetType = UNSET
+    top_k: int | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    stop: tuple[str, ...] | UnsetType = UNSET
+    presence_penalty: float | UnsetType = UNSET
+    frequency_penalty: float | UnsetType = UNSET
+    thinking: Thinking | UnsetType = UNSET
+
+    def given(self) -> dict[str, Any]:
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+    def over(self, below: Parameters) -> Parameters:
+        """These, and the other ones where these say nothing."""
+        return Parameters(**{**below.given(), **self.given()})
+
+
+NO_PARAMETERS = Parameters()
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model at a provider. `fallbacks` are asked, in order, when the provider fails."""
+
+    id: str
+    name: str
+    provider: ProviderSettings
+    parameters: Parameters = NO_PARAMETERS
+    situations: dict[str, Parameters] = field(default_factory=dict)
+    fallbacks: tuple[ModelSettings, ...] = ()
+
+    def in_situation(self, situation: str | None, own: Parameters = NO_PARAMETERS) -> Parameters:
+        """The model's parameters, over them the situation's, over those the request's own."""
+        if situation is None:
+            return own.over(self.parameters)
+        if situation not in self.situations:
+            known = ", ".join(sorted(self.situations)) or "none"
+            raise InvalidInput(f"model {self.id!r} knows no situation {situation!r}", f"it knows: {known}")
+        return own.over(self.situations[situation]).over(self.parameters)
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that the model may call; `schema` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+class InferenceRequest(Struct, frozen=True, kw_only=True):
+    """One question to one model. `messages` are in order, the system prompt first."""
+
+    model: ModelSettings
+    messages: tuple[Message | NewMessage, ...]
+    situation: str | None = None
+    parameters: Parameters = NO_PARAMETERS
+    tools: tuple[ToolSpec, ...] = ()
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often one model is tried, and how long is waited in between, in seconds."""
+
+    attempts: int = 4
+    first_wait: float = 0.5
+    factor: float = 2.0
+    longest_wait: float = 30.0
+    longest_retry_after: float = 120.0
+    """A provider that wants to be left alone for longer is not waited for."""

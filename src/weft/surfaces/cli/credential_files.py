@@ -1,0 +1,71 @@
+"""The user's credentials: a file of places where keys are found, in weft's config folder. It holds no key.
+
+A changed file is written beside the old one and put in its place, under a lock, so that two commands at once lose
+nothing and a reader sees the one or the other. Others may not read it: it says where keys lie.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+from weft.runtime.credentials import Credential, checked_credential
+from weft.surfaces.cli.price_files import user_prices
+
+NAME = "credentials.json"
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    credentials: tuple[Credential, ...] = ()
+
+
+def credentials_file() -> Path:
+    return user_prices().with_name(NAME)
+
+
+def load_credentials() -> tuple[Credential, ...]:
+    path = credentials_file()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    try:
+        return tuple(checked_credential(item) for item in msgspec.json.decode(data, type=_File).credentials)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{path}: {error}", "mend the file, or remove it and add the credentials again") from None
+
+
+def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credential, ...]]) -> tuple[Credential, ...]:
+    """Read, change and put back, as one step."""
+    path = credentials_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        changed = change(load_credentials())
+        _replace(path, msgspec.json.format(msgspec.json.encode(_File(changed))) + b"\n")
+    return changed
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)

@@ -1,0 +1,95 @@
+"""One module starts processes and one opens connections; whoever else may, and why, is listed here."""
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture.test_layers import Module, Violations, shipped
+
+STARTING = frozenset(
+    "subprocess multiprocessing pty concurrent.futures.ProcessPoolExecutor asyncio.create_subprocess_exec "
+    "asyncio.create_subprocess_shell os.system os.popen os.fork os.forkpty os.posix_spawn os.posix_spawnp os.startfile "
+    "os.execl os.execle os.execlp os.execlpe os.execv os.execve os.execvp os.execvpe os.spawnl os.spawnle os.spawnlp "
+    "os.spawnlpe os.spawnv os.spawnve os.spawnvp os.spawnvpe click.echo_via_pager click.edit click.launch "
+    "webbrowser".split()
+)
+CONNECTING = frozenset(
+    "socket ssl http.client urllib.request urllib3 httpx httpx2 httpcore httpcore2 requests aiohttp ftplib smtplib "
+    "imaplib poplib telnetlib xmlrpc asyncio.open_connection asyncio.open_unix_connection websockets psycopg "
+    "psycopg_pool".split()
+)
+METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("create_connection", "sock_connect")}
+"""The same, of an event loop."""
+MAY_START = {
+    "weft/runtime/processes.py": "the one place",
+    "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
+    "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
+}
+MAY_CONNECT = {
+    "weft/runtime/connections.py": "the one place",
+    "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
+    "weft/exchange/importers/servers.py": "a database that the user names to import from",
+}
+
+
+def uses(module: Module, names: frozenset[str]) -> Violations:
+    """Imports, uses, and names loaded by `import_module`."""
+    for line, name in module.imports:
+        if name in names or any(name.startswith(f"{listed}.") for listed in names):
+            yield line, name
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Attribute(attr=attr) if attr in METHODS.get(names, ()):
+                yield node.lineno, attr
+            case ast.Attribute() if module.dotted(node) in names:
+                yield node.lineno, str(module.dotted(node))
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if name in names:
+                if ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__", "_lazy"):
+                    yield node.lineno, name
+
+
+def strangers(names: frozenset[str], allowed: dict[str, str]) -> Iterator[str]:
+    for module in shipped():
+        if not module.path.startswith(tuple(allowed)):
+            yield from (f"src/{module.path}:{line}: {what}" for line, what in uses(module, names))
+
+
+def test_one_module_starts_processes() -> None:
+    assert list(strangers(STARTING, MAY_START)) == []
+
+
+def test_one_module_opens_connections() -> None:
+    assert list(strangers(CONNECTING, MAY_CONNECT)) == []
+
+
+@pytest.mark.parametrize(("names", "allowed"), [(STARTING, MAY_START), (CONNECTING, MAY_CONNECT)])
+def test_whoever_may_does(names: frozenset[str], allowed: dict[str, str]) -> None:
+    for place in allowed:
+        assert any(list(uses(module, names)) for module in shipped() if module.path.startswith(place)), place
+
+
+@pytest.mark.parametrize(
+    ("names", "source"),
+    [
+        (STARTING, "import subprocess"),
+        (STARTING, "from os import execv"),
+        (STARTING, "import os\nos.system('x')"),
+        (STARTING, "import asyncio\nasyncio.create_subprocess_shell('x')"),
+        (STARTING, "from multiprocessing.pool import Pool"),
+        (STARTING, "import click\nclick.launch('x')"),
+        (STARTING, "async def f(loop):\n    await loop.subprocess_exec(x, 'y')"),
+        (CONNECTING, "import socket as s"),
+        (CONNECTING, "from urllib.request import urlopen"),
+        (CONNECTING, "def f():\n    import httpx2"),
+        (CONNECTING, "import asyncio\nasyncio.open_connection('x', 1)"),
+        (CONNECTING, "from importlib import import_module\nimport_module('requests')"),
+    ],
+)
+def test_the_rule_fails_on_code_that_breaks_it(names: frozenset[str], source: str) -> None:
+    assert list(uses(Module("weft/ledger/x.py", source), names))
+
+
+@pytest.mark.parametrize("source", ["from urllib.parse import urlsplit", "import os\nos.getpid()", "import asyncio"])
+def test_the_rule_lets_good_code_pass(source: str) -> None:
+    assert list(uses(Module("weft/ledger/x.py", source), STARTING | CONNECTING)) == []

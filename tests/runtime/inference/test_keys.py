@@ -1,0 +1,130 @@
+"""A canary in every slot that a key can come from or go to: it reaches its server, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft.aio
+from tests.runtime.inference.asking import PERSON, QUICK, texts_of
+from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, chat, failure, scripted
+from tests.runtime.test_processes import running
+from weft.kernel.errors import WeftError
+from weft.runtime.context import ExecutionContext, context_for
+from weft.runtime.credentials import Credential, Keyring, Secret
+from weft.runtime.inference.inferring import Inference
+from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings, RetryPolicy
+from weft.runtime.key_commands import command_runner
+from weft.runtime.sending import Question, send
+
+KEY, TOKEN = "sk-canary-key-0123456789", "cf-canary-token-9876543210"
+CLOUDFLARE = {"account_id": "acc", "gateway_id": "gw", "gateway_credential": "token"}
+SLOTS: dict[str, tuple[ProviderKind, dict[str, Any], str, Script, dict[str, str]]] = {
+    "chat": (ProviderKind.OPENAI_COMPATIBLE, {}, "m", chat(), {"authorization": f"Bearer {KEY}"}),
+    "responses": (
+        ProviderKind.OPENAI,
+        {"api": OpenAIApi.RESPONSES},
+        "gpt-x",
+        answer(200, RESPONSES),
+        {"authorization": f"Bearer {KEY}"},
+    ),
+    "anthropic": (ProviderKind.ANTHROPIC, {}, "claude-x", answer(200, MESSAGE), {"x-api-key": KEY}),
+    "google": (ProviderKind.GOOGLE, {}, "gemini-x", answer(200, GOOGLE), {"x-goog-api-key": KEY}),
+    "gateway": (
+        ProviderKind.CLOUDFLARE,
+        CLOUDFLARE,
+        "claude-x",
+        answer(200, MESSAGE),
+        {"x-api-key": KEY, "cf-aig-authorization": f"Bearer {TOKEN}"},
+    ),
+}
+SOURCES = ("variable", "command", "context")
+
+
+def keyring(source: str, url: str, folder: Path) -> ExecutionContext:
+    if source == "variable":
+        known = [Credential(id="key", origin=url, env="K"), Credential(id="token", origin=url, env="T")]
+        return context_for(PERSON, keyring=Keyring(known, {"K": KEY, "T": TOKEN}.get))
+    known = [Credential(id=name, origin=url, command=("cat", str(folder / name))) for name in ("key", "token")]
+    if source == "context":
+        return context_for(PERSON, keyring=Keyring(known), secrets={"key": Secret(KEY), "token": Secret(TOKEN)})
+    return context_for(PERSON, keyring=Keyring(known, run=command_runner({"PATH": "/usr/bin:/bin"}.get)))
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Iterator[Path]:
+    """Everything that any library logs, however little it matters."""
+    path = tmp_path / "everything.log"
+    handler = logging.FileHandler(path)
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield path
+    root.setLevel(before)
+    root.removeHandler(handler)
+    handler.close()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_key_reaches_its_server_and_nothing_else(
+    slot: str, source: str, tmp_path: Path, log_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kind, more, name, good, expected = SLOTS[slot]
+    places = tmp_path / "places"
+    places.mkdir()
+    (places / "key").write_text(KEY)
+    (places / "token").write_text(TOKEN)
+    ledger_folder = tmp_path / "ledger"
+    ledger_folder.mkdir()
+    told: list[str] = []
+
+    async def body() -> None:
+        bad = failure(500, f"what is {expected}?")
+        async with scripted(good, bad) as server, Inference(policy=RetryPolicy(attempts=1)) as inference:
+            there = ProviderSettings(id="there", kind=kind, base_url=server.url, credential="key", rules=QUICK, **more)
+            question = Question(message="hello", model=ModelSettings(id="m", name=name, provider=there))
+            context = keyring(source, server.url, places)
+            async with weft.aio.open(ledger_folder / "ledger.db") as ledger:
+                sent = await send(ledger, inference, "main", question, context=context)
+                with pytest.raises(WeftError) as caught:
+                    await send(ledger, inference, "main", question, context=context)
+                told.extend([*texts_of(caught.value), repr(sent), repr(context), repr(inference), str(question)])
+            for header, value in expected.items():
+                assert server.received[0].headers[header] == value
+            assert running(KEY) == running(TOKEN) == []
+
+    asyncio.run(body())
+    out, err = capfd.readouterr()
+    told += [out, err, log_file.read_text()]
+    told += [file.read_bytes().decode("latin-1") for file in ledger_folder.iterdir()]
+    assert log_file.stat().st_size > 0
+    for text in told:
+        assert KEY not in text
+        assert TOKEN not in text
+
+
+def test_a_key_of_a_gateway_that_was_changed_is_withheld(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with scripted(chat()) as server, scripted(chat()) as other, Inference() as inference:
+            there = ProviderSettings(
+                id="there",
+                kind=ProviderKind.CLOUDFLARE,
+                base_url=other.url,
+                account_id="acc",
+                gateway_id="gw",
+                gateway_credential="token",
+            )
+            question = Question(message="hello", model=ModelSettings(id="m", name="claude-x", provider=there))
+            async with weft.aio.open(tmp_path / "ledger.db") as ledger:
+                with pytest.raises(WeftError, match="is withheld"):
+                    await send(ledger, inference, "main", question, context=keyring("variable", server.url, tmp_path))
+            assert other.received == server.received == []
+
+    asyncio.run(body())

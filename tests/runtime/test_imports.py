@@ -1,0 +1,21 @@
+"""What is heavy is loaded only where it is used."""
+
+import subprocess
+import sys
+
+HEAVY = ("pydantic_ai", "pydantic", "httpx2", "openai", "anthropic", "google", "xllamacpp", "pydantic_monty", "asyncio")
+
+
+def loaded(*modules: str) -> set[str]:
+    program = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*(set(sys.modules) & set({HEAVY!r})))"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(shown.stdout.split())
+
+
+def test_the_command_line_loads_nothing_that_asks_models() -> None:
+    assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.commands.credential") == set()
+
+
+def test_settings_and_contexts_need_no_extra() -> None:
+    names = ("weft.runtime.context", "weft.runtime.inference.settings", "weft.runtime.inference.inferring")
+    assert loaded(*names, "weft.runtime.inference.local", "weft.runtime.code") <= {"asyncio"}

@@ -1,0 +1,351 @@
+"""Messages to sessions, answered by a model and recorded step by step, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+import weft.aio
+import weft.async_objects
+from tests.postgres import shared_server
+from tests.runtime.inference.asking import CANARY, model, person, provider
+from tests.runtime.scripted import CHAT_STREAM, CLOSE, HANG, Script, Scripted, chat, chat_saying, failure, scripted
+from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
+from weft.kernel.fields import Usage
+from weft.ledger.model import Message
+from weft.runtime import sending
+from weft.runtime.connection_rules import Rules
+from weft.runtime.context import run_with_context
+from weft.runtime.inference.inferring import Inference
+from weft.runtime.inference.replies import Token
+from weft.runtime.inference.settings import ModelSettings, Parameters, RetryPolicy
+from weft.runtime.sending import Question, Sent, invoke_model, send
+
+Body = Callable[["Desk"], Awaitable[None]]
+
+
+class Desk:
+    """An open ledger, a scripted server, and somebody who sends."""
+
+    def __init__(self, ledger: weft.aio.Ledger, server: Scripted, inference: Inference) -> None:
+        self.ledger, self.server, self.inference = ledger, server, inference
+
+    def question(self, text: Any, settings: ModelSettings | None = None, **more: Any) -> Question:
+        return Question(message=text, model=settings or model(self.server.url), **more)
+
+    async def send(self, text: Any, session: str = "main", on_token: Any = None, **more: Any) -> Sent:
+        question = self.question(text, **more)
+        context = person(self.server.url)
+        return await send(self.ledger, self.inference, session, question, on_token=on_token, context=context)
+
+    async def said(self, turn: str) -> list[tuple[str, str]]:
+        return [(message.role, message.text) for message in await self.messages(turn)]
+
+    async def messages(self, turn: str) -> list[Message]:
+        return [message async for message in (await self.ledger.thread(turn)).messages]
+
+    def sent(self, number: int = -1) -> list[tuple[str, str]]:
+        return [(item["role"], item["content"]) for item in self.server.received[number].body["messages"]]
+
+
+def run(address: str | Path, body: Body, *scripts: Script, attempts: int = 1, **options: Any) -> None:
+    async def main() -> None:
+        async def at_once(_: float) -> None:
+            return
+
+        inference = Inference(policy=RetryPolicy(attempts=attempts), sleep=at_once)
+        async with weft.aio.open(address, **options) as ledger, scripted(*scripts) as server, inference:
+            await body(Desk(ledger, server, inference))
+            assert [problem async for problem in ledger.verify()] == []
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=["disk", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def test_a_message_and_its_reply_are_a_turn_with_everything_that_is_known(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        sent = await desk.send("Say hello", system="Be brief", parameters=Parameters(temperature=0.5))
+        turn = await desk.ledger.turn(sent.turn.id)
+        assert (turn.status, turn.model, turn.provider) == ("completed", "m-1", "there")
+        assert turn.usage == Usage(
+            input_tokens=12,
+            output_tokens=5,
+            cached_input_tokens=8,
+            cache_write_tokens=0,
+            reasoning_tokens=0,
+            total_tokens=25,
+        )
+        assert await desk.said(sent.turn.id) == [
+            ("system", "Be brief"),
+            ("user", "Say hello"),
+            ("assistant", "Hello there"),
+        ]
+        assert turn.effective_config["parameters"] == {"temperature": 0.5, "max_tokens": 50}
+        assert turn.effective_config["chain"] == ["human:tester"]
+        assert (await desk.ledger.session("main")).head == sent.turn.id
+        *_, reply = await desk.messages(sent.turn.id)
+        assert reply.metadata["request_id"] == "req-7"
+        assert reply.metadata["latency_ms"] == sent.reply.latency_ms
+
+    run(address, body, chat())
+
+
+def test_the_history_is_what_the_ledger_says_the_turn_sees(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        first = await desk.send("one", system="Be brief")
+        second = await desk.send("two", system="Be brief")
+        assert second.turn.parent_id == first.turn.id
+        assert desk.sent() == [
+            ("system", "Be brief"),
+            ("user", "one"),
+            ("assistant", "Hello there"),
+            ("user", "two"),
+        ]
+        assert [role for role, _ in await desk.said(second.turn.id)].count("system") == 1
+        await desk.send("three", system="Be long")
+        assert desk.sent()[0] == ("system", "Be long")
+
+    run(address, body, chat())
+
+
+def test_after_a_compaction_the_summary_is_sent_instead_of_what_it_stands_for(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        await desk.send("something long ago")
+        await desk.ledger.record_compaction(session="main", summary="They greeted each other.")
+        await desk.send("and now?")
+        texts = [text for _, text in desk.sent()]
+        assert not any("long ago" in text for text in texts)
+        assert any("They greeted each other." in text for text in texts)
+
+    run(path, body, chat())
+
+
+def test_one_message_can_be_answered_by_another_model(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        await desk.send("one")
+        other = model(desk.server.url, id="other", name="m-2")
+        second = await desk.send("What do you think?", settings=other)
+        assert desk.server.received[-1].body["model"] == "m-2"
+        assert (await desk.ledger.turn(second.turn.id)).effective_config["model"] == "other"
+        assert desk.sent()[:2] == [("user", "one"), ("assistant", "Hello there")]
+
+    run(path, body, chat())
+
+
+def test_the_context_may_come_with_the_task(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        asked = run_with_context(
+            person(desk.server.url), send, desk.ledger, desk.inference, "main", desk.question("hello")
+        )
+        assert (await asked).reply.text == "Hello there"
+        with pytest.raises(InvalidInput, match="nobody acts"):
+            await send(desk.ledger, desk.inference, "main", desk.question("hello"))
+
+    run(path, body, chat())
+
+
+def test_every_attempt_is_an_event_before_it_is_made(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        sent = await desk.send("hello")
+        kinds = [type(found.event).__name__ for found in await desk.ledger.events(sent.turn.id)]
+        assert [kind for kind in kinds if kind.startswith("Model")] == ["ModelRequest", "ModelRequest", "ModelResponse"]
+
+    run(path, body, failure(500), chat(), attempts=2)
+
+
+def test_a_failure_is_a_failed_turn_and_the_head_stays(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        good = await desk.send("one")
+        with pytest.raises(ProviderFailed):
+            await desk.send("two")
+        assert (await desk.ledger.session("main")).head == good.turn.id
+        (failed,) = [turn for turn in await desk.ledger.children(good.turn.id) if turn.status == "failed"]
+        assert (failed.error_code, failed.usage) == ("ProviderFailed", Usage())
+        assert "down" in (failed.error or "")
+        assert (await desk.send("three")).turn.parent_id == good.turn.id
+        assert "two" not in str(desk.sent())
+
+    run(address, body, chat(), failure(500, "down"), chat())
+
+
+def test_what_had_come_of_a_cut_reply_is_kept_in_the_failed_turn(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        with pytest.raises(ReplyCut):
+            await desk.send("hello", on_token=lambda _: None)
+        (turn,) = await desk.ledger.heads()
+        assert (turn.status, turn.error_code) == ("failed", "ReplyCut")
+        assert await desk.said(turn.id) == [("user", "hello"), ("assistant", "Hello ")]
+        assert (await desk.ledger.session("main")).head is None
+
+    run(path, body, [*CHAT_STREAM[:4], CLOSE])
+
+
+def test_cancelling_completes_the_turn_with_what_had_come_and_frees_the_session(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
+        heard = asyncio.Event()
+
+        def listen(token: Token) -> None:
+            if "lo" in token.text:
+                heard.set()
+
+        asking = asyncio.create_task(desk.send("hello", on_token=listen, settings=patient))
+        await heard.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        async with asyncio.timeout(10):
+            await desk.server.left.wait()
+        head = (await desk.ledger.session("main")).head
+        assert head is not None
+        turn = await desk.ledger.turn(head)
+        assert (turn.status, turn.interruption_reason) == ("completed", "canceled")
+        assert await desk.said(head) == [("user", "hello"), ("assistant", "Hello ")]
+        assert (await desk.send("go on")).turn.parent_id == head
+
+    run(address, body, [*CHAT_STREAM[:4], HANG], chat())
+
+
+def test_a_listener_that_fails_fails_the_turn(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await desk.send("hello", on_token=lambda _: 1 // 0)
+        (turn,) = await desk.ledger.heads()
+        assert (turn.status, turn.error_code) == ("failed", "ZeroDivisionError")
+
+    run(path, body, CHAT_STREAM)
+
+
+def test_a_question_that_cannot_be_asked_leaves_no_session_busy(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        for text in ("", {"role": "assistant", "content": "x"}, {"role": "user"}):
+            with pytest.raises(InvalidInput):
+                await desk.send(text)
+        with pytest.raises(InvalidInput):
+            await desk.send("hello", situation="cooking")
+        assert desk.server.received == []
+        assert (await desk.send("hello")).reply.text == "Hello there"
+
+    run(path, body, chat())
+
+
+def test_a_session_answers_one_at_a_time(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        both = await asyncio.gather(desk.send("one"), desk.send("two"))
+        depths = sorted(sent.turn.depth for sent in both)
+        assert depths == [1, 2]
+        async with await desk.ledger.begin_turn(session="main"):
+            with pytest.raises(SessionBusy):
+                await send(
+                    desk.ledger,
+                    desk.inference,
+                    "main",
+                    desk.question("x"),
+                    context=person(desk.server.url),
+                    wait=0,
+                )
+
+    run(path, body, chat())
+
+
+def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "RENEW_SECONDS", 0.01)
+    renew = weft.async_objects.TurnWriter.renew
+
+    async def body(desk: Desk) -> None:
+        often = asyncio.Semaphore(0)
+
+        async def counted(turn: weft.async_objects.TurnWriter) -> None:
+            await renew(turn)
+            often.release()
+
+        monkeypatch.setattr("weft.async_objects.TurnWriter.renew", counted)
+        patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
+        asking = asyncio.create_task(desk.send("hello", settings=patient))
+        await desk.server.hanging.wait()
+        for _ in range(3):
+            await often.acquire()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    run(path, body, [HANG])
+
+
+def test_a_lease_that_is_lost_is_told_and_the_connection_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "RENEW_SECONDS", 0.01)
+
+    async def body(desk: Desk) -> None:
+        async def gone(_: object) -> None:
+            if desk.server.hanging.is_set():
+                raise LeaseLost("t")
+
+        monkeypatch.setattr("weft.async_objects.TurnWriter.renew", gone)
+        patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
+        with pytest.raises(LeaseLost):
+            await desk.send("hello", settings=patient)
+        await desk.server.left.wait()
+
+    run(path, body, [HANG])
+
+
+def test_a_model_by_itself_is_a_root_turn_in_its_own_session(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        context = person(desk.server.url)
+        made = [await invoke_model(desk.ledger, desk.inference, desk.question(text), context=context) for text in "ab"]
+        assert [sent.turn.parent_id for sent in made] == [None, None]
+        assert [sent.turn.depth for sent in made] == [1, 1]
+        assert (await desk.ledger.session("model:m")).head == made[1].turn.id
+        assert desk.sent() == [("user", "b")]
+        report = await desk.ledger.usage("model")
+        assert report.total.total == 50
+
+    run(address, body, chat())
+
+
+def test_a_model_asked_by_many_at_once_answers_each(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        context = person(desk.server.url)
+        asked = [invoke_model(desk.ledger, desk.inference, desk.question(text), context=context) for text in "abcd"]
+        made = await asyncio.gather(*asked)
+        assert {sent.turn.parent_id for sent in made} == {None}
+        assert len({sent.turn.id for sent in made}) == 4
+
+    run(path, body, chat())
+
+
+def test_calls_that_nobody_asked_for_are_kept_as_they_were_said(path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+    async def body(desk: Desk) -> None:
+        sent = await desk.send("hello")
+        assert [item.id for item in sent.reply.calls] == ["c", "c"]
+        assert (await desk.ledger.turn(sent.turn.id)).status == "completed"
+
+    run(path, body, chat_saying({"content": "x", "tool_calls": [call, call]}, "tool_calls"))
+
+
+def test_a_key_is_in_no_file_of_the_ledger(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        await desk.send("hello")
+        with pytest.raises(ProviderFailed):
+            await desk.send("again")
+        assert desk.server.received[-1].headers["authorization"] == f"Bearer {CANARY}"
+
+    run(path, body, chat(), failure(500, f"your key {CANARY} is odd"))
+    for file in path.parent.iterdir():
+        assert CANARY.encode() not in file.read_bytes(), file
