@@ -1,0 +1,148 @@
+"""The vectors nearest to one: all of them looked at while they are few, an index of neighbours when they are many.
+
+The index is a cache: it can be thrown away at any time, is brought up to date by what came since, and whatever it
+proposes is measured again with the vectors themselves. It lies in a file where there is a place for it, so that the
+next process need not build it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.programs.similarity.embedder import Vectors
+
+FEW = 50_000
+"""Up to here every vector is looked at: some milliseconds."""
+CLOSE, LINKS, WIDTH_WHEN_BUILT, WIDTH = 4, 16, 128, 128
+"""So many times more neighbours than wanted are asked for, and measured; how densely they are linked and searched."""
+STALE, ROUNDED = 1.25, 0.01
+"""How much bigger than needed an index may be; how far a half-precision copy of a vector may be off."""
+
+Near = tuple[int, float]
+
+
+class Space:
+    """Vectors of one model. Each has a number that grows and is never given to another."""
+
+    def __init__(self, dimensions: int, file: Path | None = None, few: int = FEW) -> None:
+        import numpy as np
+
+        self.dimensions, self._file, self._few = dimensions, file, few
+        self._numbers = np.zeros(0, np.int64)
+        self._rows = np.zeros((0, dimensions), np.float32)
+        self._index: Any = None
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def last(self) -> int:
+        return int(self._numbers[-1]) if len(self) else 0
+
+    def add(self, numbers: Sequence[int], vectors: Vectors) -> None:
+        """Vectors with higher numbers than all that are here."""
+        import numpy as np
+
+        self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
+        self._rows = np.concatenate([self._rows, vectors])
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """None but these: the others were taken away."""
+        import numpy as np
+
+        kept = np.isin(self._numbers, np.array(numbers, np.int64))
+        self._numbers, self._rows = self._numbers[kept], self._rows[kept]
+
+    def nearest(self, vector: Vectors, limit: int) -> list[Near]:
+        """Numbers and cosines, the nearest first."""
+        import numpy as np
+
+        if not len(self) or limit < 1:
+            return []
+        among = np.arange(len(self)) if len(self) <= self._few else self._proposed(vector, limit)
+        return _best(self._numbers[among], self._rows[among] @ vector, limit)
+
+    def _proposed(self, vector: Vectors, limit: int) -> Any:
+        """Where the vectors are that the index takes for the nearest."""
+        import numpy as np
+
+        index = self._ensure_index()
+        index.expansion_search = max(WIDTH, CLOSE * limit)
+        keys = index.search(vector, CLOSE * limit).keys.astype(np.int64)
+        places = np.searchsorted(self._numbers, keys)
+        places = places[places < len(self)]
+        return np.intersect1d(places, places[np.isin(self._numbers[places], keys)])
+
+    def _ensure_index(self) -> Any:
+        """The index with every vector in it, and few that are gone. It takes them in the order of their numbers."""
+        import numpy as np
+
+        if self._index is None:
+            self._take(self._load() or _new_index(self.dimensions))
+        if len(self._index) > STALE * len(self):
+            self._take(_new_index(self.dimensions))
+        known = int(np.searchsorted(self._numbers, self._taken, "right"))
+        if known < len(self):
+            self._index.add(self._numbers[known:].astype(np.uint64), self._rows[known:])
+            self._taken = self.last
+            self._save()
+        return self._index
+
+    def _take(self, index: Any) -> None:
+        import numpy as np
+
+        self._index, self._taken = index, int(np.array(index.keys).max()) if len(index) else 0
+
+    def _load(self) -> Any:
+        """From its file; None where that is missing, damaged, or not of these vectors."""
+        if self._file is None or not self._file.exists():
+            return None
+        index = _new_index(self.dimensions)
+        try:
+            index.load(str(self._file))
+        except Exception:  # whatever is wrong with a cache, it is made anew
+            return None
+        return index if index.ndim == self.dimensions and self._fits(index) else None
+
+    def _fits(self, index: Any) -> bool:
+        """Are these the very vectors it was made of? Of another ledger's cache hardly one would be the same."""
+        import numpy as np
+
+        both = [k for k in (0, len(self) // 2, len(self) - 1) if index.contains(int(self._numbers[k]))]
+        same = (index.get(int(self._numbers[k])).astype(np.float32) - self._rows[k] for k in both)
+        return all(np.abs(difference).max() < ROUNDED for difference in same)
+
+    def _save(self) -> None:
+        """Written beside and renamed; without room for it the next process builds its own."""
+        if self._file is None:
+            return
+        part = self._file.with_name(self._file.name + ".part")
+        with suppress(OSError, RuntimeError):
+            self._index.save(str(part))
+            part.replace(self._file)
+
+
+def _new_index(dimensions: int) -> Any:
+    from usearch.index import Index
+
+    return Index(
+        ndim=dimensions, metric="ip", dtype="f16", connectivity=LINKS, expansion_add=WIDTH_WHEN_BUILT,
+        expansion_search=WIDTH,
+    )  # fmt: skip
+
+
+def _best(places: Any, scores: Any, limit: int) -> list[Near]:
+    """The highest scores; equal ones in the order of their places, whatever the engine's order was."""
+    import numpy as np
+
+    if len(scores) > limit:
+        edge = np.partition(scores, -limit)[-limit]
+        kept = np.flatnonzero(scores >= edge)
+        places, scores = places[kept], scores[kept]
+    order: Sequence[int] = np.lexsort((places, -scores))[:limit]
+    return [(int(places[k]), float(scores[k])) for k in order]
