@@ -46,6 +46,7 @@ LOCAL_TABLES: dict[str, tuple[str, ...]] = {
     "remote": ("name",),
     "peer": ("replica",),
     "came_from": ("replica", "first"),
+    "vector": ("n",),
 }
 """Local state that a copy takes over as it is; of `local` and `lease` it takes some; `watermark` and
 `secret_found`, which goes as far as a watermark, are its own."""

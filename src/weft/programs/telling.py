@@ -14,6 +14,7 @@ from weft.programs import humans, information, tags
 from weft.programs.clerk import Clerk
 from weft.programs.face import Room
 from weft.programs.model import Program, Request, Tagged
+from weft.programs.nodes import find_node
 from weft.programs.querying import Question, ask
 from weft.programs.reading import find, requests, to_request
 
@@ -112,7 +113,7 @@ class Telling(Room):
 
     def tags(self, node: str) -> list[str]:
         with self._reading() as txn:
-            return tags.tags_of(txn.sql, tags.find_node(txn, node))
+            return tags.tags_of(txn.sql, find_node(txn, node))
 
     def tagged(self, *given: str) -> list[Tagged]:
         """Everything that has all of these tags."""

@@ -15,7 +15,7 @@ from weft.kernel.errors import ErasureChanged, NotApplicable, StoreError
 from weft.kernel.events import ledger_stream
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased, SessionArchived
-from weft.ledger import codeblocks
+from weft.ledger import codeblocks, vectors
 from weft.ledger.copies import KnownCopy
 from weft.ledger.draft import IMPORTED_AGENT, Desk, Draft
 from weft.ledger.erasing.plan import ErasurePlan, numbers_of
@@ -39,6 +39,7 @@ FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [
     passages.forget,
     secrets.forget,
     provisional.forget,
+    vectors.forget,
 ]
 """Views and local state that tell of contents: called once the bytes are gone, in the same transaction. A view that
 keeps words and is not here brings them back to light."""

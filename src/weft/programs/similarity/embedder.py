@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from numpy import float32
     from numpy.typing import NDArray
 
-    Vectors = NDArray[float32]
+    Vectors: TypeAlias = NDArray[float32]
 
 
 class Embedder(Protocol):

@@ -94,9 +94,7 @@ class Space:
         return self._index
 
     def _take(self, index: Any) -> None:
-        import numpy as np
-
-        self._index, self._taken = index, int(np.array(index.keys).max()) if len(index) else 0
+        self._index, self._taken = index, int(index.keys[: len(index)].max()) if len(index) else 0
 
     def _load(self) -> Any:
         """From its file; None where that is missing, damaged, or not of these vectors."""

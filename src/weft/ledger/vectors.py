@@ -1,0 +1,68 @@
+"""Vectors of nodes, as local state: kept, counted, and gone with the texts they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from weft.ledger.batches import AT_ONCE
+from weft.ledger.forgotten import Forgotten
+from weft.store.buffer import Insert
+from weft.store.port import Sql, Store, WriteTxn
+
+NEAR = "-near"
+"""Beside a ledger's file: indexes of neighbours, which can be thrown away."""
+
+
+class VectorRow(Struct, frozen=True):
+    n: int
+    model: str
+    node: str
+    dimensions: int
+    floats: bytes
+    text: int | None
+    embedded_at: int
+
+
+VECTOR = Insert("vector", VectorRow.__struct_fields__)
+
+
+def put_vector(sql: Sql, row: VectorRow) -> None:
+    """In the place of the one that this node had from the same model."""
+    sql.run("DELETE FROM vector WHERE model = ? AND node = ?", (row.model, row.node))
+    sql.add(VECTOR, [astuple(row)])
+
+
+def near_file(store_path: str, model: str) -> Path | None:
+    """Where an index of a model's vectors may lie; None where a ledger is no file."""
+    path = Path(store_path)
+    safe = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in model)
+    return path.with_name(f"{path.name}{NEAR}-{safe[:64]}") if path.is_file() else None
+
+
+def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+    """Vectors of all that lost contents: turns and their messages, programs, and sessions, since their texts are those
+    of turns. The indexes beside the ledger hold copies, and are made anew."""
+    for some in _chunks(forgotten.turns):
+        marks = ", ".join("?" * len(some))
+        txn.sql.run(f"DELETE FROM vector WHERE node IN ({marks})", some)
+        ids = f"SELECT m.id FROM message m JOIN turn t ON t.n = m.turn WHERE t.id IN ({marks})"
+        txn.sql.run(f"DELETE FROM vector WHERE node IN ({ids})", some)
+    for numbers in _chunks(forgotten.contents):
+        marks = ", ".join("?" * len(numbers))
+        programs = f"SELECT id FROM program WHERE config IN ({marks})"
+        txn.sql.run(f"DELETE FROM vector WHERE text IN ({marks}) OR node IN ({programs})", (*numbers, *numbers))
+    txn.sql.run("DELETE FROM vector WHERE node IN (SELECT id FROM session)")
+    path = Path(store.path)
+    if path.is_file():
+        for file in path.parent.glob(f"{path.name}{NEAR}*"):
+            with suppress(FileNotFoundError):  # another process threw it away
+                file.unlink()
+
+
+def _chunks(values: Sequence[object]) -> list[Sequence[object]]:
+    return [values[start : start + AT_ONCE] for start in range(0, len(values), AT_ONCE)]

@@ -1,0 +1,290 @@
+"""Nodes that mean nearly the same: embed them, and find the nearest to one or to a text.
+
+A vector is local state and an event tells of it: which node, with which model, of how many dimensions. Vectors of
+different models are never compared, and a model whose vectors change their size is refused until its old ones are
+forgotten. What was embedded is the node's text at that time; embedding it again takes the new one's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.ledger_events import NodeEmbedded
+from weft.ledger.draft import DEFAULT_AGENT
+from weft.ledger.ledger import Ledger
+from weft.ledger.vectors import VectorRow, near_file, put_vector
+from weft.programs.clerk import Clerk
+from weft.programs.face import Room
+from weft.programs.nodes import Node, find_node, node_of
+from weft.programs.programs import Programs
+from weft.programs.similarity.embedder import Embedder
+from weft.programs.similarity.nearest import FEW, Space
+from weft.programs.similarity.texts import text_of_node
+from weft.store.port import Progress, ReadTxn, Sql
+
+TOGETHER = 32
+"""So many texts are embedded at once, and recorded in one append."""
+FUSED, WORDS = 60, 100
+"""How much the first places of two lists outweigh the later ones; how many hits of a search are taken."""
+
+
+class Embedded(Struct, frozen=True, kw_only=True):
+    """A node that has a vector now."""
+
+    node: Node
+    model: str
+    dimensions: int
+
+
+class Similar(Struct, frozen=True, kw_only=True):
+    """A node near to what was asked for. `score` is the cosine; with words, the sum of what both lists say."""
+
+    node: Node
+    score: float
+
+
+class ModelCount(Struct, frozen=True, kw_only=True):
+    """How many nodes have vectors of one model, and of what kinds they are."""
+
+    model: str
+    dimensions: int
+    nodes: int
+    kinds: dict[str, int]
+    bytes: int
+    newest: int
+    current: bool
+    """Is it the model that is in use now?"""
+
+
+class Similarity(Room):
+    """Similar nodes of one ledger, by one model. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, embedder: Embedder, actor: str = DEFAULT_AGENT, *, few: int = FEW) -> None:
+        super().__init__(ledger, actor)
+        self._embedder, self._programs = embedder, Programs(ledger, actor)
+        self._lock, self._few = Lock(), few
+        self._space: Space | None = None
+
+    # --- embedding ----------------------------------------------------------------------------------------------
+
+    def embed(self, name: str, *, text: str | None = None) -> Embedded:
+        """Give a node a vector: of its own text, or of this one."""
+        with self._reading() as txn:
+            node = node_of(txn.sql, find_node(txn, name))
+        said = text_of_node(self._programs, node.kind, node.id) if text is None else text
+        if not isinstance(said, str) or not said.strip():
+            raise InvalidInput("there is no text to embed", "give one that is not empty")
+        self._record([(node.id, text)], self._embedder.embed([said]))
+        return Embedded(node=node, model=self._embedder.name, dimensions=self._embedder.dimensions)
+
+    def embed_missing(self, kind: str, *, limit: int | None = None, progress: Progress | None = None) -> int:
+        """Give all nodes of a kind a vector that have none yet, the newest first; returns how many."""
+        with self._reading() as txn:
+            missing = _missing(txn.sql, kind, self._embedder.name, limit)
+        done = 0
+        for start in range(0, len(missing), TOGETHER):
+            some = self._with_texts(kind, missing[start : start + TOGETHER])
+            if some:
+                self._record([(node, None) for node, _ in some], self._embedder.embed([text for _, text in some]))
+            done += len(some)
+            if progress is not None:
+                progress(start + TOGETHER if start + TOGETHER < len(missing) else len(missing), len(missing))
+        return done
+
+    def _with_texts(self, kind: str, nodes: Sequence[str]) -> list[tuple[str, str]]:
+        """Those that say something."""
+        found = []
+        for node in nodes:
+            try:
+                found.append((node, text_of_node(self._programs, kind, node)))
+            except InvalidInput:  # a turn without words, as of a tool alone: nothing to embed
+                continue
+        return found
+
+    def _record(self, nodes: Sequence[tuple[str, str | None]], vectors: Any) -> None:
+        model, dimensions = self._embedder.name, self._embedder.dimensions
+
+        def work(clerk: Clerk) -> str:
+            _refuse_other_size(clerk.sql, model, dimensions)
+            for (node, text), vector in zip(nodes, vectors, strict=True):
+                draft = clerk.draft
+                content = UNSET if text is None else draft.put_text(text, "text")
+                named = draft.named(model, "model")
+                n = draft.first + len(draft.lines)
+                clerk.ledger_stream().add(NodeEmbedded, node=node, model=named, dimensions=dimensions, text=content)
+                number = None if content is UNSET else draft.number(str(content))
+                floats = vector.astype("<f4").tobytes()
+                put_vector(clerk.sql, VectorRow(n, model, node, dimensions, floats, number, draft.now_ms))
+            return model
+
+        self._perform("embed", work, None)
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def similar(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
+        """The nodes nearest to one that has a vector."""
+        with self._reading() as txn:
+            node = find_node(txn, name)
+            row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
+        if row is None:
+            raise NotFound("vector", name, f"give it one: `weft embed {name}`")
+        return self._nearest(_vectors([row[0]], self._embedder.dimensions)[0], limit, kind, but=node)
+
+    def similar_to_text(
+        self, text: str, *, limit: int = 10, kind: str | None = None, words: bool = False
+    ) -> list[Similar]:
+        """The nodes nearest to a text; with `words`, those that also hold its words come further forward."""
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput("there is no text to look for", "give one that is not empty")
+        vector = self._embedder.embed([text])[0]
+        if not words:
+            return self._nearest(vector, limit, kind)
+        near = [one.node for one in self._nearest(vector, max(limit, WORDS), kind)]
+        return _fused([near, self._with_words(text, kind)], limit)
+
+    def _with_words(self, text: str, kind: str | None) -> list[Node]:
+        hits = self.ledger.search(text, limit=WORDS, rank=True)
+        ids = [id for hit in hits for id in (hit.turn_id, hit.message_id) if id is not None]
+        with self._reading() as txn:
+            found = [node_of(txn.sql, id) for id in dict.fromkeys(ids)]
+            held = _embedded(txn.sql, self._embedder.name, [node.id for node in found])
+        return [node for node in found if node.id in held and kind in (None, node.kind)]
+
+    def _nearest(self, vector: Any, limit: int, kind: str | None, but: str | None = None) -> list[Similar]:
+        """Of one kind, too: twice as many are asked for until there are enough."""
+        if limit < 1:
+            raise InvalidInput(f"limit is {limit}", "it is 1 or more")
+        wanted = limit + 1
+        while True:
+            with self._reading() as txn, self._lock:
+                space = self._loaded(txn.sql)
+                found = self._shown(txn, space.nearest(vector, wanted), kind, but)
+            if len(found) >= limit or wanted >= len(space):
+                return found[:limit]
+            wanted *= 4
+
+    def _shown(
+        self, txn: ReadTxn, near: Iterable[tuple[int, float]], kind: str | None, but: str | None
+    ) -> list[Similar]:
+        scores = dict(near)
+        marks = ", ".join("?" * len(scores))
+        query = f"SELECT n, node FROM vector WHERE n IN ({marks})"
+        nodes: dict[int, str] = dict(txn.sql.all(query, tuple(scores))) if scores else {}
+        found = [(node_of(txn.sql, nodes[n]), score) for n, score in scores.items() if n in nodes and nodes[n] != but]
+        return [Similar(node=node, score=score) for node, score in found if kind in (None, node.kind) and node.there]
+
+    def _loaded(self, sql: Sql) -> Space:
+        """The vectors as this transaction sees them."""
+        model, dimensions = self._embedder.name, self._embedder.dimensions
+        _refuse_other_size(sql, model, dimensions)
+        space = self._space
+        if space is None:
+            space = self._space = Space(dimensions, near_file(self.ledger.path, model), self._few)
+        numbers = [n for (n,) in sql.all("SELECT n FROM vector WHERE model = ? ORDER BY n", (model,))]
+        if space.last and len(numbers) != len(space):
+            space.keep(numbers)
+        fresh = sql.all("SELECT n, floats FROM vector WHERE model = ? AND n > ? ORDER BY n", (model, space.last))
+        if fresh:
+            space.add([n for n, _ in fresh], _vectors([floats for _, floats in fresh], dimensions))
+        return space
+
+    # --- looking after them -------------------------------------------------------------------------------------
+
+    def stats(self) -> list[ModelCount]:
+        """For each model: how many nodes of which kinds."""
+        with self._reading() as txn:
+            rows = txn.sql.all(
+                "SELECT model, min(dimensions), count(*), sum(length(floats)), max(embedded_at) FROM vector"
+                " GROUP BY model ORDER BY model"
+            )
+            kinds = {model: _kinds(txn.sql, model) for model, *_ in rows}
+        return [
+            ModelCount(
+                model=model,
+                dimensions=dimensions,
+                nodes=nodes,
+                kinds=kinds[model],
+                bytes=int(size),
+                newest=newest,
+                current=model == self._embedder.name,
+            )
+            for model, dimensions, nodes, size, newest in rows
+        ]
+
+    def forget(self, name: str | None = None) -> int:
+        """Take away one node's vector, or all of this model; returns how many there were."""
+        with self._reading() as txn:
+            node = None if name is None else find_node(txn, name)
+
+        def work(clerk: Clerk) -> str:
+            which = "model = ?" if node is None else "model = ? AND node = ?"
+            values = (self._embedder.name,) if node is None else (self._embedder.name, node)
+            (count,) = clerk.sql.one(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)
+            clerk.sql.run(f"DELETE FROM vector WHERE {which}", values)
+            return str(count)
+
+        return int(self._perform("forget", work, None))
+
+
+def _vectors(stored: Sequence[Any], dimensions: int) -> Any:
+    import numpy as np
+
+    return np.frombuffer(b"".join(bytes(one) for one in stored), "<f4").reshape(-1, dimensions).astype(np.float32)
+
+
+def _refuse_other_size(sql: Sql, model: str, dimensions: int) -> None:
+    row = sql.one("SELECT dimensions FROM vector WHERE model = ? AND dimensions <> ? LIMIT 1", (model, dimensions))
+    if row is not None:
+        raise NotApplicable(
+            f"vectors of {model} here have {row[0]} dimensions, not {dimensions}",
+            "forget them first: `weft embed --forget`",
+        )
+
+
+_ALL = {
+    "turn": "SELECT id FROM turn t WHERE current = 1 AND status = 'completed' AND {lacks} ORDER BY n DESC",
+    "message": "SELECT id FROM message t WHERE role IN ('user', 'assistant') AND {lacks} ORDER BY turn DESC, seq",
+    "session": "SELECT id FROM session t WHERE status = 'active' AND {lacks} ORDER BY n DESC",
+    "program": "SELECT id FROM program t WHERE deleted = 0 AND {lacks} ORDER BY id DESC",
+}
+
+
+def _missing(sql: Sql, kind: str, model: str, limit: int | None) -> list[str]:
+    if kind not in _ALL:
+        raise InvalidInput(f"kind is {kind!r:.80}", f"one of {', '.join(_ALL)}")
+    lacks = "NOT EXISTS (SELECT 1 FROM vector v WHERE v.model = ? AND v.node = t.id)"
+    query = _ALL[kind].format(lacks=lacks) + ("" if limit is None else " LIMIT ?")
+    return [id for (id,) in sql.all(query, (model,) if limit is None else (model, limit))]
+
+
+def _embedded(sql: Sql, model: str, nodes: Sequence[str]) -> set[str]:
+    marks = ", ".join("?" * len(nodes))
+    query = f"SELECT node FROM vector WHERE model = ? AND node IN ({marks})"
+    return {node for (node,) in sql.all(query, (model, *nodes))} if nodes else set()
+
+
+def _kinds(sql: Sql, model: str) -> dict[str, int]:
+    """The four kinds of nodes are tables of the same names."""
+    found: dict[str, int] = {}
+    for kind in _ALL:
+        row = sql.one(f"SELECT count(*) FROM vector v JOIN {kind} t ON t.id = v.node WHERE v.model = ?", (model,))
+        if row is not None and row[0]:
+            found[kind] = row[0]
+    return found
+
+
+def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:
+    """One list of several: a node counts by its places in them, the first ones most."""
+    scores: dict[str, float] = {}
+    nodes: dict[str, Node] = {}
+    for ordered in lists:
+        for place, node in enumerate(ordered, 1):
+            nodes[node.id] = node
+            scores[node.id] = scores.get(node.id, 0.0) + 1 / (FUSED + place)
+    best = sorted(scores, key=lambda id: (-scores[id], id))[:limit]
+    return [Similar(node=nodes[id], score=scores[id]) for id in best]

@@ -1,0 +1,82 @@
+"""What a node says, as one text: what is embedded when nobody gives another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import InvalidInput
+from weft.ledger.model import Message, TextPart
+from weft.programs.model import Program
+from weft.programs.programs import Programs
+
+LONGEST = 8_000
+"""So many characters are read at most; a model reads fewer."""
+TURNS = 40
+"""Of a session so many of its newest turns are read."""
+
+
+def text_of_node(programs: Programs, kind: str, node: str) -> str:
+    """Raises InvalidInput where a node has no words of its own."""
+    pieces = {"program": _program, "session": _session, "turn": _turn, "message": _message}.get(kind)
+    text = "" if pieces is None else _joined(pieces(programs, node))
+    if not text:
+        raise InvalidInput(f"{kind} {node} has no text of its own", "give one with --text")
+    return text
+
+
+def _joined(pieces: Iterable[str]) -> str:
+    kept, length = [], 0
+    for piece in pieces:
+        kept.append(piece[: LONGEST - length])
+        length += len(kept[-1]) + 1
+        if length >= LONGEST:
+            break
+    return "\n".join(piece for piece in kept if piece.strip())
+
+
+def _program(programs: Programs, node: str) -> Iterator[str]:
+    program: Program = programs.get(node)
+    yield program.name
+    yield from _strings(program.config)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+
+
+def _session(programs: Programs, node: str) -> Iterator[str]:
+    session = programs.ledger.session(node)
+    yield session.label
+    if session.title:
+        yield session.title
+    turn, left = session.head, TURNS
+    while turn is not None and left:
+        yield from _said(programs.ledger.messages(turn), MessageRole.USER)
+        turn, left = programs.ledger.turn(turn).parent_id, left - 1
+
+
+def _turn(programs: Programs, node: str) -> Iterator[str]:
+    yield from _said(programs.ledger.messages(node), MessageRole.USER, MessageRole.ASSISTANT)
+
+
+def _message(programs: Programs, node: str) -> Iterator[str]:
+    yield from _texts(programs.ledger.message(node))
+
+
+def _said(messages: Iterable[Message], *roles: MessageRole) -> Iterator[str]:
+    for message in messages:
+        if message.role in roles:
+            yield from _texts(message)
+
+
+def _texts(message: Message) -> Iterator[str]:
+    yield from (str(part.text) for part in message.content if isinstance(part, TextPart))
