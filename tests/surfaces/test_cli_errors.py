@@ -25,14 +25,12 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
         needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"]}
-        needs |= {"erase": ["x", "--dry-run"], "bundle": ["create", "x", "-o", "f"]}
-        needs |= {"erase": ["x", "--dry-run"], "resume": ["x", "--as", "codex"], "cherry-pick": ["x", "--onto", "y"]}
+        needs |= {"erase": ["x", "--dry-run"], "bundle": ["create", "x", "-o", "f"], "export": ["x", "--as", "markdown"]}
+        needs |= {"resume": ["x", "--as", "codex"], "cherry-pick": ["x", "--onto", "y"]}
         needs |= {"summarize": ["x", "--into", "y", "--text", "z"]}
-        needs |= {"erase": ["x", "--dry-run"], "export": ["x", "--as", "markdown"]}
         needs |= {"nodes": ["--tag", "x"], "tag": ["list", "x"], "apply": [os.devnull]}
         needs |= {name: ["list"] for name in ("provider", "model", "agent", "task", "code", "human", "program")}
-        needs |= {"info": ["query"], "session": ["pause", "x"]}
-        needs |= {"settle": ["x"]}
+        needs |= {"info": ["query"], "session": ["pause", "x"], "settle": ["x"], "embed": ["x"], "similar": ["x"]}
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name

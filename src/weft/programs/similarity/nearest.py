@@ -142,5 +142,5 @@ def _best(places: Any, scores: Any, limit: int) -> list[Near]:
         edge = np.partition(scores, -limit)[-limit]
         kept = np.flatnonzero(scores >= edge)
         places, scores = places[kept], scores[kept]
-    order: Sequence[int] = np.lexsort((places, -scores))[:limit]
+    order = np.lexsort((places, -scores))[:limit]
     return [(int(places[k]), float(scores[k])) for k in order]

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.draft import DEFAULT_AGENT
+from weft.ledger.inside import store_of
 from weft.ledger.ledger import Ledger
 from weft.ledger.vectors import VectorRow, near_file, put_vector
 from weft.programs.clerk import Clerk
@@ -197,24 +198,7 @@ class Similarity(Room):
 
     def stats(self) -> list[ModelCount]:
         """For each model: how many nodes of which kinds."""
-        with self._reading() as txn:
-            rows = txn.sql.all(
-                "SELECT model, min(dimensions), count(*), sum(length(floats)), max(embedded_at) FROM vector"
-                " GROUP BY model ORDER BY model"
-            )
-            kinds = {model: _kinds(txn.sql, model) for model, *_ in rows}
-        return [
-            ModelCount(
-                model=model,
-                dimensions=dimensions,
-                nodes=nodes,
-                kinds=kinds[model],
-                bytes=int(size),
-                newest=newest,
-                current=model == self._embedder.name,
-            )
-            for model, dimensions, nodes, size, newest in rows
-        ]
+        return count_vectors(self.ledger, self._embedder.name)
 
     def forget(self, name: str | None = None) -> int:
         """Take away one node's vector, or all of this model; returns how many there were."""
@@ -229,6 +213,28 @@ class Similarity(Room):
             return str(count)
 
         return int(self._perform("forget", work, None))
+
+
+def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
+    """For each model: how many nodes of which kinds. `current` is the one in use."""
+    with store_of(ledger).read() as txn:
+        rows = txn.sql.all(
+            "SELECT model, min(dimensions), count(*), sum(length(floats)), max(embedded_at) FROM vector"
+            " GROUP BY model ORDER BY model"
+        )
+        kinds = {model: _kinds(txn.sql, model) for model, *_ in rows}
+    return [
+        ModelCount(
+            model=model,
+            dimensions=dimensions,
+            nodes=nodes,
+            kinds=kinds[model],
+            bytes=int(size),
+            newest=newest,
+            current=model == current,
+        )
+        for model, dimensions, nodes, size, newest in rows
+    ]
 
 
 def _vectors(stored: Sequence[Any], dimensions: int) -> Any:

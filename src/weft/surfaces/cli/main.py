@@ -77,6 +77,9 @@ COMMANDS = {
         "program": "List, show, compare and retire programs of every kind.",
         "tag": "Tag anything that has an id: programs, sessions, turns, messages, events.",
         "nodes": "List everything that has a tag.",
+        "embed": "Embed nodes: what they say as vectors, so that similar ones are found.",
+        "similar": "Find nodes that mean nearly the same, the nearest first.",
+        "embed-stats": "Show how many nodes were embedded, by model.",
         "apply": "Make and change programs as files say.",
     },
     "keep": {
