@@ -23,6 +23,7 @@ METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("crea
 """The same, of an event loop."""
 MAY_START = {
     "weft/runtime/processes.py": "the one place",
+    "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
