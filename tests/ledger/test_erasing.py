@@ -2,6 +2,7 @@
 
 import io
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,14 +12,26 @@ import pytest
 import weft
 from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import change, exported, grow, import_into, problems, select, texts
+from tests.ledger.histories import change, exported, grow, import_into, problems, queries, select, texts
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.contents import ERASED
-from weft.kernel.errors import ContentGone, ErasureChanged, InvalidInput, NotApplicable, NotFound, StoreFailed
+from weft.kernel.errors import (
+    ContentGone,
+    ErasureChanged,
+    InvalidInput,
+    NotApplicable,
+    NotFound,
+    StoreFailed,
+    WeftError,
+)
 from weft.ledger import copying
 from weft.ledger.doctor import examine_ledger
+from weft.ledger.erasing import act
 from weft.ledger.ledger import Ledger
+from weft.ledger.recording import WholeTurn
+from weft.ledger.scribe import Scribe
+from weft.store.port import Store
 
 WHY = "somebody asked for it"
 
@@ -238,6 +251,70 @@ def test_erasing_goes_on_while_others_read_and_write(disk: Ledger) -> None:
     assert errors == []
     assert problems(disk) == []
     assert {message.text for message in disk.thread("main").messages} == {ERASED}
+
+
+def erase_beside(
+    ledger: Ledger, turn: str, append: Callable[[], str], step: tuple[type, str], patch: pytest.MonkeyPatch
+) -> str:
+    """Erase a turn. Once that is committed, before it goes on, another thread's append runs as far as `step`, between
+    two of its events; it goes on before the files are made clean. Returns what came of it."""
+    begun, let_go, came = threading.Event(), threading.Event(), []
+    take_step, commit, clean = getattr(*step), ledger._store.write, act._finished
+    plan = ledger.plan_erasure(turn)
+
+    def stop(*arguments: Any, **fields: Any) -> Any:
+        begun.set()
+        let_go.wait()
+        return take_step(*arguments, **fields)
+
+    def go_on() -> None:
+        try:
+            came.append(append())
+        except WeftError as error:
+            came.append(repr(error))
+        finally:
+            begun.set()
+
+    def commit_and_meet(*arguments: Any) -> Any:
+        made = commit(*arguments)
+        patch.setattr(ledger._store, "write", commit)
+        writer.start()
+        begun.wait()
+        return made
+
+    def part_and_clean(store: Store) -> bool:
+        let_go.set()
+        writer.join()
+        return clean(store)
+
+    writer = threading.Thread(target=go_on)
+    patch.setattr(*step, stop)
+    patch.setattr(ledger._store, "write", commit_and_meet)
+    patch.setattr(act, "_finished", part_and_clean)
+    assert ledger.erase(plan, reason=WHY).complete
+    return came[0]
+
+
+def test_an_erasure_takes_no_rows_from_a_turn_that_is_being_recorded(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (turn,) = grow(ledger, "main", "a secret")
+    grow(ledger, "other", "before")
+    came = erase_beside(ledger, turn, lambda: grow(ledger, "other", "meanwhile")[0], (WholeTurn, "write"), monkeypatch)
+    assert came == ledger.turn("other").id
+    assert queries(ledger, "other") == ["before", "meanwhile"]
+    assert problems(ledger) == []
+
+
+def test_an_erasure_takes_no_rows_from_a_turn_that_is_being_ended(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (turn,) = grow(ledger, "main", "a secret")
+    with ledger.begin_turn(session="other") as writer:
+        writer.message("being said")
+        came = erase_beside(ledger, turn, lambda: writer.interrupt().id, (Scribe, "finish"), monkeypatch)
+    assert came == ledger.turn("other").id
+    assert problems(ledger) == []
 
 
 def test_a_reader_from_before_holds_up_the_files_but_not_the_erasure(

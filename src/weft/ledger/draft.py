@@ -44,7 +44,7 @@ class Desk:
 
     def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
         self.store, self.clock, self.ulids = store, clock, ulids
-        self.memory = RowMemory()
+        self._memory = RowMemory()
         self.seen_beats: dict[int, tuple[int, int, float]] = {}
         self.held: dict[int, str] | None = {}
         self._serial = 0
@@ -70,8 +70,8 @@ class Desk:
 
     def prepare(self, session: str | None, parent: object) -> Preparation:
         """For contents of a turn that will most likely belong to this tree; should it not, they are looked up later."""
-        known = self.memory.labels.get(session) if session else None
-        turn = self.memory.turns.get(parent if isinstance(parent, str) else known.head if known and known.head else "")
+        known = self._memory.labels.get(session) if session else None
+        turn = self._memory.turns.get(parent if isinstance(parent, str) else known.head if known and known.head else "")
         return Preparation(self.store.prepare, turn.root if turn else None)
 
     def hold(self, key: int, turn: str) -> None:
@@ -94,12 +94,12 @@ class Desk:
     ) -> T:
         """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
         if not txn.undisturbed or txn.serial != self._serial + 1:
-            self.memory.clear()
+            self._memory.clear()
         self._serial = txn.serial
         try:
             return work(Draft(self, txn, ready, secret))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
-            self.memory.clear()
+            self._memory.clear()
             raise
 
 
@@ -126,7 +126,7 @@ class Draft:
         self.first = txn.facts.tip().n + 1
         self.lines: list[bytes] = []
         self.ids: list[bytes] = []
-        self.view = Projector(txn.sql, txn.facts, self, desk.memory)
+        self.view = Projector(txn.sql, txn.facts, self, desk._memory)
 
     def put_bytes(self, data: bytes) -> str:
         ref = self._keep(self._put(data, self.scope))
@@ -208,6 +208,14 @@ class Draft:
             self.first += len(self.lines)
             self.lines, self.ids = [], []
         self.view.flush()
+
+    def seal_and_forget(self) -> None:
+        """Rows in memory may say words that are gone now: whoever writes next reads them again.
+
+        Inside the work, never after it: by then another thread's work keeps rows there that are nowhere else yet.
+        """
+        self.seal()
+        self.view.memory.clear()
 
     def add_event(self, event: Event) -> str:
         """The event as it is: chained by its caller, applied to the views, kept for the row. Returns its id."""

@@ -254,7 +254,11 @@ def find_session(sql: Sql, name: str) -> SessionRow | None:
 
 
 class RowMemory:
-    """Rows this ledger wrote or read a moment ago. Good until somebody else writes or something is undone."""
+    """Rows this ledger wrote or read a moment ago. Good until somebody else writes or something is undone.
+
+    It belongs to the work under way: among its rows are some that are not written yet, so whoever else would clear it
+    takes them from under that work's hands. Others may look, for a guess.
+    """
 
     LIMIT = 512
 

@@ -72,7 +72,6 @@ def erase(desk: Desk, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
     """Carry a plan out, if it still says the truth."""
     if plan.contents:
         desk.write(lambda draft: _write(desk.store, draft, plan, reason, actor))
-        desk.memory.clear()
     return Erasure(
         contents=len(plan.contents),
         bytes=plan.bytes,
@@ -107,7 +106,7 @@ def _write(store: Store, draft: Draft, plan: ErasurePlan, reason: str, actor: st
         row = require_session(draft, session)
         if row.status != SessionStatus.DELETED:
             stream_of(draft, row, actor).add(SessionArchived, status=SessionStatus.DELETED)
-    draft.seal()
+    draft.seal_and_forget()
     if plan.renames:
         _note_stale(draft)
 
