@@ -9,7 +9,8 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -75,6 +76,16 @@ def spawn(
         timeout=60,
         check=False,
     )
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A program beside the test. However the test ends, the program ends before it."""
+    with subprocess.Popen([*PROGRAM, *arguments], cwd=folder, **streams) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 def on_terminal(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> tuple[int, str]:

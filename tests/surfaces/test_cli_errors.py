@@ -12,10 +12,12 @@ import click
 import pytest
 
 import weft as library
-from tests.surfaces.shell import PROGRAM, Shell, spawn
+from tests.surfaces.shell import Shell, running, spawn
 from weft.kernel import errors
 from weft.surfaces.cli.exits import EXIT_CODES, exit_code
 from weft.surfaces.cli.main import SUMMARIES, run
+
+MORE_THAN_A_PIPE_HOLDS = 1 << 20
 
 
 def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) -> None:
@@ -195,27 +197,29 @@ def test_an_interrupt_ends_with_130(weft: Shell, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_real_interrupt_ends_with_130(weft: Shell, folder: Path) -> None:
-    os.mkfifo(folder / "turn.json")
-    waiting = subprocess.Popen([*PROGRAM, "record", "turn.json"], cwd=folder, stderr=subprocess.PIPE)
-    with open(folder / "turn.json", "wb"):  # opens once the program reads
-        waiting.send_signal(signal.SIGINT)
-        _, complaint = waiting.communicate(timeout=60)
-    assert waiting.returncode == 130
-    assert b"weft: interrupted" in complaint
+    with running(folder, "record", stdin=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdin is not None
+        assert reading.stderr is not None
+        reading.stdin.write(b" " * MORE_THAN_A_PIPE_HOLDS)
+        reading.stdin.flush()  # returns once the program reads
+        reading.send_signal(signal.SIGINT)
+        reading.stdin.close()  # Python notices a signal that comes just before a read once that read has ended
+        complaint = reading.stderr.read()
+        assert reading.wait() == 130
+    assert complaint.strip() == b"weft: interrupted"
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly(weft: Shell, folder: Path) -> None:
     with library.open(folder / ".weft" / "ledger.db") as ledger:
         for i in range(2000):
             ledger.record_turn(session="main", query=f"a question of some length, number {i}")
-    writing = subprocess.Popen([*PROGRAM, "log"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert writing.stdout is not None
-    assert writing.stderr is not None
-    assert writing.stdout.readline().startswith(b"turn ")
-    writing.stdout.close()
-    assert writing.stderr.read() == b""
-    writing.stderr.close()
-    assert writing.wait(30) == -signal.SIGPIPE
+    with running(folder, "log", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writing:
+        assert writing.stdout is not None
+        assert writing.stderr is not None
+        assert writing.stdout.readline().startswith(b"turn ")
+        writing.stdout.close()
+        assert writing.stderr.read() == b""
+        assert writing.wait() == -signal.SIGPIPE
 
 
 def test_without_arguments_the_help_is_shown(shell: Shell) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import weft as library
-from tests.surfaces.shell import PROGRAM, Shell
+from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.kernel.ambient import FixedClock, SystemClock
 from weft.surfaces.cli.import_job import Job, Order, Status, start
@@ -206,17 +206,15 @@ def test_ways_to_import_exclude_each_other(weft: Shell) -> None:
 
 def test_an_import_that_is_interrupted_keeps_what_it_has(weft: Shell, home: Path) -> None:
     """Stopped at its first file by Ctrl-C, however far it is then; the next one brings the rest."""
-    process = subprocess.Popen(
-        [*PROGRAM, "import"], cwd=weft.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    for told in process.stderr:
-        if "to read" in told:
-            process.send_signal(signal.SIGINT)
-            break
-    _, rest = process.communicate(timeout=60)
+    with running(weft.folder, "import", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        for told in process.stderr:
+            if b"to read" in told:
+                process.send_signal(signal.SIGINT)
+                break
+        _, rest = process.communicate()
     assert process.returncode in (0, 130)
-    assert (process.returncode == 130) == ("stopped: what was read is in the ledger" in rest)
+    assert (process.returncode == 130) == (b"stopped: what was read is in the ledger" in rest)
     assert weft("import").code == 0
     assert len(weft.json("sessions")) == 20
     assert weft("verify").code == 0
