@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,11 +82,17 @@ def spawn(
 @contextmanager
 def running(folder: Path, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A program beside the test. However the test ends, the program ends before it."""
-    with subprocess.Popen([*PROGRAM, *arguments], cwd=folder, **streams) as program:
+    command = [*PROGRAM, *arguments]
+    with subprocess.Popen(command, cwd=folder, preexec_fn=_hear_interrupts, **streams) as program:  # noqa: PLW1509
         try:
             yield program
         finally:
             program.kill()
+
+
+def _hear_interrupts() -> None:
+    """What a shell starts in the background, as a run of all tests may be, ignores Ctrl-C; its children would, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def on_terminal(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import weft as library
-from tests.surfaces.shell import PROGRAM, Shell, on_terminal
+from tests.surfaces.shell import Shell, on_terminal, running
 from tests.surfaces.test_cli_import import SESSION, line
 
 LONG_AGO = 1_000_000_000
@@ -83,13 +83,9 @@ class Watch:
 
 @contextmanager
 def watching(folder: Path, *arguments: str) -> Iterator[Watch]:
-    command = [*PROGRAM, "import", "--watch", "--json", *arguments]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running(folder, "import", "--watch", "--json", *arguments, **pipes) as process:
         yield Watch(process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def write(path: Path, data: str, seed: int) -> None:
