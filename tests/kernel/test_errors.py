@@ -58,6 +58,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "CriteriaUnmet": ("x", [0], ["file_exists: 'a' is not there"]),
     "NotPermitted": ("bln", "assign", "assign the task 'x'"),
     "VersionConflict": ("x", 1, 2),
+    "PeerRefused": ("Damaged", "its log is cut"),
     "InvalidBundle": ("it has no end",),
     "WithheldShows": (["message x"],),
     "CredentialMissing": ("anthropic", "there is none"),

@@ -56,14 +56,14 @@ def test_figures_count_what_is_there(ledger: Ledger) -> None:
     rich(ledger)
     stats = ledger.stats()
     assert stats["replica"] == ledger.replica
-    assert (stats["turns"], stats["sessions"], stats["compactions"]) == (6, 2, 1)
-    assert (stats["trees"], stats["forks"], stats["deepest"], stats["tool_calls"]) == (1, 1, 6, 3)
-    assert stats["turns_by_status"] == {"completed": 6}
+    assert (stats["turns"], stats["sessions"], stats["compactions"]) == (7, 4, 1)
+    assert (stats["trees"], stats["forks"], stats["deepest"], stats["tool_calls"]) == (2, 1, 6, 3)
+    assert stats["turns_by_status"] == {"completed": 7}
     assert stats["total_tokens"] == 12
     assert stats["messages"] == sum(len(ledger.messages(turn.id)) for turn in ledger.log())
     assert stats["contents"] == exported(ledger).count(b'"ref"')
     ledger.delete_session("alt")
-    assert ledger.stats()["sessions"] == 1
+    assert ledger.stats()["sessions"] == 3
 
 
 def test_a_backup_is_a_ledger_of_its_own(ledger: Ledger, tmp_path: Path) -> None:
