@@ -28,6 +28,7 @@ SOULS = ("soul", "systemPrompt", "personality")
 IDENTITY = ("name", "emoji", "avatar", "description")
 RUNTIME = ("currentTask", "currentSession", "turnCount", "lastCheckpoint")
 """Told from events, never kept; a configuration that was read may be given again with them."""
+PROVIDER_KEYS = ("apiKey", "token", "key", "secret", "password")
 SECRETS = ("apikey", "api_key", "key", "token", "secret", "password", "authorization", "credential")
 
 
@@ -209,7 +210,7 @@ TABLES: dict[ProgramKind, tuple[tuple[str, ...], dict[str, Check]]] = {
         ("providerType",),
         {
             "providerType": filled, "baseUrl": filled, "accountId": filled, "gatewayId": filled,
-            "headers": _provider_headers, **dict.fromkeys(("apiKey", "token", "key", "secret", "password"), no_secret),
+            "headers": _provider_headers, **dict.fromkeys(PROVIDER_KEYS, no_secret),
         },
     ),
     ProgramKind.MODEL: (

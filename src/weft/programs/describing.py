@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_count, checked_flag
 from weft.ledger.rows import SessionRow
 from weft.programs import making, sessions, tags
 from weft.programs.clerk import Clerk, find_any, name_in
+from weft.programs.configs import PROVIDER_KEYS
 from weft.programs.face import Room, checked_kind
 from weft.programs.json_values import differences, merged
 from weft.programs.model import Change, Difference, Program
@@ -86,8 +88,11 @@ class Describing(Room):
         reason: str | None = None,
         key: str | None = None,
     ) -> Program:
-        """Some fields of its configuration; None takes one away, objects are changed field by field."""
-        return self._configured("change", name, lambda before: merged(before, changes), expected, reason, key, changes)
+        """Some fields of its configuration; None takes one away, objects are changed field by field.
+        A provider that moves to another server leaves its keys behind, unless they are given anew."""
+        return self._configured(
+            "change", name, lambda before: _changed(before, changes), expected, reason, key, changes
+        )
 
     def _configured(
         self,
@@ -170,6 +175,18 @@ class Describing(Room):
             old = new - 1 if before is None else checked_count(before, "version")
             configs = [{} if one == 0 else to_program(txn, row, one).config for one in (old, new)]
         return list(differences(*configs))
+
+
+def _changed(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    made = merged(before, changes)
+    if "providerType" not in before or not isinstance(made, dict) or _server(before) == _server(made):
+        return made  # type: ignore[no-any-return]
+    return {name: value for name, value in made.items() if name not in PROVIDER_KEYS or name in changes}
+
+
+def _server(config: dict[str, Any]) -> tuple[str, str]:
+    parts = urlsplit(str(config.get("baseUrl", "")))
+    return parts.scheme, parts.netloc.casefold()
 
 
 def _kept(config: Any) -> Any:

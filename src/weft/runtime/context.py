@@ -124,6 +124,17 @@ class ExecutionContext:
             )
         return self._secrets[name] if name in self._secrets else await self._keyring.read(found)
 
+    def key_in(self, variable: str, url: str) -> tuple[ExecutionContext, str]:
+        """For a variable that a configuration names as the key of a server: a context that knows it, and its name.
+        Whether whoever acts may have it is decided when it is read."""
+        found = self._keyring.in_variable(variable, url)
+        return replace(self, _keyring=self._keyring.knowing(found)), found.id
+
+    def key_of(self, url: str) -> str | None:
+        """The name of a credential that was added for this server."""
+        found = self._keyring.of_origin(url)
+        return None if found is None else found.id
+
     def _ensure_given(self, found: Credential) -> None:
         for principal in self.chain:
             if not any(fnmatchcase(str(principal), pattern) for pattern in found.given_to):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from weft.kernel.errors import CredentialMissing, InvalidInput
+from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
 
 Variable = Callable[[str], str | None]
 """Looks one named variable of the environment up; surfaces hand it in."""
@@ -117,6 +117,32 @@ class Keyring:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._known)
+
+    def knowing(self, found: Credential) -> Keyring:
+        """The same with one more; a name that is known already keeps its meaning."""
+        return Keyring((found, *self._known.values()), self._variable, self._run)
+
+    def of_origin(self, url: str) -> Credential | None:
+        """The first credential that is for this server."""
+        origin = origin_of(url)
+        return next((item for item in self._known.values() if item.origin == origin), None)
+
+    def in_variable(self, variable: str, url: str) -> Credential:
+        """A variable as the key of a server: a credential that says so, else one made of both.
+
+        A variable that is known as the key of other servers is withheld from this one.
+        """
+        origin = origin_of(url)
+        known = [item for item in self._known.values() if item.env == variable]
+        homes = [item.origin for item in known] or [ORIGINS[variable]] if known or variable in ORIGINS else [origin]
+        if origin not in homes:
+            raise CredentialWithheld(
+                variable,
+                f"it is for {homes[0]}, not for {origin}",
+                f"if that server may have it: `weft credential add NAME --env {variable} --origin {origin}`",
+            )
+        made = Credential(id=variable, origin=origin, env=variable)
+        return next((item for item in known if item.origin == origin), made)
 
     async def read(self, found: Credential) -> Secret:
         """The key, from its place."""

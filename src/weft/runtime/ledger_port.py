@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from weft.ledger.contexts import Context
 from weft.ledger.model import RecordedTurn, Session
+
+T = TypeVar("T")
+
+
+class Crossing(Protocol):
+    """Where synchronous calls are made from asynchronous code: a pool of threads, of `weft.crossing`."""
+
+    async def run(self, call: Callable[[], T]) -> T: ...
 
 
 class OpenTurn(Protocol):

@@ -150,12 +150,12 @@ class _Turn:
         try:
             async with _renewed(self._turn):
                 reply = await self._answered()
-            return Sent(turn=await _to_the_end(self._record(reply)), reply=reply)
+            return Sent(turn=await to_the_end(self._record(reply)), reply=reply)
         except asyncio.CancelledError:
-            await _to_the_end(self._interrupted())
+            await to_the_end(self._interrupted())
             raise
         except BaseException as error:  # whatever it is, the turn has ended badly and says so
-            await _to_the_end(self._failed(error))
+            await to_the_end(self._failed(error))
             raise
 
     async def _answered(self) -> Reply:
@@ -231,7 +231,7 @@ class _Turn:
             await self._turn.response(said, finish_reason=finish)
 
 
-async def _to_the_end(work: Any) -> Any:
+async def to_the_end(work: Any) -> Any:
     """What records the end of a turn is not cut short, however often its task is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     try:

@@ -108,9 +108,22 @@ def entry(told: ToldTurn, message: Message, parent: str | None) -> dict[str, Any
         }
     )
     if is_answer:
-        provider = reply.provider or turn.provider
-        made |= _known({"requestId": reply.request_id, "provider": provider, "latencyMs": reply.latency_ms})
+        noted = _noted(message, turn)
+        made |= _known(
+            {
+                "requestId": noted.get("request_id") or reply.request_id,
+                "provider": reply.provider or turn.provider,
+                "latencyMs": reply.latency_ms,
+                "situation": noted.get("situation"),
+            }
+        )
     return made
+
+
+def _noted(message: Message, turn: Turn) -> dict[str, str]:
+    """What was noted beside an answer when it was asked for here; other tools' notes mean something else."""
+    notes = message.metadata if turn.origin in (None, "weft") and isinstance(message.metadata, dict) else {}
+    return {name: value for name, value in notes.items() if isinstance(value, str)}
 
 
 def _model(message: Message, turn: Turn) -> str | None:

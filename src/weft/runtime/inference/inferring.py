@@ -67,6 +67,15 @@ class Inference:
             if local is not None:
                 await local.stop()
 
+    @property
+    def connections(self) -> Connections:
+        """Open connections, for whoever asks the same servers something else."""
+        if self._connections is None:
+            from weft.runtime.connections import Connections
+
+            self._connections = Connections()
+        return self._connections
+
     async def infer(
         self,
         request: InferenceRequest,
@@ -115,14 +124,10 @@ class Inference:
         return made
 
     async def _asked(self, asked: Asked, acting: ExecutionContext, until: float | None) -> Reply:
-        if self._connections is None:
-            from weft.runtime.connections import Connections
-
-            self._connections = Connections()
         left = None if until is None else max(0.0, until - self._clock.monotonic())
         try:
             async with asyncio.timeout(left):
-                reply: Reply = await _asking().ask(asked, acting, self._connections)
+                reply: Reply = await _asking().ask(asked, acting, self.connections)
                 return reply
         except TimeoutError:
             raise _spent(asked) from None

@@ -44,7 +44,7 @@ class Route(Struct, frozen=True, kw_only=True):
     """Not the provider's own server, but one that speaks as it does."""
 
 
-_HOMES = {
+HOMES = {
     ProviderKind.ANTHROPIC: "https://api.anthropic.com",
     ProviderKind.OPENAI: "https://api.openai.com/v1",
     ProviderKind.GOOGLE: "https://generativelanguage.googleapis.com",
@@ -89,7 +89,7 @@ def _openai(provider: ProviderSettings, default: OpenAIApi) -> Dialect:
 
 def _straight(model: ModelSettings, dialect: Dialect, compatible: bool = False) -> Route:
     provider = model.provider
-    url = provider.base_url or _HOMES.get(provider.kind)
+    url = provider.base_url or HOMES.get(provider.kind)
     if url is None:
         raise InvalidInput(f"provider {provider.id!r} has no URL", "name its server with --base-url")
     return Route(

@@ -56,10 +56,27 @@ def acting(function: F) -> F:
     """Options of every command that changes programs."""
     for option in (
         click.option("--key", "retry_key", metavar="KEY", help=KEY),
-        click.option("--as", "actor", metavar="NAME", default="local", help="Who acts: a person or an agent."),
+        as_actor,
     ):
         function = option(function)
     return function
+
+
+def as_actor(function: F) -> F:
+    """The option of commands that cannot be repeated without effect."""
+    return click.option("--as", "actor", metavar="NAME", default="local", help="Who acts: a person or an agent.")(
+        function
+    )
+
+
+def said(text: str | None) -> str | None:
+    """A message from the command line, or with - from standard input."""
+    if text != "-":
+        return text
+    from weft.kernel.contents import decode_utf8
+    from weft.surfaces.cli.streams import read_input
+
+    return decode_utf8(read_input(None, "nothing was said: pipe the message in"), "the message")
 
 
 def expecting(function: F) -> F:

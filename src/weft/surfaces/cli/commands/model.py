@@ -12,16 +12,19 @@ from weft.surfaces.cli.program_call import (
     F,
     acting,
     answer,
+    as_actor,
     changing,
     complete_programs,
     expecting,
     given,
     looking,
     named,
+    said,
     set_fields,
     show_list,
     with_fields,
 )
+from weft.surfaces.cli.workshop_call import answer_invoked, invoked
 
 command = group("model", "Say what is asked, and how: a model of a provider, with its parameters.")
 MAKE = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
@@ -110,3 +113,32 @@ def list_(call: Call) -> None:
     """List models."""
     with looking(call) as programs:
         show_list(call, programs.all("model"), "model", MAKE)
+
+
+@command.verb("invoke")
+@named("name", "model")
+@click.option("--message", metavar="TEXT", help="What it is asked; - reads it from standard input.")
+@click.option("--stream", is_flag=True, help="Show the answer as it comes.")
+@click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
+@parameters
+@as_actor
+def invoke(
+    call: Call,
+    name: str,
+    message: str | None,
+    stream: bool,
+    situation: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    top_p: float | None,
+    actor: str,
+) -> None:
+    """Ask a model by itself, without anything that was said before; recorded in the session model:NAME."""
+    from weft.runtime.inference.settings import Parameters
+    from weft.runtime.workshop import Given
+
+    with looking(call) as programs:
+        found = programs.get(name, "model")
+    own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
+    asked = Given(message=said(message), situation=situation, parameters=own)
+    answer_invoked(call, invoked(call, actor, found.id, asked, stream=stream), shown=stream)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from weft.surfaces.cli.call import Call
@@ -9,15 +12,22 @@ from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
+    as_actor,
     changing,
     complete_programs,
     given,
+    said,
     session_argument,
     set_fields,
     with_fields,
 )
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.workshop_call import answer_invoked, invoked
 
-command = group("session", "Make sessions with a model; pause, resume and complete them.")
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+
+command = group("session", "Make sessions with a model, send to them; pause, resume and complete them.")
 
 
 @command.verb("create")
@@ -53,6 +63,57 @@ def configure(
     with changing(call, actor) as programs:
         found = programs.ledger.session(session)
         answer(call, programs.change(found.id, with_fields(given(defaultModel=model), fields), key=retry_key))
+
+
+@command.verb("send")
+@session_argument()
+@click.argument("message")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
+@click.option("--stream", is_flag=True, help="Show the answer as it comes.")
+@as_actor
+def send(
+    call: Call, session: str, message: str, model: str | None, situation: str | None, stream: bool, actor: str
+) -> None:
+    """Send a message to a session; its model answers, and both become a turn. - reads it from standard input."""
+    from weft.runtime.workshop import Given
+
+    with call.reading() as ledger:
+        found = ledger.session(session)
+    asked = Given(message=said(message), model=model, situation=situation)
+    answer_invoked(call, invoked(call, actor, found.id, asked, stream=stream), shown=stream)
+
+
+@command.verb("history")
+@session_argument()
+def history(call: Call, session: str) -> None:
+    """Show what was said in a session: as a log entry each with --json, without tool calls and thinking."""
+    with call.reading() as ledger:
+        found = ledger.session(session)
+        entries = [] if found.head is None else list(_entries(ledger, found.label))
+    if call.json:
+        call.documents(entries)
+        return
+    for entry in entries:
+        told = entry["message"]
+        by = f" {told['model']}" if "model" in told else ""
+        call.screen.show(Span(f"{told['role']}{by}", "label"), Span(f" {entry.get('timestamp', '')}", "dim"))
+        for line in told["content"].split("\n"):
+            call.screen.show(f"  {line}")
+    if not entries:
+        call.note(f"nothing was said yet; `weft session send {session} TEXT` begins")
+
+
+def _entries(ledger: Ledger, session: str) -> Iterator[dict[str, Any]]:
+    from io import BytesIO
+
+    import orjson
+
+    from weft.exchange.exporting import export
+
+    log = BytesIO()
+    export(ledger, session, "jsonl", log)
+    return map(orjson.loads, log.getvalue().splitlines())
 
 
 def _step(verb: str, help: str) -> None:

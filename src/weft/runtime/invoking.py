@@ -1,0 +1,31 @@
+"""`invoke`, for every kind of program: a table of small handlers.
+
+A model infers, a session sends, an agent works, a task has its assignee work, code runs, a provider lists its models,
+information answers, a person is told or asked. What is said goes into the ledger as turns; what fails is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import InvalidInput
+from weft.programs.model import Program
+from weft.runtime.talking import invoke_model_program, invoke_session
+from weft.runtime.workshop import Given, Invoked, Workshop
+
+Handler = Callable[[Workshop, Program, Given], Awaitable[Invoked]]
+HANDLERS: dict[ProgramKind, Handler] = {
+    ProgramKind.MODEL: invoke_model_program,
+    ProgramKind.SESSION: invoke_session,
+}
+NOTHING = Given()
+
+
+async def invoke(shop: Workshop, name: str, given: Given = NOTHING) -> Invoked:
+    """Invoke a program by its name or address."""
+    found = await shop.get(name)
+    handler = HANDLERS.get(found.kind)
+    if handler is None:
+        raise InvalidInput(f"a {found.kind} cannot be invoked", "name another program")
+    return await handler(shop, found, given)

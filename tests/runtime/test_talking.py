@@ -1,0 +1,197 @@
+"""Models and sessions of a ledger, invoked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.postgres import shared_server
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.invoking import Bench, run
+from tests.runtime.scripted import CHAT_STREAM, chat, failure
+from weft.kernel.errors import (
+    CredentialMissing,
+    CredentialWithheld,
+    InvalidConfig,
+    InvalidInput,
+    NotApplicable,
+    ProviderFailed,
+    VariableMissing,
+)
+
+
+@pytest.fixture(params=["disk", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def test_a_model_infers_with_its_parameters_as_a_root_turn_of_its_own_session(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        found = await bench.invoke("fast", "Say hello")
+        assert found.result["text"] == "Hello there"
+        assert found.result["session"] == "model:fast"
+        assert (found.result["requestId"], found.result["provider"]) == ("req-7", "there")
+        received = bench.server.received[-1]
+        assert received.headers["authorization"] == f"Bearer {CANARY}"
+        assert (received.body["model"], received.body["temperature"]) == ("m-1", 0.5)
+        again = await bench.invoke("@(fast)", "Again", situation="coding")
+        assert bench.sent() == [("user", "Again")]
+        assert bench.server.received[-1].body["temperature"] == 0
+        assert again.result["situation"] == "coding"
+
+    run(address, body, chat())
+
+
+def test_a_reply_is_told_as_it_comes(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        bench.shop.on_token = bench.tokens.append
+        found = await bench.invoke("fast", "Say hello")
+        assert "".join(token.text for token in bench.tokens) == found.result["text"] == "Hello there"
+
+    run(path, body, CHAT_STREAM)
+
+
+def test_a_session_sends_to_its_model_or_to_another_for_one_message(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.shop.across(lambda: bench.programs.create_session("talk", model="fast"))
+        await bench.invoke("talk", "one")
+        await bench.invoke("talk", "What does the other think?", model="@(other)")
+        assert bench.server.received[-1].body["model"] == "m-2"
+        last = await bench.invoke("talk", "three")
+        assert bench.server.received[-1].body["model"] == "m-1"
+        assert [text for role, text in await bench.said(last.result["turn"]) if role == "user"] == [
+            "one", "What does the other think?", "three",
+        ]  # fmt: skip
+        assert bench.programs.get("talk").config["defaultModel"] == "@(fast)"
+
+    run(address, body, chat())
+
+
+def test_the_soul_of_a_sessions_owner_is_its_system_prompt(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        def make() -> None:
+            bench.programs.create("agent", "ada", {"systemPrompt": "Be brief", "defaultModel": "fast"})
+            bench.programs.create_session("hers", owner="ada")
+
+        await bench.shop.across(make)
+        found = await bench.invoke("hers", "one")
+        assert bench.sent() == [("system", "Be brief"), ("user", "one")]
+        turn = await bench.shop.ledger.turn(found.result["turn"])  # type: ignore[attr-defined]
+        assert turn.effective_config["chain"] == ["human:tester", "agent:ada"]
+
+    run(path, body, chat())
+
+
+def test_a_session_that_takes_no_turns_refuses_before_anything_is_asked(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.shop.across(lambda: bench.programs.create_session("talk", model="fast"))
+        await bench.shop.across(lambda: bench.programs.create_session("bare"))
+        await bench.invoke("talk", "one")
+        await bench.shop.across(lambda: bench.programs.step_session("talk", "pause"))
+        with pytest.raises(NotApplicable, match="paused") as paused:
+            await bench.invoke("talk", "two")
+        assert "weft session resume talk" in paused.value.hint
+        await bench.shop.across(lambda: bench.programs.step_session("talk", "complete"))
+        with pytest.raises(NotApplicable, match="completed") as completed:
+            await bench.invoke("talk", "two")
+        assert "fork" in completed.value.hint
+        with pytest.raises(NotApplicable, match="has no model"):
+            await bench.invoke("bare", "two")
+        with pytest.raises(InvalidInput, match="with a message"):
+            await bench.invoke("fast")
+        assert len(bench.server.received) == 1
+
+    run(path, body, chat())
+
+
+def test_drafts_are_not_asked(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        config = {"modelId": "m", "provider": "there"}
+        await bench.shop.across(lambda: bench.programs.create("model", "raw", config, draft=True))
+        with pytest.raises(NotApplicable, match="is a draft") as refused:
+            await bench.invoke("raw", "hello")
+        assert "weft program publish raw" in refused.value.hint
+
+    run(path, body, chat())
+
+
+def test_a_failure_is_a_failure_and_no_key_is_in_any_file(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        with pytest.raises(ProviderFailed) as failed:
+            await bench.invoke("fast", "hello")
+        assert CANARY not in str(failed.value)
+        (turn,) = await bench.shop.ledger.heads()  # type: ignore[attr-defined]
+        assert turn.status == "failed"
+        assert await bench.said(turn.id) == [("user", "hello")]
+
+    run(path, body, failure(500, f"your key {CANARY} is odd"))
+    for file in path.parent.iterdir():
+        assert CANARY.encode() not in file.read_bytes(), file
+
+
+def test_placeholders_are_put_in_at_use_and_never_stored(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        port = bench.server.url.rpartition(":")[2]
+        url = f"http://${{THERE_HOST}}:{port}"
+        await bench.shop.across(lambda: bench.programs.change("there", {"baseUrl": url, "apiKey": "${THERE_KEY}"}))
+        assert (await bench.invoke("fast", "hello")).result["text"] == "Hello there"
+        assert bench.programs.get("there").config["baseUrl"] == url
+        await bench.shop.across(lambda: bench.programs.change("there", {"baseUrl": "http://${NOT_SET}"}))
+        with pytest.raises(VariableMissing, match="NOT_SET"):
+            await bench.invoke("fast", "hello")
+        await bench.shop.across(lambda: bench.programs.change("there", {"baseUrl": "http://${THERE_KEY}"}))
+        with pytest.raises(InvalidConfig, match="looks like a key"):
+            await bench.invoke("fast", "hello")
+
+    run(path, body, chat())
+
+
+def test_a_key_that_is_known_for_another_server_is_withheld(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.shop.across(lambda: bench.programs.change("there", {"apiKey": "${OPENAI_API_KEY}"}))
+        with pytest.raises(CredentialWithheld, match=r"for https://api\.openai\.com"):
+            await bench.invoke("fast", "hello")
+        await bench.shop.across(lambda: bench.programs.change("there", {"apiKey": "${NOT_SET}"}))
+        with pytest.raises(CredentialMissing, match="NOT_SET is not set"):
+            await bench.invoke("fast", "hello")
+        assert bench.server.received == []
+
+    run(path, body, chat())
+
+
+def test_another_url_drops_the_key(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        moved = await bench.shop.across(lambda: bench.programs.change("there", {"baseUrl": "http://127.0.0.1:9"}))
+        assert "apiKey" not in moved.config
+        kept = {"baseUrl": bench.server.url, "apiKey": "${THERE_KEY}"}
+        again = await bench.shop.across(lambda: bench.programs.change("there", kept))
+        assert again.config["apiKey"] == "${THERE_KEY}"
+        same = await bench.shop.across(lambda: bench.programs.change("there", {"baseUrl": f"{bench.server.url}/v1"}))
+        assert same.config["apiKey"] == "${THERE_KEY}"
+
+    run(path, body, chat())
+
+
+def test_fallbacks_are_asked_when_a_provider_fails(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.shop.across(lambda: bench.programs.change("fast", {"fallbacks": ["@(other)"]}))
+        found = await bench.invoke("fast", "hello")
+        assert [item.body["model"] for item in bench.server.received] == ["m-1", "m-2"]
+        assert found.result["modelId"] == "other"
+
+    run(path, body, failure(500), chat())
+
+
+def test_a_providers_type_must_be_known_when_it_is_used(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.shop.across(lambda: bench.programs.change("there", {"providerType": "carrier-pigeon"}))
+        with pytest.raises(InvalidConfig, match="carrier-pigeon"):
+            await bench.invoke("fast", "hello")
+
+    run(path, body, chat())

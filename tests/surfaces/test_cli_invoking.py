@@ -1,0 +1,117 @@
+"""Programs invoked on the command line, against a scripted server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import CHAT_STREAM, Scripted, chat, failure
+from tests.surfaces.serving import serving
+from tests.surfaces.shell import Shell
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    with serving(chat()) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    monkeypatch.setenv("USER", "tester")
+
+
+def stock(weft: Shell, url: str) -> None:
+    for line in (
+        f"provider create there --type openai-compatible --base-url {url} --key-env THERE_KEY",
+        "model create claude-fast --backend m-1 --provider there",
+        "model configure claude-fast --temperature 0 --situation coding",
+        "model create gemini-flash --backend m-2 --provider there",
+    ):
+        answer = weft(*line.split())
+        assert answer.code == 0, answer.err
+
+
+def test_the_examples_that_ask_a_model_work_as_written(weft: Shell, server: Scripted) -> None:
+    stock(weft, server.url)
+    answer = weft("model", "invoke", "claude-fast", "--message", "Hello")
+    assert (answer.code, answer.out) == (0, "Hello there\n")
+    session = weft.json("session", "create", "--model", "claude-fast")["id"]
+    assert weft("session", "send", session, "Hello").out == "Hello there\n"
+    assert weft("session", "send", session, "What does gemini think?", "--model", "gemini-flash").code == 0
+    assert [item.body["model"] for item in server.received] == ["m-1", "m-1", "m-2"]
+    shown = weft("session", "history", session).out
+    assert [line for line in shown.splitlines() if line.startswith("  ")] == [
+        "  Hello", "  Hello there", "  What does gemini think?", "  Hello there",
+    ]  # fmt: skip
+    assert weft("verify").code == 0
+
+
+def test_an_answer_is_shown_as_it_comes(weft: Shell) -> None:
+    with serving(CHAT_STREAM) as server:
+        stock(weft, server.url)
+        answer = weft("model", "invoke", "claude-fast", "--message", "Hello", "--stream")
+        assert (answer.code, answer.out) == (0, "Hello there\n")
+        told = weft.json("model", "invoke", "claude-fast", "--message", "-", "--stream", stdin="Hello")
+        assert told["result"]["text"] == "Hello there"
+
+
+def test_a_sessions_history_has_the_shape_of_the_log(weft: Shell, server: Scripted) -> None:
+    stock(weft, server.url)
+    session = weft.json("session", "create", "talk", "--model", "claude-fast")
+    assert weft.json("session", "history", "talk") == []
+    assert "weft session send" in weft("session", "history", "talk").err
+    assert weft("session", "send", "talk", "Hello", "--situation", "coding").code == 0
+    first, second = weft.json("session", "history", "talk")
+    assert first.keys() == {"uuid", "sessionId", "timestamp", "message"}
+    assert first["message"] == {"role": "user", "content": "Hello"}
+    assert second["parentUuid"] == first["uuid"]
+    assert second["sessionId"] == first["sessionId"] == session["ulid"]
+    assert second["message"] == {
+        "role": "assistant",
+        "content": "Hello there",
+        "model": "m-1",
+        "usage": {"inputTokens": 12, "outputTokens": 5, "cacheReadTokens": 8, "cacheWriteTokens": 0},
+    }
+    assert (second["requestId"], second["provider"], second["situation"]) == ("req-7", "there", "coding")
+    assert second["latencyMs"] >= 0
+    exported = weft("export", "talk", "--as", "jsonl").out
+    assert '"situation":"coding"' in exported
+
+
+def test_a_failure_is_told_with_who_must_act_and_no_key(weft: Shell, folder: Path) -> None:
+    with serving(failure(401, f"key {CANARY} is wrong")) as server:
+        stock(weft, server.url)
+        answer = weft("model", "invoke", "claude-fast", "--message", "Hello")
+    assert (answer.code, answer.out) == (8, "")
+    assert CANARY not in answer.err
+    for file in folder.rglob("*"):
+        assert not file.is_file() or CANARY.encode() not in file.read_bytes(), file
+
+
+def test_what_cannot_be_asked_is_refused_with_a_hint(weft: Shell, server: Scripted) -> None:
+    stock(weft, server.url)
+    assert weft("model", "invoke", "claude-fast").code == 5
+    assert weft("model", "invoke", "nobody", "--message", "x").code == 3
+    assert weft("model", "invoke", "claude-fast", "--message", "x", "--situation", "cooking").code == 5
+    assert weft("session", "send", "nobody", "x").code == 3
+    weft.json("session", "create", "bare")
+    bare = weft("session", "send", "bare", "x")
+    assert bare.code == 4
+    assert "weft session configure bare --model NAME" in bare.err
+    assert weft("session", "send", "bare", "x", "--model", "claude-fast").code == 0
+    assert weft("session", "complete", "bare").code == 0
+    assert weft("session", "send", "bare", "x", "--model", "claude-fast").code == 4
+    assert len(server.received) == 1
+
+
+def test_the_person_at_the_terminal_is_in_the_chain(weft: Shell, server: Scripted) -> None:
+    stock(weft, server.url)
+    weft.json("agent", "create", "ada", "--model", "claude-fast")
+    turn = weft.json("model", "invoke", "claude-fast", "--message", "x", "--as", "ada")["result"]["turn"]
+    shown = weft.json("show", turn)
+    assert "agent:ada" in str(shown)
