@@ -47,7 +47,7 @@ class Bench:
 Body = Callable[[Bench], Awaitable[None]]
 
 
-def tester(**variables: str) -> ExecutionContext:
+def as_tester(**variables: str) -> ExecutionContext:
     keyring = Keyring((), {**VARIABLES, **variables}.get)
     return context_for(Principal(PrincipalKind.HUMAN, "tester"), keyring=keyring)
 
@@ -70,7 +70,12 @@ def run(address: str | Path, body: Body, *scripts: Script, context: ExecutionCon
                 programs = Programs(ledger)
                 await pool.run(lambda: stock(programs, server.url))
                 shop = Workshop(
-                    Ledger(ledger, pool), programs, pool, inference, variable=VARIABLES.get, context=context or tester()
+                    Ledger(ledger, pool),
+                    programs,
+                    pool,
+                    inference,
+                    variable=VARIABLES.get,
+                    context=context or as_tester(),
                 )
                 await body(Bench(shop, programs, server))
                 assert list(ledger.verify()) == []

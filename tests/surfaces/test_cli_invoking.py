@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import CHAT_STREAM, Scripted, chat, failure
+from tests.runtime.scripted import CHAT_STREAM, Scripted, answer, chat, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
+from weft.kernel.errors import Unsupported
+from weft.runtime.sandbox import Sandbox, find_sandbox
 
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:
     with serving(chat()) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    try:
+        return asyncio.run(find_sandbox())
+    except Unsupported as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +43,14 @@ def stock(weft: Shell, url: str) -> None:
         "model configure claude-fast --temperature 0 --situation coding",
         "model create gemini-flash --backend m-2 --provider there",
     ):
-        answer = weft(*line.split())
-        assert answer.code == 0, answer.err
+        made = weft(*line.split())
+        assert made.code == 0, made.err
 
 
 def test_the_examples_that_ask_a_model_work_as_written(weft: Shell, server: Scripted) -> None:
     stock(weft, server.url)
-    answer = weft("model", "invoke", "claude-fast", "--message", "Hello")
-    assert (answer.code, answer.out) == (0, "Hello there\n")
+    found = weft("model", "invoke", "claude-fast", "--message", "Hello")
+    assert (found.code, found.out) == (0, "Hello there\n")
     session = weft.json("session", "create", "--model", "claude-fast")["id"]
     assert weft("session", "send", session, "Hello").out == "Hello there\n"
     assert weft("session", "send", session, "What does gemini think?", "--model", "gemini-flash").code == 0
@@ -54,8 +65,8 @@ def test_the_examples_that_ask_a_model_work_as_written(weft: Shell, server: Scri
 def test_an_answer_is_shown_as_it_comes(weft: Shell) -> None:
     with serving(CHAT_STREAM) as server:
         stock(weft, server.url)
-        answer = weft("model", "invoke", "claude-fast", "--message", "Hello", "--stream")
-        assert (answer.code, answer.out) == (0, "Hello there\n")
+        found = weft("model", "invoke", "claude-fast", "--message", "Hello", "--stream")
+        assert (found.code, found.out) == (0, "Hello there\n")
         told = weft.json("model", "invoke", "claude-fast", "--message", "-", "--stream", stdin="Hello")
         assert told["result"]["text"] == "Hello there"
 
@@ -86,9 +97,9 @@ def test_a_sessions_history_has_the_shape_of_the_log(weft: Shell, server: Script
 def test_a_failure_is_told_with_who_must_act_and_no_key(weft: Shell, folder: Path) -> None:
     with serving(failure(401, f"key {CANARY} is wrong")) as server:
         stock(weft, server.url)
-        answer = weft("model", "invoke", "claude-fast", "--message", "Hello")
-    assert (answer.code, answer.out) == (8, "")
-    assert CANARY not in answer.err
+        found = weft("model", "invoke", "claude-fast", "--message", "Hello")
+    assert (found.code, found.out) == (8, "")
+    assert CANARY not in found.err
     for file in folder.rglob("*"):
         assert not file.is_file() or CANARY.encode() not in file.read_bytes(), file
 
@@ -115,3 +126,31 @@ def test_the_person_at_the_terminal_is_in_the_chain(weft: Shell, server: Scripte
     turn = weft.json("model", "invoke", "claude-fast", "--message", "x", "--as", "ada")["result"]["turn"]
     shown = weft.json("show", turn)
     assert "agent:ada" in str(shown)
+
+
+def test_a_provider_lists_its_models(weft: Shell) -> None:
+    with serving(answer(200, {"data": [{"id": "m-1"}, {"id": "m-2"}]}), answer(200, {"data": []})) as server:
+        stock(weft, server.url)
+        assert weft("provider", "models", "there").out == "m-1\nm-2\n"
+        assert weft.json("program", "invoke", "there")["result"] == {"models": []}
+        assert "has no models" in weft("provider", "models", "there").err
+
+
+def test_any_program_is_invoked_by_one_command(weft: Shell, server: Scripted, sandbox: Sandbox) -> None:
+    stock(weft, server.url)
+    weft.json("info", "create", "ada", "--content", '{"born": 1815}')
+    weft.json("code", "create", "twice", "--language", "python", "--source", "def main(input):\n    return input * 2")
+    assert weft("program", "invoke", "claude-fast", "--message", "Hello").out == "Hello there\n"
+    assert weft.json("program", "invoke", "ada", "--input", '{"path": "$.born"}')["result"] == [1815]
+    assert weft.json("program", "invoke", "@(twice)", "--input", "4")["result"] == {"result": 8}
+    failed = weft("program", "invoke", "twice", "--input", "null")
+    assert failed.code == 8
+    assert weft("program", "invoke", "nobody").code == 3
+
+
+def test_people_are_told_and_asked_where_they_can_see_it(weft: Shell) -> None:
+    weft.json("human", "create", "bln", "--permission", "approve")
+    told = weft("human", "notify", "bln", "It is done")
+    assert told.err == "to bln: It is done\n"
+    assert weft.json("human", "ask", "bln", "May it go out?", "--data", "[1]")["status"] == "pending"
+    assert [one["status"] for one in weft.json("human", "requests", "bln")] == ["told", "pending"]

@@ -264,7 +264,7 @@ class CriteriaUnmet(NotApplicable):
 
     def __init__(self, name: str, failed: Sequence[int], told: Sequence[str]) -> None:
         super().__init__(f"task {name!r} cannot complete: {'; '.join(told)}")
-        self.name, self.failed = name, tuple(failed)
+        self.name, self.failed, self.told = name, tuple(failed), tuple(told)
 
 
 class NotPermitted(LedgerError):
@@ -456,6 +456,16 @@ class NotAllowed(OutsideError):
     def __init__(self, right: str, chain: Sequence[str]) -> None:
         super().__init__(f"{' for '.join(chain)} may not use {right!r}")
         self.right, self.chain = right, tuple(chain)
+
+
+class CodeFailed(OutsideError):
+    """A code program ended with an error of its own, or ran into a limit."""
+
+    hint = "mend the program; what it printed is in the error's `printed`"
+
+    def __init__(self, name: str, error: str, printed: str = "") -> None:
+        super().__init__(f"code {name!r}: {error}")
+        self.name, self.error, self.printed = name, error, printed
 
 
 class ConnectionForbidden(OutsideError):

@@ -11,13 +11,20 @@ from collections.abc import Awaitable, Callable
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput
 from weft.programs.model import Program
+from weft.runtime.answering import invoke_code, invoke_information
+from weft.runtime.delivering import invoke_human
+from weft.runtime.probing import invoke_provider
 from weft.runtime.talking import invoke_model_program, invoke_session
 from weft.runtime.workshop import Given, Invoked, Workshop
 
 Handler = Callable[[Workshop, Program, Given], Awaitable[Invoked]]
 HANDLERS: dict[ProgramKind, Handler] = {
+    ProgramKind.CODE: invoke_code,
+    ProgramKind.PROVIDER: invoke_provider,
     ProgramKind.MODEL: invoke_model_program,
     ProgramKind.SESSION: invoke_session,
+    ProgramKind.INFORMATION: invoke_information,
+    ProgramKind.HUMAN: invoke_human,
 }
 NOTHING = Given()
 

@@ -46,7 +46,7 @@ async def invoke_session(shop: Workshop, program: Program, given: Given) -> Invo
     ensure_open(program)
     owner = await _owner(shop, program)
     acting = shop.context if owner is None else agent_context(shop.context, owner)
-    name = given.model or _default_model(program) or (_default_model(owner) if owner else None)
+    name = given.model or default_model(program) or (default_model(owner) if owner else None)
     if name is None:
         raise NotApplicable(
             f"session {program.name!r} has no model",
@@ -112,7 +112,7 @@ async def _owner(shop: Workshop, session: Program) -> Program | None:
     return found if found.kind is ProgramKind.AGENT and found.version else None
 
 
-def _default_model(program: Program) -> str | None:
+def default_model(program: Program) -> str | None:
     found = program.config.get("defaultModel") if isinstance(program.config, dict) else None
     return found if isinstance(found, str) else None
 

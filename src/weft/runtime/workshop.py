@@ -42,6 +42,10 @@ class Given(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     asks: bool = False
     """Whether a person is to decide, or only told."""
+    about: str | None = None
+    """The program that a person is told of."""
+    key: str | None = None
+    """A retry key, where a person is told or asked."""
 
 
 class Invoked(Struct, frozen=True, kw_only=True):

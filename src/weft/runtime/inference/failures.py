@@ -88,7 +88,7 @@ def _kind_of(error: Exception) -> type[WeftError]:
         if isinstance(error, theirs):
             return ours
     if isinstance(error, e.ModelHTTPError):
-        return _kind_of_status(error.status_code)
+        return kind_of_status(error.status_code)
     for cause in _causes(error):
         for theirs, ours in _BY_CAUSE:
             if isinstance(cause, theirs):
@@ -96,7 +96,7 @@ def _kind_of(error: Exception) -> type[WeftError]:
     return _OTHERWISE[isinstance(error, e.ModelAPIError)]
 
 
-def _kind_of_status(status: int) -> type[OutsideError]:
+def kind_of_status(status: int) -> type[OutsideError]:
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     return ProviderFailed if status >= 500 else RequestRefused
@@ -105,11 +105,11 @@ def _kind_of_status(status: int) -> type[OutsideError]:
 def _words(error: Exception) -> str:
     """What the provider said, or else what the library says."""
     status = getattr(error, "status_code", None)
-    said = _said(getattr(error, "body", None)) or str(error) or type(error).__name__
-    return f"{status}: {said}"[:_LONGEST] if status else said[:_LONGEST]
+    words = said(getattr(error, "body", None)) or str(error) or type(error).__name__
+    return f"{status}: {words}"[:_LONGEST] if status else words[:_LONGEST]
 
 
-def _said(body: Any) -> str:
+def said(body: Any) -> str:
     """The message inside a provider's error, in any of the shapes that they have."""
     if isinstance(body, list) and body:
         body = body[0]

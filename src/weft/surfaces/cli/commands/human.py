@@ -23,6 +23,7 @@ from weft.surfaces.cli.program_call import (
 )
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.workshop_call import invoked
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
@@ -75,19 +76,33 @@ def presence(call: Call, name: str, presence: str, actor: str, retry_key: str | 
         answer(call, programs.set_presence(name, presence, key=retry_key))
 
 
-@command.verb("ask")
-@named("name", "human")
-@click.argument("text")
-@click.option("--about", metavar="PROGRAM", help="The program that it is about.")
-@click.option("--data", metavar="JSON", help="What belongs to it.")
-@acting
-def ask(
-    call: Call, name: str, text: str, about: str | None, data: str | None, actor: str, retry_key: str | None
-) -> None:
-    """Ask a person for a decision; it waits until they approve or reject it."""
-    with changing(call, actor) as programs:
-        told = None if data is None else json_of(data, "data")
-        _show(call, programs.notify(name, text, asks=True, program=about, data=told, key=retry_key))
+def _told(verb: str, asks: bool, help: str) -> None:
+    @named("name", "human")
+    @click.argument("text")
+    @click.option("--about", metavar="PROGRAM", help="The program that it is about.")
+    @click.option("--data", metavar="JSON", help="What belongs to it.")
+    @acting
+    def tell(
+        call: Call, name: str, text: str, about: str | None, data: str | None, actor: str, retry_key: str | None
+    ) -> None:
+        from msgspec import UNSET
+
+        from weft.runtime.workshop import Given
+
+        with looking(call) as programs:
+            found = programs.get(name, "human")
+        more = UNSET if data is None else json_of(data, "data")
+        asked = Given(message=text, input=more, asks=asks, about=about, key=retry_key)
+        request = invoked(call, actor, found.id, asked).result["request"]
+        with looking(call) as programs:
+            _show(call, programs.request(request))
+
+    tell.__doc__ = help
+    command.verb(verb)(tell)
+
+
+_told("notify", False, "Tell a person something, by the channel that they prefer.")
+_told("ask", True, "Ask a person for a decision; it waits until they approve or reject it.")
 
 
 @command.verb("requests")

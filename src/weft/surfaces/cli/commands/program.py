@@ -11,11 +11,15 @@ from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
+    as_actor,
     changing,
+    complete_programs,
     expecting,
+    json_of,
     line_of,
     looking,
     named,
+    said,
     set_fields,
     show_list,
     to_json,
@@ -23,6 +27,7 @@ from weft.surfaces.cli.program_call import (
 )
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import to_json as record_to_json
+from weft.surfaces.cli.workshop_call import answer_invoked, invoked
 from weft.surfaces.cli.zones import local_time
 
 command = group("program", "List, show, compare and retire programs of every kind.")
@@ -158,3 +163,31 @@ def _step(verb: str, help: str) -> None:
 _step("publish", "Let a draft be used.")
 _step("deprecate", "Say that a program should not be used any longer.")
 _step("delete", "Hide a program and free its name; its history stays.")
+
+
+@command.verb("invoke")
+@named("name")
+@click.option("--message", metavar="TEXT", help="What is said to it; - reads it from standard input.")
+@click.option("--input", "value", metavar="JSON", help="What it is given; with @ the file that holds it.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option("--situation", metavar="NAME", help="Ask with the parameters of this situation.")
+@click.option("--stream", is_flag=True, help="Show a model's answer as it comes.")
+@as_actor
+def invoke(
+    call: Call,
+    name: str,
+    message: str | None,
+    value: str | None,
+    model: str | None,
+    situation: str | None,
+    stream: bool,
+    actor: str,
+) -> None:
+    """Put a program to work: ask a model, send to a session, run code, and so on, each kind in its way."""
+    from msgspec import UNSET
+
+    from weft.runtime.workshop import Given
+
+    more = UNSET if value is None else json_of(value, "input")
+    asked = Given(message=said(message), input=more, model=model, situation=situation)
+    answer_invoked(call, invoked(call, actor, name, asked, stream=stream), shown=stream)

@@ -9,6 +9,7 @@ from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
+    as_actor,
     changing,
     expecting,
     given,
@@ -18,6 +19,7 @@ from weft.surfaces.cli.program_call import (
     show_list,
     with_fields,
 )
+from weft.surfaces.cli.workshop_call import invoked
 
 command = group("provider", "Say where models are reached: gateways, vendors, local servers.")
 MAKE = "make one with `weft provider create NAME --type TYPE`"
@@ -79,3 +81,18 @@ def list_(call: Call) -> None:
     """List providers."""
     with looking(call) as programs:
         show_list(call, programs.all("provider"), "provider", MAKE)
+
+
+@command.verb("models")
+@named("name", "provider")
+@as_actor
+def models(call: Call, name: str, actor: str) -> None:
+    """Ask a provider which models it has; that also tells whether it is there and takes the key."""
+    from weft.runtime.workshop import Given
+
+    with looking(call) as programs:
+        found = programs.get(name, "provider")
+    listed = invoked(call, actor, found.id, Given()).result["models"]
+    call.answer(listed, *([one] for one in listed))
+    if not listed:
+        call.note(f"{name} answers, and has no models")

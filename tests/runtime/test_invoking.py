@@ -1,0 +1,172 @@
+"""Code, providers, information and people of a ledger, invoked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.invoking import VARIABLES, Bench, as_tester, run
+from tests.runtime.scripted import HANG, answer, chat, failure
+from weft.kernel.errors import (
+    CodeFailed,
+    CredentialRefused,
+    InvalidConfig,
+    InvalidInput,
+    NotAllowed,
+    NotApplicable,
+    ProviderUnreachable,
+    ReplyMalformed,
+    Unsupported,
+    VariableMissing,
+)
+from weft.runtime.rights import rights
+from weft.runtime.sandbox import Sandbox
+
+MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+async def make(bench: Bench, kind: str, name: str, config: dict[str, Any], **more: Any) -> None:
+    await bench.shop.across(lambda: bench.programs.create(kind, name, config, **more))
+
+
+def test_code_runs_on_its_input(path: Path, sandbox: Sandbox) -> None:
+    async def body(bench: Bench) -> None:
+        await make(
+            bench, "code", "double", {"source": "def main(input):\n    return input['n'] * 2", "language": "python"}
+        )
+        await make(
+            bench, "code", "greet", {"source": "export default (who) => { console.log('x'); return `Hi ${who}` }"}
+        )
+        assert (await bench.invoke("double", input={"n": 21})).result == {"result": 42}
+        assert (await bench.invoke("greet", "Ada")).result == {"result": "Hi Ada", "printed": "x\n"}
+        with pytest.raises(CodeFailed, match="double"):
+            await bench.invoke("double", input={})
+
+    run(path, body, chat())
+
+
+def test_code_needs_the_right_to_it_and_to_be_published(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await make(bench, "code", "double", {"source": "x"})
+        await make(bench, "code", "raw", {"source": "x"}, draft=True)
+        with pytest.raises(NotAllowed):
+            await bench.invoke("double")
+        with pytest.raises(NotApplicable, match="draft"):
+            await bench.invoke("raw")
+
+    run(path, body, chat(), context=as_tester().child(rights=rights(["model:*"])))
+
+
+def test_a_provider_lists_its_models_with_its_key(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        assert (await bench.invoke("there")).result == {"models": ["m-1", "m-2"]}
+        received = bench.server.received[-1]
+        assert (received.path, received.headers["authorization"]) == ("/models", f"Bearer {CANARY}")
+
+    run(path, body, MODELS)
+
+
+def test_the_pages_of_a_list_are_all_read(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        config = {"providerType": "anthropic", "baseUrl": bench.server.url, "apiKey": "${THERE_KEY}"}
+        await make(bench, "provider", "claude", config)
+        assert (await bench.invoke("claude")).result == {"models": ["a", "b"]}
+        assert bench.server.received[-1].headers["x-api-key"] == CANARY
+        assert "after_id=a" in bench.server.received[-1].path
+
+    more = answer(200, {"data": [{"id": "a"}], "has_more": True})
+    run(path, body, more, answer(200, {"data": [{"id": "b"}], "has_more": False}))
+
+
+def test_what_goes_wrong_with_a_list_says_who_must_act(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        with pytest.raises(CredentialRefused) as refused:
+            await bench.invoke("there")
+        assert CANARY not in str(refused.value)
+        with pytest.raises(ReplyMalformed):
+            await bench.invoke("there")
+        await bench.shop.across(lambda: bench.programs.change("there", {"readSeconds": 0.2}))
+        with pytest.raises(ProviderUnreachable):
+            await bench.invoke("there")
+        gateway = {"providerType": "cloudflare-ai-gateway", "accountId": "a", "gatewayId": "g"}
+        await make(bench, "provider", "gate", gateway)
+        with pytest.raises(Unsupported, match="lists no models"):
+            await bench.invoke("gate")
+
+    run(path, body, failure(401, f"key {CANARY}"), answer(200, [1]), [HANG])
+
+
+def test_information_answers(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await make(bench, "information", "ada", {"infoType": "fact", "content": {"born": 1815, "field": "engines"}})
+        assert (await bench.invoke("ada")).result == {"born": 1815, "field": "engines"}
+        assert (await bench.invoke("ada", input={"path": "$.born"})).result == [1815]
+        assert (await bench.invoke("ada", input={"path": "$.died"})).result == []
+        assert (await bench.invoke("ada", "engi")).result == {"born": 1815, "field": "engines"}
+        assert (await bench.invoke("ada", "steam")).result is None
+        with pytest.raises(InvalidInput):
+            await bench.invoke("ada", input=[1])
+
+    run(path, body, chat())
+
+
+def test_a_person_is_told_on_the_terminal_and_asked_durably(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await make(bench, "human", "bln", {"name": "Brian", "permissions": ["approve"]})
+        told = await bench.invoke("bln", "It is done")
+        assert told.result == {"request": told.result["request"], "status": "told", "channel": "terminal"}
+        asked = await bench.invoke("bln", "May it go out?", asks=True, input={"to": "all"}, about="fast", key="k")
+        assert asked.result["status"] == "pending"
+        again = await bench.invoke("bln", "May it go out?", asks=True, input={"to": "all"}, about="fast", key="k")
+        assert again.result["request"] == asked.result["request"]
+        assert bench.shown == [("bln", "It is done"), ("bln", "May it go out?")]
+        request = bench.programs.request(asked.result["request"])
+        assert (request.data, request.program, request.status) == ({"to": "all"}, "fast", "pending")
+
+    run(path, body, chat())
+
+
+def test_a_webhook_gets_what_a_person_is_told(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        preferences = {"notificationChannel": "webhook", "webhook": f"{bench.server.url}/hook"}
+        await make(bench, "human", "bln", {"preferences": preferences})
+        assert (await bench.invoke("bln", "It is done")).result["channel"] == "webhook"
+        received = bench.server.received[-1]
+        assert (received.path, received.body["text"]) == ("/hook", "It is done")
+        with pytest.raises(ProviderUnreachable, match="answered 500") as failed:
+            await bench.invoke("bln", "And this")
+        assert "weft human requests bln" in failed.value.hint
+        assert [one.text for one in bench.programs.requests("bln")] == ["It is done", "And this"]
+
+    run(path, body, answer(200, {}), failure(500))
+
+
+def test_a_command_is_one_of_this_machine_and_gets_the_text_on_its_input(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = path.parent / "heard"
+    monkeypatch.setitem(VARIABLES, "WEFT_NOTIFY_COMMAND", f"/bin/sh -c 'cat > {heard}'")
+    monkeypatch.setitem(VARIABLES, "BROKEN", "/bin/false")
+
+    async def body(bench: Bench) -> None:
+        for name, more in (("bln", {}), ("eve", {"command": "touch gone"}), ("joe", {"command": "${BROKEN}"})):
+            await make(bench, "human", name, {"preferences": {"notificationChannel": "command", **more}})
+        await bench.invoke("bln", "It is done")
+        assert heard.read_text() == "It is done\n"
+        with pytest.raises(InvalidConfig, match="is a command itself"):
+            await bench.invoke("eve", "It is done")
+        with pytest.raises(Unsupported, match="ended with 1"):
+            await bench.invoke("joe", "It is done")
+        monkeypatch.delitem(VARIABLES, "WEFT_NOTIFY_COMMAND")
+        with pytest.raises(VariableMissing):
+            await bench.invoke("bln", "It is done")
+
+    run(path, body, chat())
