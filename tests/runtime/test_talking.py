@@ -195,3 +195,19 @@ def test_a_providers_type_must_be_known_when_it_is_used(path: Path) -> None:
             await bench.invoke("fast", "hello")
 
     run(path, body, chat())
+
+
+def test_the_embedded_model_is_a_provider_without_a_key(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        def make() -> None:
+            bench.programs.create("provider", "here", {"providerType": "local"})
+            bench.programs.create("model", "small", {"modelId": "small", "provider": "here", "maxTokens": 8})
+
+        await bench.shop.across(make)
+        assert (await bench.invoke("here")).result == {"models": ["SmolLM2-135M-Instruct"]}
+        found = await bench.invoke("small", "Say hello")
+        assert found.result["text"]
+        assert 0 < found.result["usage"]["output_tokens"] <= 8
+        assert bench.server.received == []
+
+    run(path, body, chat())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.scripted import CHAT_STREAM, Scripted, answer, chat, failure
+from tests.runtime.scripted import CHAT_STREAM, Scripted, answer, chat, failure, message_stream
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from weft.kernel.errors import Unsupported
@@ -60,6 +60,24 @@ def test_the_examples_that_ask_a_model_work_as_written(weft: Shell, server: Scri
         "  Hello", "  Hello there", "  What does gemini think?", "  Hello there",
     ]  # fmt: skip
     assert weft("verify").code == 0
+
+
+def test_a_gateway_is_asked_with_its_token_and_the_providers_key(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDFLARE_ACCOUNT_ID", "account")
+    monkeypatch.setenv("CLOUDFLARE_GATEWAY_ID", "gate")
+    monkeypatch.setenv("GATE_TOKEN", "token-of-the-gateway")
+    with serving(message_stream()) as server:
+        assert weft("provider", "create", "cf-gateway", "--type", "cloudflare-ai-gateway").code == 0
+        named = ("--set", "token=${GATE_TOKEN}", "--key-env", "THERE_KEY")
+        assert weft("provider", "configure", "cf-gateway", "--base-url", server.url, *named).code == 0
+        created = "model create claude-fast --backend claude-sonnet-4-5 --provider cf-gateway"
+        assert weft(*created.split()).code == 0
+        found = weft("model", "invoke", "claude-fast", "--message", "Hello")
+        assert (found.code, found.out) == (0, "Hello there\n"), found.err
+        (received,) = server.received
+    assert received.path.startswith("/v1/account/gate/anthropic/v1/messages")
+    assert received.headers["cf-aig-authorization"] == "Bearer token-of-the-gateway"
+    assert received.headers["x-api-key"] == CANARY
 
 
 def test_an_answer_is_shown_as_it_comes(weft: Shell) -> None:
@@ -154,3 +172,34 @@ def test_people_are_told_and_asked_where_they_can_see_it(weft: Shell) -> None:
     assert told.err == "to bln: It is done\n"
     assert weft.json("human", "ask", "bln", "May it go out?", "--data", "[1]")["status"] == "pending"
     assert [one["status"] for one in weft.json("human", "requests", "bln")] == ["told", "pending"]
+
+
+def test_a_task_is_run_to_its_report(weft: Shell, server: Scripted) -> None:
+    stock(weft, server.url)
+    weft.json("agent", "create", "researcher", "--prompt", "You are...", "--model", "claude-fast")
+    short = '{"type": "word_count", "max": 3}'
+    weft.json("task", "create", "Greet", "--name", "greet", "--assignee", "researcher", "--criterion", short)
+    assert weft("agent", "assign", "researcher", "greet").code == 0
+    done = weft("task", "run", "greet")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == "task greet is completed"
+    assert done.out.splitlines()[2] == "  held word_count: 2"
+    long = '{"type": "word_count", "min": 30}'
+    weft.json("task", "create", "Tell", "--name", "tell", "--assignee", "researcher", "--criterion", long)
+    failed = weft("task", "run", "tell", "--json")
+    assert failed.code == 1
+    assert failed.json["criteria"][0] == {"criterion": 0, "type": "word_count", "passed": False, "observed": 2}
+    assert weft("agent", "reset", "researcher").code == 0
+    assert weft("program", "invoke", "researcher", "--message", "Hello").out == "Hello there\n"
+    assert weft("verify").code == 0
+
+
+def test_a_command_among_the_criteria_is_run_in_the_sandbox(weft: Shell, folder: Path, sandbox: Sandbox) -> None:
+    criterion = '{"type": "command", "command": "test -s notes.md"}'
+    weft.json("task", "create", "Write", "--name", "write", "--criterion", criterion)
+    assert weft("task", "start", "write").code == 0
+    refused = weft("task", "complete", "write")
+    assert refused.code == 4
+    assert "ended with 1" in refused.err
+    (folder / "notes.md").write_text("x")
+    assert weft("task", "complete", "write").out.startswith("task write is completed\n  held command: ")

@@ -34,6 +34,7 @@ async def invoke_human(shop: Workshop, program: Program, given: Given) -> Invoke
     """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
     if not isinstance(given.message, str):
         raise InvalidInput("a person is told text", "say it with --message TEXT")
+    shop.context.ensure_allowed(f"human:{program.name}")
     request, is_new = await shop.across(lambda: _kept(shop.programs, program, given))
     channel = await deliver(shop, program, request) if is_new else None
     result = {"request": request.id, "status": request.status, "channel": channel}

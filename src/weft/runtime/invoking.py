@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput
 from weft.programs.model import Program
 from weft.runtime.answering import invoke_code, invoke_information
 from weft.runtime.delivering import invoke_human
 from weft.runtime.probing import invoke_provider
 from weft.runtime.talking import invoke_model_program, invoke_session
+from weft.runtime.working import invoke_agent, invoke_task
 from weft.runtime.workshop import Given, Invoked, Workshop
 
 Handler = Callable[[Workshop, Program, Given], Awaitable[Invoked]]
@@ -23,6 +23,8 @@ HANDLERS: dict[ProgramKind, Handler] = {
     ProgramKind.PROVIDER: invoke_provider,
     ProgramKind.MODEL: invoke_model_program,
     ProgramKind.SESSION: invoke_session,
+    ProgramKind.AGENT: invoke_agent,
+    ProgramKind.TASK: invoke_task,
     ProgramKind.INFORMATION: invoke_information,
     ProgramKind.HUMAN: invoke_human,
 }
@@ -32,7 +34,4 @@ NOTHING = Given()
 async def invoke(shop: Workshop, name: str, given: Given = NOTHING) -> Invoked:
     """Invoke a program by its name or address."""
     found = await shop.get(name)
-    handler = HANDLERS.get(found.kind)
-    if handler is None:
-        raise InvalidInput(f"a {found.kind} cannot be invoked", "name another program")
-    return await handler(shop, found, given)
+    return await HANDLERS[found.kind](shop, found, given)

@@ -65,6 +65,8 @@ async def ask(asked: Asked, context: ExecutionContext, connections: Connections)
     asked.begun = asked.clock.monotonic()
     # a usage that cannot be read is told in the reply, not on the terminal
     warnings.filterwarnings("ignore", category=UsageExtractionFailedWarning)
+    # a library's opinion of a model's age is no failure, nor a line in the middle of an answer
+    warnings.filterwarnings("ignore", message="The model '.*' is deprecated", category=DeprecationWarning)
     headers = dict(asked.route.own_keys)
     for slot in asked.route.keys:
         secret = await context.credential(slot.credential, asked.route.url)

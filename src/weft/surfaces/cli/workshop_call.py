@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +38,8 @@ def invoked(call: Call, actor: str, name: str, given: Given, *, stream: bool = F
 def at_work(
     call: Call, actor: str, work: Callable[[Workshop], Awaitable[T]], *, on_token: Callable[[Token], None] | None = None
 ) -> T:
+    import asyncio
+
     return asyncio.run(_at_work(call, actor, work, on_token))
 
 

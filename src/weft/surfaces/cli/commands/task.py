@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.kernel.contents import decode_utf8
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
+from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
+    as_actor,
     changing,
     complete_programs,
     given,
@@ -24,6 +26,8 @@ from weft.surfaces.cli.program_call import (
 )
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.streams import read_input
+from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.workshop_call import invoked
 
 if TYPE_CHECKING:
     from weft.programs import Programs
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 command = group("task", "Say what is to be done, and end it when its success criteria hold.")
 MAKE = "make one with `weft task create TITLE`"
 OTHER_NAMES = {"in_progress": "active", "todo": "pending", "done": "completed"}
+STYLES = {"completed": "good", "failed": "bad"}
 STATES = ("pending", "active", "blocked", "completed", "failed")
 
 
@@ -115,15 +120,51 @@ def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str 
 @acting
 def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
     """End a task, if every success criterion holds; what was observed is recorded either way."""
+    from weft.runtime.criteria_commands import run_criterion
+
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
     with changing(call, actor) as programs:
         config = programs.get(name, "task").config
         own = config.get("workspace") if isinstance(config, dict) else None
         folder = workspace or own or "."
-        done = programs.complete_task(name, answer=final, workspace=folder, key=retry_key)
+        done = programs.complete_task(name, answer=final, workspace=folder, run=run_criterion, key=retry_key)
         checks = [one for one in programs.checks(name) if one.version == done.version]
     told: list[Line] = [[Span("  held ", "good"), f"{one.type}: {one.observed!r:.80}"] for one in checks if one.passed]
     answer(call, done, *told)
+
+
+@command.verb("run")
+@named("name", "task")
+@click.option("--workspace", metavar="FOLDER", help="The folder that criteria look into. Default: the task's, or here.")
+@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model, this once.")
+@click.option("--stream", is_flag=True, help="Show what its agent says as it comes.")
+@as_actor
+def run(call: Call, name: str, workspace: str | None, model: str | None, stream: bool, actor: str) -> int:
+    """Have a task's assignee work on it: an agent until its criteria hold, a person by being told."""
+    from weft.runtime.workshop import Given
+
+    with looking(call) as programs:
+        found = programs.get(name, "task")
+    own = found.config.get("workspace") if isinstance(found.config, dict) else None
+    asked = Given(workspace=workspace or own or ".", model=model)
+    report = invoked(call, actor, found.id, asked, stream=stream).result
+    call.answer(report, *_report(report))
+    return DIFFERENT if report["state"] == "failed" else OK
+
+
+def _report(report: dict[str, Any]) -> list[Line]:
+    lines: list[Line] = [
+        ["task ", Span(report["task"], "label"), " is ", Span(report["state"], STYLES.get(report["state"], ""))]
+    ]
+    if "request" in report:
+        return [*lines, [f"  {report['assignee']} was told"]]
+    lines.append([f"  {report['assignee']} took {counted(report['turns'], 'turn')} in {report['session']}"])
+    for one in report["criteria"]:
+        verdict = Span("  held ", "good") if one["passed"] else Span("  unmet ", "bad")
+        lines.append([verdict, f"{one['type']}: {one['observed']!r:.80}"])
+    if "reason" in report:
+        lines.append([f"  {report['reason']}"])
+    return lines
 
 
 @command.verb("fail")

@@ -1,0 +1,216 @@
+"""Agents and tasks invoked: an agent thinks in its session until a task's criteria hold, within its harness.
+
+Every state it passes is an event before what it stands for: thinking while a model is asked, executing while criteria
+are checked, waiting where something outside failed or the work was interrupted. Run again, the work goes on in the
+same session, by the last checkpoint or else from where the session stands. Tools are not offered to the model here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import CriteriaUnmet, NotApplicable, WeftError
+from weft.programs.model import Program
+from weft.programs.programs import Programs
+from weft.runtime.briefs import brief, going_on, reflection
+from weft.runtime.configuring import Configured
+from weft.runtime.criteria_commands import run_criterion
+from weft.runtime.delivering import invoke_human
+from weft.runtime.sending import Sent, send, to_the_end
+from weft.runtime.talking import agent_context, default_model, message_of, question, told
+from weft.runtime.workshop import Given, Invoked, Workshop
+
+ENDED = ("completed", "failed")
+MOST_TURNS = 50
+"""Where a harness says nothing."""
+
+
+async def invoke_agent(shop: Workshop, program: Program, given: Given) -> Invoked:
+    """A task to work on, its current one where there is no message, or a message in its own session."""
+    task = given.task or (program.current_task if given.message is None else None)
+    if task is not None:
+        return await _worked(shop, program, await shop.get(task, ProgramKind.TASK), given)
+    said = message_of(given, "agent")
+    _ensure_free(program)
+    desk = _Desk(shop, program, await _model(shop, program, given), given)
+    session = program.current_session or f"{program.name}:main"
+    sent = await desk.think(session, said, after="reset" if program.current_task is None else "wait")
+    await desk.step("complete" if program.current_task is None else "wait")
+    return Invoked(program=program.name, kind=program.kind, result=told(sent), sent=sent)
+
+
+async def invoke_task(shop: Workshop, program: Program, given: Given) -> Invoked:
+    """Its assignee gets to work: an agent until the criteria hold, a person by being told of it."""
+    assignee = program.config.get("assignee") if isinstance(program.config, dict) else None
+    if assignee is None:
+        raise NotApplicable(f"task {program.name!r} is nobody's", f"`weft task assign {program.name} NAME` first")
+    found = await shop.get(assignee)
+    if found.kind is ProgramKind.AGENT:
+        return await _worked(shop, found, program, given)
+    notice = await invoke_human(shop, found, Given(message=brief(program), about=program.id))
+    result = {"task": program.name, "state": program.state, "assignee": found.name, **notice.result}
+    return Invoked(program=program.name, kind=program.kind, result=result)
+
+
+def _ensure_free(agent: Program) -> None:
+    hints = {
+        "paused": f"`weft agent resume {agent.name}` lets it go on",
+        "error": f"`weft agent reset {agent.name}` lets it be idle again",
+        "thinking": f"wait until it has answered; if nobody is at it any more, `weft agent reset {agent.name}`",
+    }
+    if agent.state in hints:
+        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
+
+
+async def _model(shop: Workshop, agent: Program, given: Given) -> Configured:
+    name = given.model or default_model(agent)
+    if name is None:
+        raise NotApplicable(f"agent {agent.name!r} has no model", f"`weft agent configure {agent.name} --model NAME`")
+    return await shop.model(name, agent_context(shop.context, agent))
+
+
+class _Desk:
+    """An agent at work: its steps are its own, in its own name."""
+
+    def __init__(self, shop: Workshop, agent: Program, model: Configured, given: Given) -> None:
+        self.shop, self.agent, self._model, self._given = shop, agent, model, given
+        self.own = shop.programs.acting_as(agent.name)
+
+    async def step(self, verb: str, reason: str | None = None) -> Program:
+        return await self.shop.across(lambda: self.own.step_agent(self.agent.id, verb, reason=reason))
+
+    async def think(self, session: str, said: Any, after: str) -> Sent:
+        """One turn. `after` is the step that a failure leaves the agent with."""
+        await self.step("think")
+        try:
+            return await send(
+                self.shop.ledger,
+                self.shop.inference,
+                session,
+                question(self._model, said, self._given, self.agent),
+                on_token=self.shop.on_token,
+                context=self._model.context,
+            )
+        except BaseException as error:  # whatever it is, nobody thinks here any more
+            with suppress(WeftError):  # somebody else has moved the agent meanwhile; what happened matters more
+                await to_the_end(self.step(after, _words(error)))
+            raise
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, WeftError) else type(error).__name__
+
+
+async def _worked(shop: Workshop, agent: Program, task: Program, given: Given) -> Invoked:
+    model = await _model(shop, agent, given)
+    agent, task = await shop.across(lambda: _begun(shop.programs, agent, task))
+    return await _Job(_Desk(shop, agent, model, given), task, given.workspace).run()
+
+
+def _begun(programs: Programs, agent: Program, task: Program) -> tuple[Program, Program]:
+    """The task started and the agent on it, whether for the first time or taken up again."""
+    own = agent.current_task == task.name
+    if own and task.state in ENDED:  # it was left there between the end of its task and its own
+        agent = programs.acting_as(agent.name).step_agent(agent.id, "reset", reason="its task is over")
+    elif not own or agent.state != "thinking":
+        _ensure_free(agent)
+    if task.state == "pending":
+        task = programs.start_task(task.id)
+    if task.state != "active":
+        hint = "complete what it depends on first" if task.state == "blocked" else "make a new task"
+        raise NotApplicable(f"task {task.name!r} is {task.state}", hint)
+    if not own:
+        return programs.assign(agent.id, task.id), programs.get(task.id)
+    if agent.state == "thinking":  # whoever was at it is gone: the turn they were in has failed, or will
+        agent = programs.acting_as(agent.name).step_agent(agent.id, "wait", reason="taken up again")
+    return agent, task
+
+
+class _Job:
+    """One agent, one task, one session."""
+
+    def __init__(self, desk: _Desk, task: Program, workspace: str | None) -> None:
+        self._desk, self._task, self._workspace = desk, task, workspace
+        self._own, self._shop = desk.own, desk.shop
+        self._session = desk.agent.current_session or ""
+        config = desk.agent.config if isinstance(desk.agent.config, dict) else {}
+        self._harness: dict[str, Any] = config.get("harness") or {}
+
+    async def run(self) -> Invoked:
+        said, turns = await self._first_words(), self._desk.agent.turn_count or 0
+        most = self._harness.get("maxTurns", MOST_TURNS)
+        unmet = ["it was not answered"]
+        while turns < most:
+            sent = await self._desk.think(self._session, said, after="wait")
+            turns += 1
+            unmet = await self._checked(sent.reply.text)
+            if not unmet:
+                await self._desk.step("complete")
+                return await self._report(turns, sent)
+            if not self._harness.get("reflectOnFailure"):
+                return await self._given_up("criteria_unmet", f"not met: {'; '.join(unmet)}", turns, sent)
+            said = reflection(unmet)
+            await self._checkpoint(turns, sent, said)
+        return await self._given_up("turns_spent", f"{most} turns were not enough: {'; '.join(unmet)}", turns, None)
+
+    async def _first_words(self) -> str:
+        """The task itself, what a checkpoint says comes next, or that it goes on."""
+        head = (await self._shop.ledger.session(self._session)).head
+        if head is None:
+            return brief(self._task)
+        saved = await self._shop.across(lambda: self._own.load_checkpoint(self._desk.agent.id))
+        is_there = isinstance(saved, dict) and saved.get("head") == head
+        return str(saved["next"]) if is_there else going_on(self._task)
+
+    async def _checked(self, answer: str) -> list[str]:
+        """What does not hold yet; where nothing is left, the task is completed."""
+        await self._desk.step("execute", "checking the success criteria")
+        try:
+            await self._shop.across(
+                lambda: self._own.complete_task(
+                    self._task.id, answer=answer, workspace=self._workspace, run=run_criterion
+                )
+            )
+        except CriteriaUnmet as error:
+            return list(error.told)
+        except WeftError as error:
+            await self._failed(type(error).__name__, str(error))
+            raise
+        return []
+
+    async def _checkpoint(self, turns: int, sent: Sent, said: str) -> None:
+        every = self._harness.get("checkpointEvery")
+        if every and turns % every == 0:
+            state = {"task": self._task.name, "session": self._session, "head": sent.turn.id, "next": said}
+            await self._shop.across(lambda: self._own.save_checkpoint(self._desk.agent.id, state))
+
+    async def _given_up(self, code: str, reason: str, turns: int, sent: Sent | None) -> Invoked:
+        await self._shop.across(lambda: self._own.fail_task(self._task.id, reason=reason))
+        await self._failed(code, reason)
+        return await self._report(turns, sent, reason)
+
+    async def _failed(self, code: str, message: str) -> None:
+        await self._shop.across(lambda: self._own.fail_agent(self._desk.agent.id, message, code=code))
+
+    async def _report(self, turns: int, sent: Sent | None, reason: str | None = None) -> Invoked:
+        """The task as it is now, and the last verdict on each of its criteria."""
+        task = await self._shop.get(self._task.id)
+        checks = await self._shop.across(lambda: self._own.checks(self._task.id))
+        last = {one.criterion: one for one in checks}
+        result = {
+            "task": task.name,
+            "state": task.state,
+            "assignee": self._desk.agent.name,
+            "session": self._session,
+            "turns": turns,
+            "answer": None if sent is None else sent.reply.text,
+            "reason": reason,
+            "criteria": [
+                {"criterion": one.criterion, "type": one.type, "passed": one.passed, "observed": one.observed}
+                for _, one in sorted(last.items())
+            ],
+        }
+        found = {name: value for name, value in result.items() if value is not None}
+        return Invoked(program=task.name, kind=task.kind, result=found, sent=sent)

@@ -1,0 +1,242 @@
+"""Agents and tasks of a ledger, invoked, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.postgres import shared_server
+from tests.runtime.invoking import Bench, run
+from tests.runtime.scripted import HANG, chat, chat_saying, failure
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import InvalidInput, NotApplicable, ProviderFailed
+from weft.runtime.briefs import brief, going_on
+from weft.runtime.invoking import HANDLERS
+from weft.runtime.sandbox import Sandbox
+
+SHORT = {"type": "word_count", "max": 3}
+KEYWORD = {"type": "contains", "text": "there"}
+
+
+@pytest.fixture(params=["disk", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def test_every_kind_can_be_invoked() -> None:
+    assert set(HANDLERS) == set(ProgramKind)
+
+
+async def hire(bench: Bench, *criteria: dict[str, Any], harness: dict[str, Any] | None = None, **task: Any) -> None:
+    """An agent, and a task that is its own."""
+
+    def make() -> None:
+        config = {"systemPrompt": "You research.", "defaultModel": "fast", "harness": harness or {}}
+        bench.programs.create("agent", "ada", config)
+        spec = {"successCriteria": list(criteria)}
+        bench.programs.create("task", "greet", {"title": "Greet", "assignee": "ada", "spec": spec, **task})
+
+    await bench.shop.across(make)
+
+
+def steps(bench: Bench) -> list[str]:
+    return [one.kind for one in reversed(bench.programs.history("ada"))][1:]
+
+
+def test_an_agent_answers_a_message_in_its_own_session(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+        found = await bench.invoke("ada", "Who are you?")
+        assert found.result["session"] == "ada:main"
+        assert bench.sent() == [("system", "You research."), ("user", "Who are you?")]
+        assert steps(bench) == ["agent_thinking", "agent_completed"]
+        assert bench.programs.get("ada").state == "idle"
+        again = await bench.invoke("ada", "And now?", model="other")
+        assert bench.server.received[-1].body["model"] == "m-2"
+        assert len(await bench.said(again.result["turn"])) == 5
+
+    run(address, body, chat())
+
+
+def test_a_task_runs_its_assignee_and_returns_the_report(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT, KEYWORD)
+        found = await bench.invoke("greet")
+        assert found.result == {
+            "task": "greet",
+            "state": "completed",
+            "assignee": "ada",
+            "session": found.result["session"],
+            "turns": 1,
+            "answer": "Hello there",
+            "criteria": [
+                {"criterion": 0, "type": "word_count", "passed": True, "observed": 2},
+                {"criterion": 1, "type": "contains", "passed": True, "observed": True},
+            ],
+        }
+        assert bench.sent()[1][1].startswith("Task: Greet\n\nIt is done when:\n- the answer has at most 3 words")
+        assert steps(bench) == ["agent_task_assigned", "agent_thinking", "agent_executing", "agent_completed"]
+        assert bench.programs.get("greet").result == "Hello there"
+        agent = bench.programs.get("ada")
+        assert (agent.state, agent.current_task) == ("idle", None)
+        with pytest.raises(NotApplicable, match="is completed"):
+            await bench.invoke("greet")
+
+    run(address, body, chat())
+
+
+def test_an_agent_that_reflects_is_told_what_does_not_hold(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT, harness={"reflectOnFailure": True, "checkpointEvery": 1})
+        found = await bench.invoke("ada", task="greet")
+        assert (found.result["state"], found.result["turns"]) == ("completed", 2)
+        assert "has 5 words, of 0 to 3" in bench.sent()[-1][1]
+        assert "agent_checkpoint" in steps(bench)
+        assert len({item.body["model"] for item in bench.server.received}) == 1
+
+    run(path, body, chat_saying({"content": "this is much too long"}), chat())
+
+
+def test_without_reflection_the_first_unmet_criterion_ends_it(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, {"type": "word_count", "min": 9})
+        found = await bench.invoke("greet")
+        assert found.result["state"] == "failed"
+        assert found.result["criteria"][0]["observed"] == 2
+        assert (bench.programs.get("ada").state, bench.programs.get("greet").state) == ("error", "failed")
+        with pytest.raises(NotApplicable, match="is error") as refused:
+            await bench.invoke("ada", "hello")
+        assert "weft agent reset ada" in refused.value.hint
+
+    run(path, body, chat())
+
+
+def test_the_harness_bounds_the_turns(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, {"type": "word_count", "min": 9}, harness={"maxTurns": 3, "reflectOnFailure": True})
+        found = await bench.invoke("greet")
+        assert (found.result["state"], found.result["turns"]) == ("failed", 3)
+        assert "3 turns were not enough" in found.result["reason"]
+        assert len(bench.server.received) == 3
+
+    run(path, body, chat())
+
+
+def test_work_that_a_provider_broke_off_goes_on_by_its_checkpoint(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT, harness={"reflectOnFailure": True, "checkpointEvery": 1})
+        with pytest.raises(ProviderFailed):
+            await bench.invoke("greet")
+        agent = bench.programs.get("ada")
+        assert (agent.state, agent.current_task, agent.last_checkpoint) == ("waiting", "greet", 1)
+        failed = bench.sent()[-1]
+        found = await bench.invoke("greet")
+        assert bench.sent()[-1] == failed
+        assert (found.result["session"], found.result["state"]) == (agent.current_session, "completed")
+
+    run(address, body, chat_saying({"content": "this is much too long"}), failure(500), chat())
+
+
+def test_without_a_checkpoint_it_goes_on_where_the_session_stands(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, SHORT, harness={"reflectOnFailure": True})
+        with pytest.raises(ProviderFailed):
+            await bench.invoke("greet")
+        await bench.shop.across(lambda: bench.programs.acting_as("ada").step_agent("ada", "think"))
+        await bench.invoke("greet")
+        assert bench.sent()[-1] == ("user", going_on(bench.programs.get("greet")))
+
+    run(path, body, chat_saying({"content": "this is much too long"}), failure(500), chat())
+
+
+def test_an_agent_left_behind_by_its_task_is_free_again(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+
+        def leave() -> None:
+            bench.programs.start_task("greet")
+            bench.programs.assign("ada", "greet")
+            bench.programs.acting_as("ada").step_agent("ada", "think")
+            bench.programs.complete_task("greet", answer="Hello")
+
+        await bench.shop.across(leave)
+        with pytest.raises(NotApplicable, match="is completed"):
+            await bench.invoke("greet")
+        agent = bench.programs.get("ada")
+        assert (agent.state, agent.current_task) == ("idle", None)
+
+    run(path, body, chat())
+
+
+def test_work_that_is_cancelled_leaves_the_agent_waiting(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+        working = asyncio.create_task(bench.invoke("greet"))
+        await bench.server.hanging.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert bench.programs.get("ada").state == "waiting"
+        assert (await bench.invoke("greet")).result["state"] == "completed"
+
+    run(path, body, [HANG], chat())
+
+
+def test_a_command_decides_in_the_sandbox_whether_a_task_is_done(path: Path, sandbox: Sandbox) -> None:
+    folder = path.parent / "work"
+    folder.mkdir()
+    (folder / "notes.md").write_text("all of it")
+
+    async def body(bench: Bench) -> None:
+        criterion = {"type": "command", "command": "test -s notes.md && echo fine", "stdout": "fine"}
+        await hire(bench, criterion, workspace=str(folder))
+        (check,) = (await bench.invoke("greet")).result["criteria"]
+        assert (check["passed"], check["observed"]["exitCode"]) == (True, 0)
+
+    run(path, body, chat())
+
+
+def test_criteria_that_cannot_be_checked_are_an_error_and_no_verdict(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, {"type": "file_exists", "path": "notes.md"})
+        with pytest.raises(InvalidInput, match="no workspace"):
+            await bench.invoke("greet")
+        assert (bench.programs.get("ada").state, bench.programs.get("greet").state) == ("error", "active")
+
+    run(path, body, chat())
+
+
+def test_a_task_that_nobody_can_work_on_says_why(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, dependencies=[])
+
+        def make() -> None:
+            bench.programs.create("human", "bln", {})
+            bench.programs.create("agent", "idle-hands", {})
+            bench.programs.create("task", "nobodys", {"title": "x"})
+            bench.programs.create("task", "his", {"title": "Look at it", "assignee": "bln"})
+            bench.programs.create("task", "later", {"title": "x", "assignee": "ada", "dependencies": ["greet"]})
+            bench.programs.create("task", "modelless", {"title": "x", "assignee": "idle-hands"})
+
+        await bench.shop.across(make)
+        with pytest.raises(NotApplicable, match="is nobody's"):
+            await bench.invoke("nobodys")
+        with pytest.raises(NotApplicable, match="is blocked"):
+            await bench.invoke("later")
+        with pytest.raises(NotApplicable, match="has no model"):
+            await bench.invoke("modelless")
+        told = await bench.invoke("his")
+        assert (told.result["assignee"], told.result["status"]) == ("bln", "told")
+        assert bench.shown == [("bln", brief(bench.programs.get("his")))]
+        assert bench.server.received == []
+        assert bench.programs.get("ada").state == "idle"
+
+    run(path, body, chat())
