@@ -11,7 +11,7 @@ help: ## List the targets
 setup: ## Make .venv; quick when nothing changed
 	@scripts/setup
 
-run: setup ## Show what Weft does, on a throw-away ledger
+run: setup ## Show what Weft does, on a throw-away ledger, and talk
 	@$(python) -m weft.surfaces.demo
 
 test: check ## Check the code and run every test

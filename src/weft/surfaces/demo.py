@@ -1,11 +1,13 @@
 """What Weft does, in a minute: a small ledger, shown through the real command. `python -m weft.surfaces.demo`
 
 An agent fixes a parser; a person goes back and tries another way; the past is compacted; a provider fails and the turn
-is tried again. The ledger stays where it is said to be, to play with.
+is tried again. The ledger stays where it is said to be, to play with. Then you can talk: at a terminal it ends in
+`weft chat`, elsewhere in one exchange with the embedded model.
 """
 
 from __future__ import annotations
 
+import io
 import shlex
 import shutil
 import sys
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 MODEL: dict[str, Any] = {"model": "sonnet-large", "provider": "example"}
 STARTED, PAUSE = "2026-03-02T13:05:00.000Z", 7 * 60 * 1000
 LAST_QUERY = "Add a line to the changelog."
+GREETING = "Say hello in one short sentence."
 SYSTEM = "You are a careful coding agent. Run the tests before you say that something works."
 TRACEBACK = """\
 FAILED tests/test_parser.py::test_dates - ValueError: unconverted data remains: +02:00
@@ -124,6 +127,26 @@ def run(path: Path, *arguments: str) -> None:
     click.echo()
 
 
+def talk(path: Path) -> int:
+    """A conversation, where somebody is there to have it; else one exchange, without anybody's key."""
+    from weft.surfaces.cli.chatting.readiness import install, missing_packages
+    from weft.surfaces.cli.main import run as run_command
+
+    if missing := missing_packages(is_embedded=True):
+        click.echo(f"\nTo talk with the embedded model, {install(missing)}.")
+        return 0
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        click.echo("\nNow talk:\n")
+        return run_command(["--ledger", str(path), "chat"])
+    click.echo()
+    click.secho(f"$ echo {shlex.quote(GREETING)} | weft chat --model local", bold=True)
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(GREETING.encode()))
+    try:
+        return run_command(["--ledger", str(path), "chat", "--model", "local"])
+    finally:
+        sys.stdin = before
+
+
 def main() -> int:
     import weft
 
@@ -140,7 +163,7 @@ def main() -> int:
     click.echo(f"  export WEFT_LEDGER={shlex.quote(str(path))}")
     for words in ("log --graph", "tree main", "context", "fork main~2 third-way", "reflog main", "help revisions"):
         click.echo(f"  {program()} {words}")
-    return 0
+    return talk(path)
 
 
 def program() -> str:

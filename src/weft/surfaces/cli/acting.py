@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.runtime.context import ExecutionContext
+    from weft.runtime.credentials import Credential
 
 
-def person_acting() -> ExecutionContext:
-    """The context that a command acts in. Of the environment, single variables are looked up by name when needed."""
+def person_acting(more: Iterable[Credential] = ()) -> ExecutionContext:
+    """The context that a command acts in. Of the environment, single variables are looked up by name when needed.
+    `more` are credentials that hold for this command alone."""
     from weft.runtime.context import Principal, PrincipalKind, context_from_env
     from weft.runtime.key_commands import command_runner
     from weft.surfaces.cli.credential_files import load_credentials
@@ -18,5 +21,8 @@ def person_acting() -> ExecutionContext:
     name = os.environ.get("USER") or os.environ.get("LOGNAME") or "local"
     variable = os.environ.get
     return context_from_env(
-        Principal(PrincipalKind.HUMAN, name), variable, credentials=load_credentials(), run=command_runner(variable)
+        Principal(PrincipalKind.HUMAN, name),
+        variable,
+        credentials=(*load_credentials(), *more),
+        run=command_runner(variable),
     )

@@ -98,6 +98,7 @@ COMMANDS = {
         "pack": "Compress what is cold, or unpack it again.",
     },
     "ask": {
+        "chat": "Talk with a model; every exchange is a turn.",
         "credential": "Say where keys are found: add, list or remove.",
     },
     "help": {

@@ -1,7 +1,8 @@
-"""`weft doctor`: what is wrong with a ledger, and what to do."""
+"""`weft doctor`: what is wrong with a ledger, what to do, and what is here for talking to models."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import click
@@ -9,6 +10,7 @@ import click
 from weft.kernel.errors import LedgerMissing
 from weft.store.diagnosis import Diagnosis, Grade, error
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.chatting.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.locating import find_ledger
@@ -26,7 +28,8 @@ def command(call: Call, full: bool, strict: bool) -> int:
     """Explain what is wrong with a ledger, and what to do.
 
     It looks at the file, its place, who has it open, what was acknowledged, facts, views, open turns, imports and
-    clocks, in whatever state they are, and changes nothing. Exits with 1 if there is an error.
+    clocks, in whatever state they are, and changes nothing. Exits with 1 if there is an error. Beside the ledger it
+    says what is here for talking to models and running code, and how to get what is not; that is never an error.
     """
     found: list[Diagnosis] = []
     for diagnosis in _examined(call, full):
@@ -51,8 +54,9 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
         path = find_ledger(call.ledger)
     except LedgerMissing as missing:
         yield error("file", str(missing), "nothing can be opened", missing.hint)
-        return
-    yield from examine(path, full=full)
+    else:
+        yield from examine(path, full=full)
+    yield from examine_talking(os.environ.get)
 
 
 def _show(call: Call, found: Diagnosis) -> None:

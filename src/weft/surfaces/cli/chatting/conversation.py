@@ -1,0 +1,194 @@
+"""A conversation: one session of a ledger, a model that answers, and what can be done with both.
+
+The ledger's synchronous side serves what is looked up between two messages, its asynchronous side the message that is
+on its way; both are one open ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from weft.async_ledger import Ledger as AsyncLedger
+from weft.crossing import Pool
+from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
+from weft.ledger.model import Session, Turn
+from weft.programs import Programs
+from weft.runtime.inference.inferring import Inference
+from weft.runtime.inference.replies import Token
+from weft.runtime.sending import Question, Sent, send
+from weft.surfaces.cli.acting import person_acting
+from weft.surfaces.cli.chatting.models import Choice, default_name, find_choice, names
+from weft.surfaces.cli.chatting.readiness import ensure_installed
+from weft.surfaces.cli.chatting.speech import free_label
+from weft.surfaces.cli.history import thread_turns
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
+    from weft.programs import Program
+    from weft.runtime.credentials import Variable
+
+LABEL = "chat"
+OnToken = Callable[[Token], None]
+
+
+class Exchange(Struct, frozen=True):
+    """A question and its answer, as the ledger keeps them."""
+
+    turn: Turn
+    asked: str
+    answered: str
+
+
+class Conversation:
+    """Closed by `close`, which also stops the embedded model."""
+
+    def __init__(self, ledger: Ledger, variable: Variable, *, system: str | None = None) -> None:
+        self.ledger, self._variable, self._system = ledger, variable, system
+        self._programs = Programs(ledger)
+        self._runner = asyncio.Runner()
+        self._mirror = AsyncLedger(ledger, Pool())
+        self._inference: Inference | None = None
+        self.label, self.is_new = LABEL, True
+        self.choice: Choice | None = None
+
+    def close(self) -> None:
+        async def ended() -> None:
+            try:
+                if self._inference is not None:
+                    await self._inference.aclose()
+            finally:
+                await self._mirror.close()
+
+        try:
+            self._runner.run(ended())
+        finally:
+            self._runner.close()
+
+    def sit_down(self, session: str | None, *, is_new: bool = False) -> None:
+        """Go to a session: the one of this name, or a new one, which is made with its first turn."""
+        labels = self.labels(every=True)
+        if is_new:
+            if session is not None and session in labels:
+                raise LabelTaken(session, "a session")
+            self.label, self.is_new = session or free_label(LABEL, labels), True
+            return
+        try:
+            found = self.ledger.session(session or LABEL)
+        except NotFound:
+            self.label, self.is_new = session or LABEL, True
+        else:
+            self.label, self.is_new = found.label, False
+
+    def switch(self, session: str) -> None:
+        """To a session that is there."""
+        found = self.ledger.session(session)
+        self.label, self.is_new = found.label, False
+
+    def choose(self, asked: str | None = None) -> Choice:
+        """Who answers from now on. Raises if what it needs is not installed."""
+        programs = self.models()
+        name = default_name(asked, self._configured(), self._last_model(), programs, self._variable)
+        found = find_choice(name, programs, self._programs.all("provider"), self._variable)
+        ensure_installed(is_embedded=found.is_embedded)
+        self.choice = found
+        return found
+
+    def models(self) -> list[Program]:
+        return [model for model in self._programs.all("model") if model.state != "draft"]
+
+    def model_names(self) -> list[str]:
+        return names(self.models(), self._variable)
+
+    def labels(self, *, every: bool = False) -> list[str]:
+        return [session.label for session in self.ledger.sessions(every=every)]
+
+    def session(self) -> Session | None:
+        return None if self.is_new else self.ledger.session(self.label)
+
+    def _configured(self) -> str | None:
+        if self.is_new:
+            return None
+        config = self._programs.get(self.ledger.session(self.label).id, "session").config
+        found = config.get("defaultModel") if isinstance(config, dict) else None
+        return found if isinstance(found, str) else None
+
+    def _last_model(self) -> str | None:
+        last = next(self.turns(), None)
+        config = None if last is None else last.effective_config
+        found = config.get("model") if isinstance(config, dict) else None
+        return found if isinstance(found, str) else None
+
+    def turns(self) -> Iterator[Turn]:
+        """From the last one back."""
+        session = self.session()
+        return iter(()) if session is None or session.head is None else thread_turns(self.ledger, session.head)
+
+    def exchanges(self, count: int) -> list[Exchange]:
+        """The last ones, in order."""
+        return [self._exchange(turn) for turn in islice(self.turns(), count)][::-1]
+
+    def _exchange(self, turn: Turn) -> Exchange:
+        messages = self.ledger.messages(turn.id)
+        said = {role: [one.text for one in messages if one.role == role and one.text] for role in ("user", "assistant")}
+        return Exchange(turn, "\n\n".join(said["user"]), "\n\n".join(said["assistant"]))
+
+    def say(self, text: str, on_token: OnToken | None = None) -> Sent | None:
+        """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
+        choice = self.choice or self.choose()
+        question = Question(message=text, model=choice.settings, system=self._system)
+        context = person_acting(choice.credentials)
+
+        async def asked() -> Sent:
+            if self._inference is None:
+                self._inference = Inference()
+            return await send(self._mirror, self._inference, self.label, question, on_token=on_token, context=context)
+
+        try:
+            return self._runner.run(_interruptible(asked()))
+        finally:
+            if self.is_new:
+                self.is_new = self.label not in self.labels()
+
+    def fork(self, label: str | None) -> str:
+        """Go on in a new session that stands where this one does."""
+        session = self._begun()
+        made = self.ledger.fork(str(session.head), label=label or free_label(session.label, self.labels(every=True)))
+        self.label, self.is_new = made.label, False
+        return made.label
+
+    def undo(self) -> Exchange:
+        """Move the session before its last exchange, which stays where it was."""
+        session = self._begun()
+        last = self.ledger.turn(str(session.head))
+        undone = self._exchange(last)
+        why = "undone in a conversation"
+        if last.parent_id is None:
+            self.ledger.reset_session(session.label, expected=session.head, reason=why)
+        else:
+            self.ledger.move_head(session.label, new=last.parent_id, expected=session.head, reason=why)
+        return undone
+
+    def _begun(self) -> Session:
+        session = self.session()
+        if session is None or session.head is None:
+            raise NotApplicable(f"nothing was said in {self.label!r} yet", "say something first")
+        return session
+
+
+async def _interruptible(work: Coroutine[Any, Any, Sent]) -> Sent | None:
+    """The outcome, or None after Ctrl-C, however often it is pressed: what records the end of the turn runs to its own
+    end."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        await asyncio.wait({task})
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return None if task.cancelled() else task.result()

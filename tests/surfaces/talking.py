@@ -1,0 +1,148 @@
+"""Conversations in tests: somebody who types at a terminal, and a server that answers by script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.runtime.scripted import Script, Scripted, scripted
+from tests.surfaces.shell import PROGRAM, Shell
+
+PATIENCE = 120
+"""Seconds after which a terminal that says nothing more is given up."""
+TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""The terminal becomes the program's own, so that Ctrl-C there reaches it."""
+_CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|[\001\002\r]")
+
+
+class Typist:
+    """A person at a terminal: types, and waits for words to appear."""
+
+    def __init__(self, terminal: int, child: subprocess.Popen[bytes]) -> None:
+        self._terminal, self._child = terminal, child
+        self._raw = bytearray()
+        self._seen = 0
+
+    @property
+    def shown(self) -> str:
+        """All that the terminal was sent, without what steers it."""
+        return _CODES.sub("", self._raw.decode(errors="replace"))
+
+    @property
+    def raw(self) -> str:
+        return self._raw.decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def line(self, text: str) -> None:
+        self.type(f"{text}\r")
+
+    def wait(self, words: str) -> str:
+        """What appeared since the last wait, up to and with these words."""
+        while words not in self.shown[self._seen :]:
+            assert self._read(), f"{words!r} never appeared after: {self.shown[self._seen :]!r}"
+        end = self.shown.index(words, self._seen) + len(words)
+        found, self._seen = self.shown[self._seen : end], end
+        return found
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._terminal], [], [], PATIENCE)
+        try:
+            piece = os.read(self._terminal, 65536) if ready else b""
+        except OSError:  # the other side is closed
+            return False
+        self._raw += piece
+        return bool(piece)
+
+    def end(self) -> int:
+        """Wait until the program has ended by itself."""
+        while self._read():
+            pass
+        return self._child.wait(PATIENCE)
+
+
+@contextmanager
+def typing(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> Iterator[Typist]:
+    settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
+    terminal, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, *program, *arguments],
+        cwd=folder,
+        env={**os.environ, **settings, **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Typist(terminal, child)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(terminal)
+
+
+class Served:
+    """The scripted server, in a thread of its own."""
+
+    def __init__(self, server: Scripted, loop: asyncio.AbstractEventLoop) -> None:
+        self._server, self._loop = server, loop
+        self.url = f"{server.url}/v1"
+
+    def asked(self, number: int = -1) -> list[tuple[str, str]]:
+        return [(item["role"], item["content"]) for item in self._server.received[number].body["messages"]]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._server.received[-1].headers
+
+    def wait_hanging(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.hanging.wait(), self._loop).result(PATIENCE)
+
+    def wait_left(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.left.wait(), self._loop).result(PATIENCE)
+
+
+@contextmanager
+def serving(*scripts: Script) -> Iterator[Served]:
+    loop = asyncio.new_event_loop()
+    ready: list[Served] = []
+    begun, over = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with scripted(*scripts) as server:
+            ready.append(Served(server, loop))
+            begun.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.Runner(loop_factory=lambda: loop).run(serve()))
+    thread.start()
+    assert begun.wait(PATIENCE)
+    try:
+        yield ready[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(PATIENCE)
+        loop.close()
+
+
+def use(weft: Shell, served: Served, name: str = "scripted", key_env: str | None = None) -> None:
+    """A model program of that server."""
+    key = () if key_env is None else ("--key-env", key_env)
+    made = weft("provider", "create", f"{name}-home", "--type", "openai-compatible", "--base-url", served.url, *key)
+    assert made.code == 0, made.err
+    made = weft("model", "create", name, "--backend", "m-1", "--provider", f"{name}-home", "--max-tokens", "50")
+    assert made.code == 0, made.err
