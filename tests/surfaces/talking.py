@@ -57,8 +57,18 @@ class Typist:
         found, self._seen = self.shown[self._seen : end], end
         return found
 
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._terminal], [], [], PATIENCE)
+    def insist(self, key: str, words: str) -> None:
+        """Press a key again until the words appear: line editing misses an interrupt in the moment of an echo."""
+        for _ in range(PATIENCE):
+            self.type(key)
+            while self._read(1):
+                if words in self.shown[self._seen :]:
+                    self._seen = len(self.shown)
+                    return
+        raise AssertionError(f"{words!r} never appeared after: {self.shown[self._seen :]!r}")
+
+    def _read(self, patience: float = PATIENCE) -> bool:
+        ready, _, _ = select.select([self._terminal], [], [], patience)
         try:
             piece = os.read(self._terminal, 65536) if ready else b""
         except OSError:  # the other side is closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import weft as library
+from tests.postgres import shared_server
 from tests.runtime.scripted import (
     CHAT_STREAM,
     CLOSE,
@@ -105,6 +107,19 @@ def test_markdown_is_shown_as_what_it_means(weft: Shell) -> None:
     assert "last \\x1b[2J" in answer
 
 
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_terminal_without_colours_gets_none(weft: Shell, environment: dict[str, str]) -> None:
+    with serving(CHAT_STREAM) as served:
+        use(weft, served)
+        with typing(weft.folder, "chat", "--model", "scripted", **environment) as person:
+            person.wait("chat> ")
+            assert "Hello there" in exchange(person, "go")
+            exchange(person, "/tree")
+            person.line("/quit")
+            assert person.end() == 0
+    assert not re.search(r"\x1b\[[0-9;]*m", person.raw)
+
+
 def test_ctrl_c_ends_the_answer_and_not_the_program(weft: Shell) -> None:
     with serving(HANGING, CHAT_STREAM) as served:
         use(weft, served)
@@ -130,9 +145,9 @@ def test_ctrl_c_at_the_prompt_drops_the_line(talking: tuple[Served, Typist]) -> 
     served, person = talking
     person.type("never sen")
     person.wait("never sen")
-    person.type("\x03")
-    person.wait("chat> ")
-    exchange(person, "sent")
+    person.insist("\x03", "chat> ")
+    person.line("sent")
+    person.wait("Hello there")
     assert served.asked() == [("user", "sent")]
 
 
@@ -390,3 +405,23 @@ def test_help_loads_nothing_that_talks(folder: Path) -> None:
         shown = subprocess.run([*program, *arguments], cwd=folder, capture_output=True, env=os.environ, check=True)
         loaded = {name.split(".")[0] for name in shown.stderr.decode().splitlines()}
         assert not loaded & {"asyncio", "rich", "readline", "pydantic_ai", "openai", "httpx2", "xllamacpp", "psycopg"}
+
+
+def test_a_conversation_can_be_had_in_postgresql(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_LEDGER", shared_server().address())
+    assert shell("init", os.environ["WEFT_LEDGER"]).code == 0
+    with serving(CHAT_STREAM) as served:
+        use(shell, served)
+        with typing(shell.folder, "chat", "--model", "scripted") as person:
+            person.wait("chat> ")
+            exchange(person, "one")
+            person.line("/fork aside")
+            person.wait("aside> ")
+            person.line("/undo")
+            assert "undone: one" in person.wait("aside> ")
+            person.line("/tree")
+            assert "nothing was said here yet" in person.wait("aside> ")
+            person.line("/quit")
+            assert person.end() == 0
+    assert [one["label"] for one in shell.json("sessions")] == ["aside", "chat"]
+    assert shell("verify").code == 0

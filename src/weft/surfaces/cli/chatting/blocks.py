@@ -100,7 +100,7 @@ class Last:
         from rich.markdown import Markdown
         from rich.segment import Segment
 
-        shown = Markdown(harmless(self._text), hyperlinks=False)
+        shown = Markdown(harmless(self._text), hyperlinks=False, code_theme="ansi_dark")
         lines = console.render_lines(shown, options.update(height=None), pad=False)
         if not self._is_whole:
             lines = lines[-max(1, console.size.height - 2) :]

@@ -56,6 +56,7 @@ class Conversation:
         self._inference: Inference | None = None
         self.label, self.is_new = LABEL, True
         self.choice: Choice | None = None
+        self._asked: str | None = None
 
     def close(self) -> None:
         async def ended() -> None:
@@ -91,12 +92,12 @@ class Conversation:
         self.label, self.is_new = found.label, False
 
     def choose(self, asked: str | None = None) -> Choice:
-        """Who answers from now on. Raises if what it needs is not installed."""
-        programs = self.models()
-        name = default_name(asked, self._configured(), self._last_model(), programs, self._variable)
+        """Who answers from now on: what was asked for last, in any session. Raises if its packages are missing."""
+        programs, wanted = self.models(), asked or self._asked
+        name = default_name(wanted, self._configured(), self._last_model(), programs, self._variable)
         found = find_choice(name, programs, self._programs.all("provider"), self._variable)
         ensure_installed(is_embedded=found.is_embedded)
-        self.choice = found
+        self.choice, self._asked = found, wanted
         return found
 
     def models(self) -> list[Program]:
@@ -107,6 +108,16 @@ class Conversation:
 
     def labels(self, *, every: bool = False) -> list[str]:
         return [session.label for session in self.ledger.sessions(every=every)]
+
+    @property
+    def head(self) -> str | None:
+        session = self.session()
+        return None if session is None else session.head
+
+    @property
+    def must_load(self) -> bool:
+        """Whether the next answer waits for the embedded model to be loaded."""
+        return self._inference is None and self.choice is not None and self.choice.is_embedded
 
     def session(self) -> Session | None:
         return None if self.is_new else self.ledger.session(self.label)
@@ -189,6 +200,10 @@ async def _interruptible(work: Coroutine[Any, Any, Sent]) -> Sent | None:
     loop.add_signal_handler(signal.SIGINT, task.cancel)
     try:
         await asyncio.wait({task})
+    except asyncio.CancelledError:  # Ctrl-C before it was handled here
+        task.cancel()
+        await asyncio.wait({task})
+        raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
     return None if task.cancelled() else task.result()

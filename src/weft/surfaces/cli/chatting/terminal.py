@@ -58,15 +58,12 @@ class Terminal:
         self._greet()
         while not self._is_over:
             try:
-                lines = self._read()
+                self._hear(self._read())
             except EOFError:
                 click.echo()
                 return
             except KeyboardInterrupt:  # what was typed is dropped, as in a shell
                 click.echo()
-                continue
-            try:
-                self._hear(lines)
             except WeftError as error:
                 for line in telling.failure(error):
                     self._call.screen.show(*line)
@@ -97,8 +94,8 @@ class Terminal:
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "
 
     def _answer(self, text: str) -> None:
-        attempt = 1
-        waiting = "…"
+        attempt, before = 1, self._talk.head
+        waiting = "loading the embedded model…" if self._talk.must_load else "…"
         with Answering(self._console, waiting) as shown:
 
             def hear(token: Token) -> None:
@@ -112,11 +109,12 @@ class Terminal:
                     shown.think()
 
             sent = self._talk.say(text, hear)
-        if sent is None:
-            head = (self._talk.session() or self._talk.ledger.session(self._talk.label)).head
-            self._call.screen.show(Span(f"interrupted; what had come is kept as {short(str(head))}", "warn"))
-        else:
+        if sent is not None:
             self._call.screen.show(Span(telling.footer(sent), "dim"))
+            return
+        head = self._talk.head
+        kept = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
+        self._call.screen.show(Span(f"interrupted{kept}", "warn"))
 
     def _greet(self) -> None:
         talk = self._talk
