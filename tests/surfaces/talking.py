@@ -19,10 +19,13 @@ from tests.surfaces.shell import PROGRAM, Shell
 
 PATIENCE = 120
 """Seconds after which a terminal that says nothing more is given up."""
-TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
-"""The terminal becomes the program's own, so that Ctrl-C there reaches it."""
+TAKE_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""The terminal becomes the program's own, so that Ctrl-C there reaches it, wherever the tests were started."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|[\001\002\r]")
 
 

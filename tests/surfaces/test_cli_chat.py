@@ -26,7 +26,7 @@ from tests.runtime.scripted import (
     events,
     failure,
 )
-from tests.surfaces.shell import PROGRAM, Shell, spawn
+from tests.surfaces.shell import PROGRAM, Shell, running, spawn
 from tests.surfaces.talking import PATIENCE, Served, Typist, serving, typing, use
 from weft.kernel.fields import Usage
 
@@ -304,20 +304,15 @@ def test_a_failure_in_a_pipe_is_an_exit_code_and_nothing_is_made_up(weft: Shell)
 def test_an_interrupt_in_a_pipe_is_recorded_and_ends_with_130(weft: Shell) -> None:
     with serving(HANGING) as served:
         use(weft, served)
-        waiting = subprocess.Popen(
-            [*PROGRAM, "chat", "--model", "scripted"],
-            cwd=weft.folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert waiting.stdin is not None
-        waiting.stdin.write(b"x")
-        waiting.stdin.close()
-        waiting.stdin = None
-        served.wait_hanging()
-        waiting.send_signal(signal.SIGINT)
-        waiting.communicate(timeout=PATIENCE)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with running(weft.folder, "chat", "--model", "scripted", **pipes) as waiting:
+            assert waiting.stdin is not None
+            waiting.stdin.write(b"x")
+            waiting.stdin.close()
+            waiting.stdin = None
+            served.wait_hanging()
+            waiting.send_signal(signal.SIGINT)
+            waiting.communicate(timeout=PATIENCE)
     assert waiting.returncode == 130
     with ledger_of(weft) as ledger:
         assert ledger.turn("chat").interruption_reason == "canceled"
