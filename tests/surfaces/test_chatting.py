@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotFound, ProviderFailed, RequestRefused, VariableMissing
+from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, VariableMissing
 from weft.ledger.prices import shipped_prices
 from weft.programs.model import Program
+from weft.runtime.context import ExecutionContext, Principal, PrincipalKind
 from weft.runtime.inference.settings import Parameters, ProviderKind
 from weft.surfaces.cli.chatting.blocks import split_blocks
 from weft.surfaces.cli.chatting.models import EMBEDDED, default_name, find_choice, of_program
@@ -105,39 +107,38 @@ MINE = program(
 )
 
 
-def test_a_model_program_is_asked_at_its_provider_with_a_key_for_that_server_alone() -> None:
-    choice = of_program(FAST, MINE, {"HOST": "127.0.0.1"}.get)
+def among(*programs: Program) -> Callable[[str], Program]:
+    """Finds a program by its address, as a ledger does."""
+
+    def find(address: str) -> Program:
+        found = next((one for one in programs if address in (one.name, f"@({one.name})")), None)
+        if found is None:
+            raise NotFound("program", address)
+        return found
+
+    return find
+
+
+def acting() -> ExecutionContext:
+    return ExecutionContext(chain=(Principal(PrincipalKind.HUMAN, "ann"),))
+
+
+def test_a_model_program_is_asked_at_its_provider_with_its_key() -> None:
+    choice = of_program(FAST, among(MINE), {"HOST": "127.0.0.1"}.get, acting())
     settings = choice.settings
     assert (settings.id, settings.name, settings.provider.id) == ("fast", "m-1", "mine")
     assert settings.parameters == Parameters(temperature=0.5)
-    assert settings.situations == {"code": Parameters(max_tokens=9)}
-    (key,) = choice.credentials
-    assert (key.id, key.env, key.origin) == (settings.provider.credential, "MINE_KEY", "http://127.0.0.1:1")
+    assert settings.provider.credential == "MINE_KEY"
+    assert choice.context.key_of("http://127.0.0.1:1/v1") == "MINE_KEY"
     with pytest.raises(VariableMissing):
-        of_program(FAST, MINE, no_variable)
-
-
-def test_a_gateway_and_its_provider_have_a_key_each() -> None:
-    gateway = program(
-        ProgramKind.PROVIDER, "edge", providerType="cloudflare-ai-gateway", accountId="a", gatewayId="g",
-        headers={"cf-aig-authorization": "Bearer ${CF_AIG_TOKEN}"}, apiKey="${VENDOR_KEY}",
-    )  # fmt: skip
-    choice = of_program(FAST, gateway, no_variable)
-    provider = choice.settings.provider
-    assert {one.id: one.env for one in choice.credentials} == {
-        provider.credential: "VENDOR_KEY",
-        provider.gateway_credential: "CF_AIG_TOKEN",
-    }
-    assert {one.origin for one in choice.credentials} == {"https://gateway.ai.cloudflare.com"}
+        of_program(FAST, among(MINE), no_variable, acting())
 
 
 def test_what_cannot_be_a_model_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no known type"):
-        of_program(FAST, program(ProgramKind.PROVIDER, "x", providerType="abacus"), no_variable)
-    with pytest.raises(NotFound, match="provider 'mine'"):
-        find_choice("fast", [FAST], [], no_variable)
+    with pytest.raises(NotFound, match="mine"):
+        find_choice("fast", [FAST], among(), no_variable, acting())
     with pytest.raises(NotFound) as refused:
-        find_choice("nothing", [FAST], [MINE], {"OPENAI_API_KEY": "x"}.get)
+        find_choice("nothing", [FAST], among(MINE), {"OPENAI_API_KEY": "x"}.get, acting())
     assert refused.value.hint == "there are: local, openai, fast"
 
 
@@ -154,10 +155,10 @@ def test_what_cannot_be_a_model_is_refused() -> None:
 )
 def test_a_model_is_named_in_several_ways(name: str, kind: ProviderKind, model: str) -> None:
     variables = {"OPENAI_API_KEY": "x", "GEMINI_API_KEY": "y", "HOST": "localhost"}
-    choice = find_choice(name, [FAST], [MINE], variables.get)
+    choice = find_choice(name, [FAST], among(MINE), variables.get, acting())
     assert (choice.settings.provider.kind, choice.settings.name) == (kind, model)
-    found = find_choice(choice.name, [FAST], [MINE], variables.get)
-    assert found == choice
+    found = find_choice(choice.name, [FAST], among(MINE), variables.get, acting())
+    assert found.settings == choice.settings
 
 
 @pytest.mark.parametrize(

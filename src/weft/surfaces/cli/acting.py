@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.runtime.context import ExecutionContext
-    from weft.runtime.credentials import Credential
 
 
-def person_acting(more: Iterable[Credential] = ()) -> ExecutionContext:
-    """The context that a command acts in. Of the environment, single variables are looked up by name when needed.
-    `more` are credentials that hold for this command alone."""
+def person_acting() -> ExecutionContext:
+    """The context that a command acts in. Of the environment, single variables are looked up by name when needed."""
     from weft.runtime.context import Principal, PrincipalKind, context_from_env
     from weft.runtime.key_commands import command_runner
     from weft.surfaces.cli.credential_files import load_credentials
@@ -23,6 +20,6 @@ def person_acting(more: Iterable[Credential] = ()) -> ExecutionContext:
     return context_from_env(
         Principal(PrincipalKind.HUMAN, name),
         variable,
-        credentials=(*load_credentials(), *more),
+        credentials=load_credentials(),
         run=command_runner(variable),
     )

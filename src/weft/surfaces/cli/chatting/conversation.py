@@ -95,7 +95,7 @@ class Conversation:
         """Who answers from now on: what was asked for last, in any session. Raises if its packages are missing."""
         programs, wanted = self.models(), asked or self._asked
         name = default_name(wanted, self._configured(), self._last_model(), programs, self._variable)
-        found = find_choice(name, programs, self._programs.all("provider"), self._variable)
+        found = find_choice(name, programs, self._programs.get, self._variable, person_acting())
         ensure_installed(is_embedded=found.is_embedded)
         self.choice, self._asked = found, wanted
         return found
@@ -153,12 +153,13 @@ class Conversation:
         """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
         choice = self.choice or self.choose()
         question = Question(message=text, model=choice.settings, system=self._system)
-        context = person_acting(choice.credentials)
 
         async def asked() -> Sent:
             if self._inference is None:
                 self._inference = Inference()
-            return await send(self._mirror, self._inference, self.label, question, on_token=on_token, context=context)
+            return await send(
+                self._mirror, self._inference, self.label, question, on_token=on_token, context=choice.context
+            )
 
         try:
             return self._runner.run(_interruptible(asked()))
