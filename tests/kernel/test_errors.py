@@ -59,6 +59,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "NotPermitted": ("bln", "assign", "assign the task 'x'"),
     "VersionConflict": ("x", 1, 2),
     "PeerRefused": ("Damaged", "its log is cut"),
+    "CodeFailed": ("x", "it raised"),
     "InvalidBundle": ("it has no end",),
     "WithheldShows": (["message x"],),
     "CredentialMissing": ("anthropic", "there is none"),
