@@ -391,7 +391,7 @@ def test_things_to_do_are_check_marks(show: Show, folder: Path) -> None:
     [
         ("a\nb", ["a", "b"]),
         ([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}], ["a", "b"]),
-        ([{"type": "image", "source": {"type": "base64", "data": "A" * 61_440}}], ["[image, 45 KB]"]),
+        ([{"type": "image", "source": {"type": "base64", "data": "A" * 61_440}}], ["[image, 46.1 kB]"]),
         ([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}], ["[image, 3 B]"]),
         ({"output": "a\n", "metadata": {"exit_code": 0}}, ["a"]),
         ('{"output":"a","metadata":{"exit_code":0}}', ["a"]),
@@ -443,7 +443,7 @@ def test_messages_show_thinking_images_and_files_in_short(show: Show) -> None:
 
 user
   see
-  [image, 45 KB]
+  [image, 46.1 kB]
   attached notes.md:3-9
 
 user

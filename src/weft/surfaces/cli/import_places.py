@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
@@ -85,14 +86,6 @@ def tell_nothing(call: Call, found: Sequence[Found]) -> None:
 def shortened(path: str) -> str:
     home = str(Path.home())
     return f"~{path.removeprefix(home)}" if path == home or path.startswith(f"{home}{os.sep}") else path
-
-
-def size_text(count: int) -> str:
-    """`12.3 MB`, as file managers say it."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= unit:
-            return f"{count / unit:,.1f} {name}"
-    return f"{count} B"
 
 
 def time_text(seconds: float) -> str:

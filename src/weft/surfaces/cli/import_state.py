@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.import_job import Job, Status
-from weft.surfaces.cli.import_places import size_text, time_text
+from weft.surfaces.cli.import_places import time_text
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
 

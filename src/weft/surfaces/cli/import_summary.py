@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.import_places import size_text
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:

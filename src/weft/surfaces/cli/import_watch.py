@@ -17,9 +17,10 @@ from weft.exchange.notices import listening
 from weft.exchange.watching import Began, Gone, Happening, Imported, Troubled, Watched, Watching
 from weft.kernel.ambient import SystemClock
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.import_places import shortened, size_text
+from weft.surfaces.cli.import_places import shortened
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import document, to_json
+from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
 

@@ -13,6 +13,7 @@ from weft.kernel.errors import NotApplicable, NotFound
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.locating import named_ledger
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
@@ -68,23 +69,16 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
     return found
 
 
-def size(count: int) -> str:
-    for unit, letter in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {letter}"
-    return counted(count, "byte")
-
-
 def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
     """What was moved, for people."""
     facts = f"{counted(synced.events, 'event')}, {counted(synced.contents, 'content')}"
     moved = synced.event_bytes + synced.content_bytes
     if synced.dry_run:
         most = " at most" if synced.contents else ""
-        yield [f"would {verb} {facts} ({size(moved)}{most}) {preposition} ", Span(synced.address, "heading")]
+        yield [f"would {verb} {facts} ({size_text(moved)}{most}) {preposition} ", Span(synced.address, "heading")]
     elif synced.events or synced.contents:
         past = {"pull": "pulled", "push": "pushed"}[verb]
-        yield [f"{past} {facts} ({size(moved)}) {preposition} ", Span(synced.address, "heading")]
+        yield [f"{past} {facts} ({size_text(moved)}) {preposition} ", Span(synced.address, "heading")]
     else:
         yield [f"nothing to {verb} {preposition} ", Span(synced.address, "heading")]
 

@@ -7,6 +7,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import counted
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.zones import local_time
 
 HEADER = ("model", "dimensions", "nodes", "of which", "size", "newest")
@@ -29,7 +30,7 @@ def command(call: Call) -> None:
             str(one.dimensions),
             f"{one.nodes:,}",
             ", ".join(f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in one.kinds.items()),
-            f"{one.bytes / 1e6:.1f} MB",
+            size_text(one.bytes),
             local_time(one.newest),
         )
         for one in found

@@ -10,10 +10,10 @@ from msgspec import Struct, field
 
 from weft.surfaces.cli.plain_text import cut, safe, safe_lines, width
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.sizes import size_text
 
 STEP = "  "
 NARROWEST = 20
-BITS = 1024
 _HOME = re.compile(r"^/(?:home|Users)/[^/]+/")
 
 
@@ -77,15 +77,6 @@ class Page(Struct, frozen=True):
         """The end of it, which of a path says most."""
         text, room = safe(text), max(NARROWEST, columns)
         return text if self.full or width(text) <= room else f"…{text[-(room - 1) :]}"
-
-
-def size_text(count: int) -> str:
-    """`45 KB`."""
-    for unit in ("B", "KB", "MB"):
-        if count < BITS:
-            return f"{count} {unit}"
-        count = round(count / BITS)
-    return f"{count} GB"
 
 
 def image_text(url: str) -> str:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from weft.surfaces.cli.rendering.page import image_text, size_text
+from weft.surfaces.cli.rendering.page import image_text
+from weft.surfaces.cli.sizes import size_text
 
 OUTPUTS = ("output", "stdout", "text", "content", "result", "message")
 BESIDE = frozenset(
