@@ -18,7 +18,7 @@ from benchmarks.peers import BARE, PEERS
 from benchmarks.plan import FULL, QUICK, SECTIONS, Sizes, bare_depths, peer_depths, weft_depths
 from benchmarks.plot import write_plot
 from benchmarks.postgres import PACKAGES, measure_postgres
-from benchmarks.registry import WEFT
+from benchmarks.registry import ALL, OURS, SAME_ROWS, WEFT
 from benchmarks.report import notes, postgres_table, tables
 from benchmarks.results import Results
 from benchmarks.searching import measure_search
@@ -43,7 +43,7 @@ def main() -> int:
     options = parse(sys.argv[1:])
     sections = set(options.only or SECTIONS)
     sizes = QUICK if options.quick else FULL
-    specs = (WEFT, BARE) if options.no_peers else (WEFT, BARE, *PEERS)
+    specs = OURS if options.no_peers else ALL
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as directory:
         results = run(sections, sizes, specs, Path(directory))
@@ -134,7 +134,7 @@ def depths_of(spec: Spec, sections: set[str], sizes: Sizes) -> list[int]:
 
 def measure_fsyncs(specs: tuple[Spec, ...], results: Results, directory: Path) -> None:
     for number, spec in enumerate(specs):
-        if spec in PEERS and not results.sizes.strace_peers:
+        if spec is SAME_ROWS or (spec in PEERS and not results.sizes.strace_peers):
             continue
         say(f"fsyncs of {spec.name}")
         place = directory / f"fsyncs-{number}"
@@ -142,7 +142,7 @@ def measure_fsyncs(specs: tuple[Spec, ...], results: Results, directory: Path) -
 
 
 def draw_curves(stages: Stages, results: Results) -> None:
-    for name in dict.fromkeys(name for name, _ in stages):
+    for name in dict.fromkeys(name for name, _ in stages if name != SAME_ROWS.name):
         stage = max((each for (other, _), each in stages.items() if other == name), key=lambda each: each.depth)
         if stage.spec in PEERS and stage.spec.max_depth is None:
             say(f"{name}, further for the plot")

@@ -15,9 +15,22 @@ def open_weft(directory: Path) -> Subject:
     return subject
 
 
-WEFT = Spec("weft", open_weft, ("weft",), note="`record_turn`")
+def open_same_rows(directory: Path) -> Subject:
+    subject: Subject = import_module("benchmarks.same_rows").SameRows(directory)
+    return subject
 
-ALL = (WEFT, BARE, *PEERS)
+
+WEFT = Spec("weft", open_weft, ("weft",), note="`record_turn`")
+SAME_ROWS = Spec(
+    "the same rows, bare",
+    open_same_rows,
+    ("apsw",),
+    note="the statements of Weft's append alone, run again on a bare connection",
+    loaded_per_turn=2,
+)
+
+OURS = (WEFT, BARE, SAME_ROWS)
+ALL = (*OURS, *PEERS)
 
 
 def spec_named(name: str) -> Spec:

@@ -7,7 +7,7 @@ from benchmarks.bars import bars
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
-from benchmarks.peers import BARE, PEERS
+from benchmarks.peers import BARE
 from benchmarks.registry import ALL, WEFT
 from benchmarks.results import Rate, Results, Served, ratio, wall
 from benchmarks.searching import Searched
@@ -205,8 +205,7 @@ def number(value: float | None) -> str:
 
 
 def _measured_names(results: Results) -> list[str]:
-    names = (WEFT.name, BARE.name, *(peer.name for peer in PEERS))
-    return [name for name in names if name in results.settings or name in results.not_built]
+    return [name for name in (spec.name for spec in ALL) if name in results.settings or name in results.not_built]
 
 
 def _store_row(results: Results, name: str, shallow: int, deep: int) -> tuple[str, ...]:

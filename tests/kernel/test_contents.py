@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from weft.kernel import contents
 from weft.kernel.canonical import MAX_DEPTH
 from weft.kernel.contents import (
+    BINARY,
     ROW_BYTES,
     SALT_BYTES,
     ContentHasher,
@@ -106,6 +107,12 @@ def test_bytes_that_are_no_text_can_still_be_shown(data: bytes) -> None:
     shown = showable(bytes_text(data))
     assert shown.encode().decode() == shown
     assert "\0" not in shown
+
+
+def test_a_column_shows_a_short_broken_text_but_no_binary() -> None:
+    assert readable(b"caf\xe9") == "caf\ufffd"
+    assert readable(b"caf\xe9\0") == BINARY
+    assert readable(b"\xe9" * 2000) == BINARY
 
 
 @given(any_text)

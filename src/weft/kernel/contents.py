@@ -163,11 +163,12 @@ ABSENT = "[not here]"
 
 
 def _readable_anyway(data: bytes) -> str:
-    """A text with lone surrogates, or a short text of which some bytes are broken; anything else is binary."""
+    """A text with lone surrogates, or a short text of which some bytes are broken; anything else is binary, and so is
+    what has both broken bytes and a NUL."""
     try:
         return showable(data.decode("utf-8", "surrogatepass"))
     except UnicodeDecodeError:
-        return showable(bytes_text(data)) if len(data) <= SHOWN_BROKEN else BINARY
+        return showable(bytes_text(data)) if len(data) <= SHOWN_BROKEN and b"\0" not in data else BINARY
 
 
 def json_bytes(value: Any, what: str) -> bytes:

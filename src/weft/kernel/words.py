@@ -102,12 +102,11 @@ class Gathered:
     def spelled(self) -> str:
         """All of them, with spaces in between."""
         pieces = self._pieces()
-        plain = list(filter(bytes.isascii, pieces))
-        found = [b" ".join(plain).decode()] if plain else []
-        if len(plain) < len(pieces):
-            further = set[str]().union(*map(_further_words, pieces.difference(plain)))
-            found += (word for word in further if not (word.isascii() and word.encode() in pieces))
-        return " ".join(found)
+        plain = set(filter(bytes.isascii, pieces))
+        further = set[str]().union(*map(_further_words, pieces - plain))
+        ascii_words = set(filter(str.isascii, further))
+        plain |= set(" ".join(ascii_words).encode().split())
+        return " ".join([*([b" ".join(plain).decode()] if plain else []), *(further - ascii_words)])
 
     def words(self) -> set[str]:
         return set(self.spelled().split())

@@ -15,7 +15,7 @@ from weft.kernel.errors import FactDamaged
 
 MAGIC = b"weft.raw.1\n"
 REF_BYTES = 32
-LEVEL = 3
+LEVEL = 4
 PIECE_BYTES = 8 * 1024 * 1024
 DICTIONARY_BYTES = 32 * 1024 * 1024
 HEAD_BYTES = len(MAGIC) + 4

@@ -65,7 +65,7 @@ class SqliteSql:
 
 
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:
-    connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=256)
+    connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=512)
     connection.set_busy_timeout(BUSY_MS)
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA cache_size = -32768")
