@@ -19,6 +19,9 @@ from weft.ledger.ledger import Ledger
 from weft.ledger.model import RecordedTurn
 
 
+weft.open(":memory:").close()  # once for all processes that are forked from here: what new ledgers are copies of
+
+
 class Ack(Struct, frozen=True):
     """What a caller was told."""
 

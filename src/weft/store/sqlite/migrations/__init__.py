@@ -1,5 +1,6 @@
 """Numbered schema steps: forward only, a backup first, each in one transaction with its number.
 
+A new ledger takes none of them itself: they are taken once in memory, and what came of it is copied in one transaction.
 A process that dies inside a step leaves the older schema; two that start at once meet at the writers' lock and the
 second finds the work done. A ledger with a higher number than this program knows is refused and not touched, also where
 it was opened before the number rose.
@@ -7,6 +8,7 @@ it was opened before the number rose.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -39,6 +41,7 @@ class Schema(Struct, frozen=True):
         return self.migrations[-1].number
 
 
+@cache
 def shipped_schema() -> Schema:
     folder = files(__name__)
     steps = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
@@ -77,11 +80,35 @@ def migrate(connection: apsw.Connection, path: str, schema: Schema) -> None:
     found = check_version(connection, path, schema)
     if found == schema.number:
         return
-    if found and path != ":memory:":
-        back_up_before(connection, Path(f"{path}.schema-{found}.backup"))
+    if not found:
+        _make(connection, schema)
+        return
+    back_up_before(connection, Path(f"{path}.schema-{found}.backup"))
     for step in schema.migrations:
         if step.number > found:
             _apply(connection, step, schema)
+
+
+def _make(connection: apsw.Connection, schema: Schema) -> None:
+    made = apsw.Connection(":memory:")
+    try:
+        made.deserialize("main", _image(schema))
+        with connection.backup("main", made, "main") as copying:
+            copying.step()
+    finally:
+        made.close()
+
+
+@cache
+def _image(schema: Schema) -> bytes:
+    """A database that has taken every step and holds no row of anybody's."""
+    connection = apsw.Connection(":memory:")
+    try:
+        for step in schema.migrations:
+            _apply(connection, step, schema)
+        return connection.serialize("main")
+    finally:
+        connection.close()
 
 
 def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None:
