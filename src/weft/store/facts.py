@@ -141,6 +141,8 @@ class FactReader:
         self.sql = sql
         self._held: dict[int, bytes] = {}
         self._packs = PackReader(sql)
+        self._row: tuple[int, list[bytes]] = (1, [])
+        """The row that was last looked into: its first number and its lines. Neighbours are asked for together."""
 
     def tip(self) -> Tip:
         row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
@@ -190,10 +192,13 @@ class FactReader:
             before = rows[-1].n
 
     def line(self, n: int) -> bytes | None:
-        for row in self.log(n - 1, 1):
-            if row.first <= n:
-                return row.lines()[n - row.first]
-        return None
+        first, lines = self._row
+        if not first <= n < first + len(lines):
+            row = next(iter(self.log(n - 1, 1)), None)
+            if row is None or row.first > n:
+                return None
+            first, lines = self._row = row.first, row.lines()
+        return lines[n - first]
 
     def watermark(self, view: str) -> int:
         row = self.sql.one("SELECT n FROM watermark WHERE view = ?", (view,))
