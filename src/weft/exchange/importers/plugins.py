@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from weft.exchange.importers.port import Importer
@@ -22,5 +23,7 @@ def load_importers(only: str | None = None) -> list[Importer]:
     return [points[name].load()() for name in sorted(points) if only in (None, name)]
 
 
-def _points() -> list[EntryPoint]:
-    return list(entry_points(group=GROUP))
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    """Looked for once: every package that is installed has to be asked."""
+    return tuple(entry_points(group=GROUP))
