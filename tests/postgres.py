@@ -65,6 +65,13 @@ class Server:
         """Of a new ledger, unless one is named."""
         return f"postgresql://weft@/postgres?host={self.folder}&ledger={ledger or new_name()}"
 
+    def address_apart(self) -> tuple[str, Path]:
+        """Of a new ledger in a database of its own, and the folder of that database's files."""
+        name = new_name()
+        self.psql("-c", f"CREATE DATABASE {name}")
+        number = self.psql("-A", "-t", "-c", f"SELECT oid FROM pg_database WHERE datname = '{name}'").strip()
+        return self.address().replace("/postgres?", f"/{name}?"), self.data / "base" / number
+
     def psql(self, *arguments: str) -> str:
         return self.run("psql", "-X", "-h", str(self.folder), "-U", "weft", "postgres", *arguments)
 

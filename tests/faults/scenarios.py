@@ -18,7 +18,6 @@ from weft.kernel.chain import Receipt
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import RecordedTurn
 
-
 weft.open(":memory:").close()  # once for all processes that are forked from here: what new ledgers are copies of
 
 

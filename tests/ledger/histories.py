@@ -1,7 +1,8 @@
 """Small histories that tests share, and how to look at them."""
 
 import io
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ PROPERTY_SCALE = 25 if PROVING else 1
 def grow(ledger: Ledger, session: str | None, *queries: str, **fields: Any) -> list[str]:
     """One turn per query, each answered with its echo; returns their ids."""
     return [ledger.record_turn(session=session, query=q, response=f"re: {q}", **fields).id for q in queries]
+
+
+def large_bytes(size: int, random_bytes: Callable[[int], bytes] = os.urandom) -> bytes:
+    """Bytes that are no text, most of them without a word that search would keep."""
+    return random_bytes(1_000) + random_bytes(size // 2).hex().encode()
 
 
 def texts(messages: Iterable[Message]) -> list[str]:

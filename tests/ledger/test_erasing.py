@@ -435,13 +435,14 @@ def test_an_erasure_of_another_ledger_waits_for_somebody_here(ledger: Ledger) ->
 
 def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) -> None:
     server = shared_server()
-    with weft.open(server.address(), clock=clock) as ledger:
+    address, folder = server.address_apart()
+    with weft.open(address, clock=clock) as ledger:
         grow(ledger, f"{CANARY} label", told("query"))
         server.psql("-c", "CHECKPOINT")
-        assert files_with_canary(server.data / "base")
+        assert files_with_canary(folder)
         assert ledger.erase(f"{CANARY} label", reason=WHY).complete
         server.psql("-c", "CHECKPOINT")
-        assert files_with_canary(server.data / "base") == []
+        assert files_with_canary(folder) == []
         assert problems(ledger) == []
 
 

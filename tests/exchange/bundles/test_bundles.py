@@ -1,6 +1,5 @@
 """What a bundle holds, and what becomes of it in another ledger."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 import weft
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import lines_of, verified
-from tests.ledger.histories import change, exported, grow, import_into, problems, queries, texts
+from tests.ledger.histories import change, exported, grow, import_into, large_bytes, problems, queries, texts
 from tests.ledger.imported import rich_import
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreError
@@ -172,7 +171,7 @@ def test_packed_contents_go_out_as_any_others(disk: Ledger, tmp_path: Path) -> N
 
 
 def test_large_and_binary_contents_go_out_piece_by_piece(disk: Ledger, other: Ledger, target: Path) -> None:
-    large = disk.put_content(os.urandom(2_500_000))
+    large = disk.put_content(large_bytes(2_500_000))
     odd = disk.put_content(b"\xff\x00 not text")
     empty = disk.put_content(b"")
     for each in (large, odd, empty):

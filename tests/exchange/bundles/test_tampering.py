@@ -17,6 +17,7 @@ import weft
 from tests.conftest import PROVING
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import MAGIC, is_refused, lines_of, resealed, sealed, signer, verified
+from tests.ledger.histories import large_bytes
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import EVENT_PREFIX, NOT_CONTENTS
 from weft.kernel import canonical
@@ -38,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make = partial(create_bundle, ledger, ["alt", "main"], withhold=[withheld], force=True)
         make(folder / "signed.weft", signers=[signer(folder / "keys")])
         make(folder / "plain.weft")
-        large = ledger.put_content(random.Random(SEED).randbytes(2_200_000))
+        large = ledger.put_content(large_bytes(2_200_000, random.Random(SEED).randbytes))
         ledger.record_turn(session="large", query=large, response="seen")
         create_bundle(ledger, ["large"], folder / "large.weft")
     with weft.open(folder / "imports.db") as ledger:

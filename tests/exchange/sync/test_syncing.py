@@ -1,7 +1,6 @@
 """What is missing travels, in both directions, between any two engines; the rest stays where it is."""
 
 import io
-import os
 import shlex
 import sys
 import threading
@@ -25,7 +24,7 @@ from tests.exchange.sync.wire import (
     push,
     tips,
 )
-from tests.ledger.histories import exported, grow, import_into, problems, queries
+from tests.ledger.histories import exported, grow, import_into, large_bytes, problems, queries
 from tests.ledger.imported import rich_import
 from weft.exchange import sync
 from weft.exchange.sync.conversation import Manners
@@ -74,7 +73,7 @@ def rich(ledger: Ledger) -> None:
     ledger.rename_session("alt", "other")
     ledger.archive_session("other")
     ledger.delete_session(ledger.create_session("short-lived").id)
-    large = ledger.put_content(os.urandom(1_500_000))
+    large = ledger.put_content(large_bytes(1_500_000))
     ledger.record_turn(session="main", query=large, response="noted")
     gone = grow(ledger, "main", "forget this")[0]
     ledger.erase(gone, reason="asked to")
@@ -519,7 +518,7 @@ def test_facts_that_came_in_a_file_are_known(here: Ledger, there: Ledger) -> Non
 
 def test_memory_holds_a_piece_of_a_batch_however_large_its_contents_are(here: Ledger, there: Ledger) -> None:
     for _ in range(8):
-        there.record_turn(session="main", query=there.put_content(os.urandom(4 << 20)), response="noted")
+        there.record_turn(session="main", query=there.put_content(large_bytes(4 << 20)), response="noted")
     tracemalloc.start()
     try:
         sync.pull(here, there.path, opens)
