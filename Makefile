@@ -15,7 +15,7 @@ run: setup ## Show what Weft does, on a throw-away ledger, and talk
 	@$(python) -m weft.surfaces.demo
 
 test: check ## Check the code and run every test
-	$(python) -m pytest -q -n 2 --dist worksteal
+	$(python) -m pytest -q -n 2 --dist worksteal --ignore=tests/architecture
 
 check: setup ## Lint, formatting, types, architecture
 	$(python) -m ruff check

@@ -17,7 +17,7 @@ from tests.faults.sizes import Record, sized
 from tests.ledger.canaries import files_with_canary
 from weft.ledger.ledger import Ledger
 
-STATEMENTS, WRITES = sized(test=61, prove=1), sized(test=29, prove=1)
+STATEMENTS, WRITES = sized(test=101, prove=1), sized(test=47, prove=1)
 PACKING = sized(test=211, prove=5)
 
 

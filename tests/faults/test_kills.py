@@ -20,6 +20,7 @@ SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn tha
 STRIDE = {"whole_turn": 1, "large_content": sized(test=60, prove=5)}
 OTHERS = sized(test=6, prove=1)
 SHARED = sized(test=24, prove=2)
+CHECKPOINT = sized(test=3, prove=1)
 NAMES = sorted(SCENARIOS)
 Work = Callable[..., None]
 
@@ -100,7 +101,7 @@ def test_a_kill_inside_any_write_of_a_checkpoint_loses_nothing(
     while code == KILLED:
         kills += 1
         copy_ledger(base, path)
-        code, said = run(scenarios.die_while_closing, str(path), kills + 1)
+        code, said = run(scenarios.die_while_closing, str(path), 1 + kills * CHECKPOINT)
         assert len(said) == 1
         assert_sound(path, said)
     assert code == 0
