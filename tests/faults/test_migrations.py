@@ -66,6 +66,22 @@ def facts_in(path: Path) -> list[tuple[int, bytes]]:
     return found
 
 
+def schema_in(path: Path) -> list[tuple[object, ...]]:
+    shell = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
+    try:
+        made = shell.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
+        return [*made, (shell.pragma("user_version"), shell.pragma("application_id"))]
+    finally:
+        shell.close()
+
+
+def test_a_new_ledger_has_the_schema_of_one_that_took_every_step(path: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    for each in (path, new):
+        SqliteStore(each, schema=newer_schema()).close()
+    assert schema_in(new) == schema_in(path)
+
+
 def test_an_upgrade_makes_a_backup_first_that_today_s_program_opens(path: Path) -> None:
     before = facts_in(path)
     assert_upgraded(path, before)
