@@ -1,16 +1,18 @@
 """The facts of some threads: what a stranger needs to follow them from their roots to their heads, and nothing beside.
 
-One walk over the log, in order of arrival, keeps
+The log is read in order of arrival, and only where something of them lies:
 - the runs of the threads, of a turn that is forked inside only what came before the fork point;
 - of the sessions that made them the beginning of their streams, as far as it speaks of these turns alone;
 - the names of their agents, the links between their chains and what sources tell of imported turns;
 - results that came late, out of the ledger's own stream.
-Turns are read in ranges of segments, so that a thread of any length is walked in the same memory.
+Turns are read in ranges of segments, so that a thread of any length is walked in the same memory. What sources tell
+has no index: for a thread that was imported, every row from its first event on is read, and opened if it may hold such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import merge
 from typing import Any
@@ -19,16 +21,18 @@ import orjson
 from msgspec import Struct
 
 from weft.kernel.enums import LinkReason
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import FactDamaged, InvalidInput
 from weft.kernel.events import event_id
 from weft.ledger.batches import rows_in
 from weft.ledger.faces.face import Face
 from weft.ledger.names import Spot
 from weft.ledger.runs import event_at, stream_of
 from weft.ledger.threads import CHUNK, Range, ranges_to
-from weft.store.facts import ContentHead
+from weft.store.facts import ContentHead, FactReader, LogRow
 from weft.store.port import ReadTxn
 
+IMPORTS = b'"stream":"import:'
+ROWS_AT_ONCE = 256
 _IN_RANGE = "segment = ? AND depth BETWEEN ? AND ?"
 
 
@@ -67,22 +71,23 @@ class ThreadFacts:
     def events(self) -> Iterator[tuple[int, bytes]]:
         """The threads' events as they are stored, with their numbers, in order of arrival. One walk at a time."""
         self._sessions, self._over, self._shown = dict.fromkeys(self._sessions), set(), set()
-        runs = merge(*map(self._runs, self._ranges.values()))
-        upcoming, left = next(runs, None), dict[str, int]()
-        for n, line in self.txn.facts.lines():
-            stream = stream_of(n, line)
-            if upcoming is not None and n == upcoming.n:
-                left[stream] = upcoming.events
-                upcoming = next(runs, None)
-            if stream in left:
-                left[stream] -= 1
-                if left[stream] == 0:
-                    del left[stream]
-                if stream[4:] in self._cut:
-                    self._shown.add(event_id(line))
-                yield n, line
-            elif stream[:4] != "run:" and self._belongs(n, stream, line):
-                yield n, line
+        runs, left = self._all_runs(), dict[str, int]()
+        upcoming = next(runs, None)
+        for row in rows_at(self.txn.facts, self._places(), left, IMPORTS if self._is_imported() else None):
+            for n, line in enumerate(row.lines(), row.first):
+                stream = stream_of(n, line)
+                if upcoming is not None and n == upcoming.n:
+                    left[stream] = upcoming.events
+                    upcoming = next(runs, None)
+                if stream in left:
+                    left[stream] -= 1
+                    if left[stream] == 0:
+                        del left[stream]
+                    if stream[4:] in self._cut:
+                        self._shown.add(event_id(line))
+                    yield n, line
+                elif stream[:4] != "run:" and self._belongs(n, stream, line):
+                    yield n, line
 
     def contains(self, turn: object) -> bool:
         """Is this turn in one of the threads, whole or in part?"""
@@ -100,6 +105,58 @@ class ThreadFacts:
         told = self.txn.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n", (bytes.fromhex(ref),))
         lines = (self.txn.facts.line(n) for (n,) in told)
         return [line for line in lines if line is not None]
+
+    def _all_runs(self) -> Iterator[_Run]:
+        return merge(*map(self._runs, self._ranges.values()))
+
+    def _places(self) -> Iterator[int]:
+        """Arrival numbers in order: where each turn begins, and of all else that has one."""
+        begun = (run.n for run in self._all_runs())
+        told = map(self._session_events, self._sessions)
+        return merge(begun, sorted(self._late), sorted(self._made_agents()), *told)
+
+    def _is_imported(self) -> bool:
+        linked = "EXISTS (SELECT 1 FROM link WHERE child = turn.id)"
+        return any(True for _ in self._each_range("1", f"AND (source IS NOT NULL OR {linked})"))
+
+    def _made_agents(self) -> Iterator[int]:
+        query = "SELECT n FROM program_history WHERE program = ? ORDER BY n LIMIT 1"
+        found = (self.txn.sql.one(query, (agent,)) for agent in self._agents)
+        return (row[0] for row in found if row is not None)
+
+    def _session_events(self, session: str) -> Iterator[int]:
+        """The chain of its events, followed back from the last one that can be about these turns alone."""
+        numbers, event = array("q"), self._last_event(session)
+        while event is not None:
+            n = self.txn.facts.find_event(event)
+            line = None if n is None else self.txn.facts.line(n)
+            if n is None or line is None:
+                raise FactDamaged("session", session, f"event {event.hex()} of its stream is not here")
+            numbers.append(n)
+            event = _before(line)
+        return reversed(numbers)
+
+    def _last_event(self, session: str) -> bytes | None:
+        """The end of the session's stream, or where it first moves to a turn of another thread."""
+        row = self.txn.sql.one("SELECT n, last_event FROM session WHERE id = ?", (session,))
+        if row is None:
+            return None
+        away = self._first_move_away(row[0])
+        line = None if away is None else self.txn.facts.line(away)
+        if away is None or line is None or stream_of(away, line) != f"session:{session}":
+            return bytes(row[1])
+        return _before(line)
+
+    def _first_move_away(self, session: int) -> int | None:
+        query = "SELECT n, segment, depth, k FROM history WHERE session = ? AND k > ? ORDER BY k LIMIT ?"
+        moves = self.txn.sql.all(query, (session, -1, CHUNK))
+        while moves:
+            for n, segment, depth, _ in moves:
+                part = self._ranges.get(segment)
+                if segment is not None and (part is None or not part.low <= depth <= part.high):
+                    return int(n)
+            moves = self.txn.sql.all(query, (session, moves[-1][3], CHUNK))
+        return None
 
     def _runs(self, part: Range) -> Iterator[_Run]:
         query = f"SELECT n, id, events, depth FROM turn WHERE {_IN_RANGE} ORDER BY depth"
@@ -175,6 +232,36 @@ class ThreadFacts:
         cut = [part for part in self._ranges.values() if part.events is not None]
         query = "SELECT id FROM turn WHERE segment = ? AND depth = ?"
         return {self.txn.sql.all(query, (part.segment, part.high))[0][0] for part in cut}
+
+
+def _before(line: bytes) -> bytes | None:
+    """The event of the same stream that an event follows."""
+    prev = orjson.loads(line)["prev"]
+    return None if prev is None else bytes.fromhex(prev)
+
+
+def rows_at(
+    facts: FactReader, places: Iterator[int], unfinished: Mapping[str, int], holding: bytes | None
+) -> Iterator[LogRow]:
+    """The rows of the log that hold these numbers, and all rows while something is unfinished. With `holding`, every
+    row between the first of them and the end of the log that holds these bytes, too."""
+    after, limit, place = 0, 1, next(places, None)
+    while place is not None or unfinished or holding:
+        if place is not None and not (unfinished or (holding and after)):
+            after = place - 1
+        rows, used = facts.log(after, limit), 0
+        for row in rows:
+            wanted = bool(unfinished) or (place is not None and place <= row.n)
+            if not (wanted or holding):
+                break
+            if wanted or (holding and holding in row.events):
+                yield row
+            after, used = row.n, used + 1
+            while place is not None and place <= after:
+                place = next(places, None)
+        if not rows:
+            return
+        limit = min(2 * limit, ROWS_AT_ONCE) if used == len(rows) else 1
 
 
 @contextmanager

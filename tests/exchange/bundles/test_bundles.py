@@ -11,8 +11,11 @@ from tests.ledger.histories import change, exported, grow, import_into, large_by
 from tests.ledger.imported import rich_import
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreError
+from weft.ledger import thread_facts
 from weft.ledger.imports import import_secret
 from weft.ledger.ledger import Ledger
+from weft.ledger.thread_facts import open_thread_facts
+from weft.store.facts import FactReader, LogRow
 
 
 def thread_of(ledger: Ledger, name: str) -> list[tuple[str, list[str], list[object]]]:
@@ -125,6 +128,44 @@ def test_an_imported_turn_may_be_left_in_the_middle(disk: Ledger, other: Ledger,
     import_bundle(other, target)
     assert queries(other, "mine") == queries(disk, "mine")
     assert problems(other) == []
+
+
+@pytest.mark.parametrize("kind", ["recorded", "imported"])
+def test_a_thread_is_found_without_a_look_at_every_row(
+    disk: Ledger, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    rich_thread(disk)
+    label = "alt" if kind == "recorded" else imported_thread(disk)
+    with open_thread_facts(disk, [label]) as facts:
+        found = [*facts.events()]
+        monkeypatch.setattr(thread_facts, "rows_at", lambda log, *_: log.rows())
+        assert found == [*facts.events()]
+
+
+def test_what_is_read_for_a_thread_does_not_grow_with_the_ledger(disk: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even with the session that made it."""
+    grow(disk, "main", "one", "two", "three")
+    start = disk.resolve("main")
+    read: list[int] = []
+    log = FactReader.log
+
+    def counted(facts: FactReader, after: int = 0, limit: int = 512) -> list[LogRow]:
+        rows = log(facts, after, limit)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(FactReader, "log", counted)
+    counts = []
+    for more in (40, 160):
+        grow(disk, "beside", *(f"{more} {k}" for k in range(more)))
+        disk.fork(start, label=f"aside {more}")
+        grow(disk, "main", *(f"later {more} {k}" for k in range(more)))
+        disk.catch_up()
+        read.clear()
+        with open_thread_facts(disk, [start]) as facts:
+            assert len([*facts.events()]) > 3
+        counts.append(sum(read))
+    assert counts[0] == counts[1]
 
 
 def test_the_import_secret_never_goes_out(disk: Ledger, target: Path) -> None:

@@ -21,8 +21,10 @@ from weft.exchange.bundles.form import references
 from weft.kernel.events import Event, encode
 from weft.kernel.facts import is_digest
 from weft.kernel.kinds import KINDS
+from weft.ledger import thread_facts
 from weft.ledger.erasing.uses import references as typed_references
 from weft.ledger.ledger import Ledger
+from weft.ledger.thread_facts import ThreadFacts, open_thread_facts
 
 STEPS = 4_000 if PROVING else 300
 TURNS = 100_000 if PROVING else 1_200
@@ -40,6 +42,8 @@ class Bundling(LedgerMachine):
         inside = ledger.events(self.turn_at(second).id)
         heads = [self.turn_at(first).id, inside[at % len(inside)].id]
         target = Path(self.path).with_name("threads.weft")
+        with open_thread_facts(ledger, heads) as facts:
+            assert [*facts.events()] == _walked(facts)
         create_bundle(ledger, heads, target)
         report = verified(target)
         assert {head.event for head in report.heads} <= {ledger.turn(heads[0]).digest, heads[1]}
@@ -49,6 +53,13 @@ class Bundling(LedgerMachine):
                 assert _read(other, head) == _read(ledger, head)
             assert problems(other) == []
         target.unlink()
+
+
+def _walked(facts: ThreadFacts) -> list[tuple[int, bytes]]:
+    """The same events, looked for in every row of the log."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thread_facts, "rows_at", lambda log, *_: log.rows())
+        return [*facts.events()]
 
 
 def _read(ledger: Ledger, name: str) -> tuple[str, list[str], list[str]]:
