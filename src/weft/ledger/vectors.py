@@ -17,6 +17,9 @@ from weft.store.port import Sql, Store, WriteTxn
 NEAR = "-near"
 """Beside a ledger's file: indexes of neighbours, which can be thrown away."""
 
+GONE = "vectors-gone"
+"""Local state: how often vectors were taken away."""
+
 
 class VectorRow(Struct, frozen=True):
     n: int
@@ -33,8 +36,26 @@ VECTOR = Insert("vector", VectorRow.__struct_fields__)
 
 def put_vector(sql: Sql, row: VectorRow) -> None:
     """In the place of the one that this node had from the same model."""
-    sql.run("DELETE FROM vector WHERE model = ? AND node = ?", (row.model, row.node))
+    which = "FROM vector WHERE model = ? AND node = ?"
+    if sql.one(f"SELECT 1 {which}", (row.model, row.node)) is not None:
+        sql.run(f"DELETE {which}", (row.model, row.node))
+        note_gone(sql)
     sql.add(VECTOR, [astuple(row)])
+
+
+def note_gone(sql: Sql) -> None:
+    """Vectors were taken away: whoever holds some in memory looks again which are left."""
+    sql.run(
+        "INSERT INTO local(key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE"
+        " SET value = CAST(CAST(local.value AS INTEGER) + 1 AS TEXT)",
+        (GONE,),
+    )
+
+
+def vectors_gone(sql: Sql) -> str:
+    """How often vectors were taken away; the same as before: none since then."""
+    row = sql.one("SELECT value FROM local WHERE key = ?", (GONE,))
+    return str(row[0]) if row else ""
 
 
 def near_file(store_path: str, model: str) -> Path | None:
@@ -57,6 +78,7 @@ def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
         programs = f"SELECT id FROM program WHERE config IN ({marks})"
         txn.sql.run(f"DELETE FROM vector WHERE text IN ({marks}) OR node IN ({programs})", (*numbers, *numbers))
     txn.sql.run("DELETE FROM vector WHERE node IN (SELECT id FROM session)")
+    note_gone(txn.sql)
     path = Path(store.path)
     if path.is_file():
         for file in path.parent.glob(f"{path.name}{NEAR}*"):

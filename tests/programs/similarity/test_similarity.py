@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
+from weft.ledger.inside import store_of
 from weft.ledger.ledger import Ledger
 from weft.programs import Programs
-from weft.programs.similarity.similarity import Similar, Similarity
+from weft.programs.similarity.similarity import FRESH, Similar, Similarity
 
 
 class Words:
@@ -198,3 +199,29 @@ def test_many_are_found_by_an_index_that_the_next_process_finds_again(disk: Ledg
     disk.erase(made[7], reason="private")
     assert not list(Path(disk.path).parent.glob("*-near*"))
     assert made[7] not in ids(Similarity(disk, Words(dimensions=256), few=10).similar(made[6], limit=5))
+
+
+def test_new_vectors_are_found_before_the_index_takes_them_in(disk: Ledger) -> None:
+    made = [disk.record_turn(session="main", query=f"word{k} word{k + 1} word{k + 2}").id for k in range(140)]
+    similarity = Similarity(disk, Words(dimensions=256), few=100)
+    similarity.embed_missing("turn")
+    assert made[1] in ids(similarity.similar(made[0], limit=2))
+    (file,) = Path(disk.path).parent.glob("*-near-words")
+    written = file.stat().st_mtime_ns
+    twin = disk.record_turn(session="main", query="word0 word1 word2").id
+    similarity.embed(twin)
+    assert ids(similarity.similar(made[0], limit=1)) == [twin]
+    assert file.stat().st_mtime_ns == written
+    more = [disk.record_turn(session="main", query="word0 word1 word2").id for _ in range(3)]
+    similarity.embed_missing("turn")
+    assert set(ids(similarity.similar(made[0], limit=4))) == {twin, *more}
+    assert file.stat().st_mtime_ns > written
+    similarity.forget(twin)
+    assert set(ids(similarity.similar(made[0], limit=3))) == set(more)
+
+
+def test_a_search_reads_new_vectors_by_their_numbers_and_no_others(disk: Ledger) -> None:
+    Similarity(disk, Words()).embed(disk.record_turn(session="main", query="cats").id)
+    with store_of(disk).read() as txn:
+        plan = txn.sql.all(f"EXPLAIN QUERY PLAN {FRESH}", (0, "words", 1))
+    assert [step for *_, step in plan] == ["SEARCH vector USING INTEGER PRIMARY KEY (rowid>?)"]

@@ -19,6 +19,10 @@ FEW = 50_000
 """Up to here every vector is looked at: some milliseconds."""
 CLOSE, LINKS, WIDTH_WHEN_BUILT, WIDTH = 4, 16, 128, 128
 """So many times more neighbours than wanted are asked for, and measured; how densely they are linked and searched."""
+WAITING = 50
+"""Of this many times fewer than `few`: so many new vectors are looked at one by one before the index takes them in and
+is written again."""
+ROOMY = 1.25
 STALE, ROUNDED = 1.25, 0.01
 """How much bigger than needed an index may be; how far a half-precision copy of a vector may be off."""
 
@@ -32,13 +36,21 @@ class Space:
         import numpy as np
 
         self.dimensions, self._file, self._few = dimensions, file, few
-        self._numbers = np.zeros(0, np.int64)
-        self._rows = np.zeros((0, dimensions), np.float32)
+        self._count = self._taken = 0
+        self._room = np.zeros(0, np.int64), np.zeros((0, dimensions), np.float32)
+        """Numbers and rows, with room at their ends: one vector more does not copy them all."""
         self._index: Any = None
-        self._taken = 0
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return self._count
+
+    @property
+    def _numbers(self) -> Any:
+        return self._room[0][: self._count]
+
+    @property
+    def _rows(self) -> Any:
+        return self._room[1][: self._count]
 
     @property
     def last(self) -> int:
@@ -48,27 +60,34 @@ class Space:
         """Vectors with higher numbers than all that are here."""
         import numpy as np
 
-        self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
-        self._rows = np.concatenate([self._rows, vectors])
+        start, end = self._count, self._count + len(numbers)
+        if end > len(self._room[0]):
+            size = max(end, int(ROOMY * start))
+            room = np.zeros(size, np.int64), np.zeros((size, self.dimensions), np.float32)
+            room[0][:start], room[1][:start] = self._numbers, self._rows
+            self._room = room
+        self._room[0][start:end], self._room[1][start:end] = numbers, vectors
+        self._count = end
 
     def keep(self, numbers: Sequence[int]) -> None:
         """None but these: the others were taken away."""
         import numpy as np
 
         kept = np.isin(self._numbers, np.array(numbers, np.int64))
-        self._numbers, self._rows = self._numbers[kept], self._rows[kept]
+        self._room = self._numbers[kept], self._rows[kept]
+        self._count = len(self._room[0])
 
     def nearest(self, vector: Vectors, limit: int) -> list[Near]:
         """Numbers and cosines, the nearest first."""
-        import numpy as np
-
         if not len(self) or limit < 1:
             return []
-        among = np.arange(len(self)) if len(self) <= self._few else self._proposed(vector, limit)
+        if len(self) <= self._few:
+            return _best(self._numbers, self._rows @ vector, limit)
+        among = self._proposed(vector, limit)
         return _best(self._numbers[among], self._rows[among] @ vector, limit)
 
     def _proposed(self, vector: Vectors, limit: int) -> Any:
-        """Where the vectors are that the index takes for the nearest."""
+        """Where the vectors are that the index takes for the nearest, and those that are not in it yet."""
         import numpy as np
 
         index = self._ensure_index()
@@ -76,18 +95,25 @@ class Space:
         keys = index.search(vector, CLOSE * limit).keys.astype(np.int64)
         places = np.searchsorted(self._numbers, keys)
         places = places[places < len(self)]
-        return np.intersect1d(places, places[np.isin(self._numbers[places], keys)])
+        known = np.intersect1d(places, places[np.isin(self._numbers[places], keys)])
+        return np.concatenate([known, np.arange(self._indexed(), len(self))])
+
+    def _indexed(self) -> int:
+        """How many of the vectors the index has been given. It takes them in the order of their numbers."""
+        import numpy as np
+
+        return int(np.searchsorted(self._numbers, self._taken, "right"))
 
     def _ensure_index(self) -> Any:
-        """The index with every vector in it, and few that are gone. It takes them in the order of their numbers."""
+        """The index with nearly every vector in it, and few that are gone."""
         import numpy as np
 
         if self._index is None:
             self._take(self._load() or _new_index(self.dimensions))
         if len(self._index) > STALE * len(self):
             self._take(_new_index(self.dimensions))
-        known = int(np.searchsorted(self._numbers, self._taken, "right"))
-        if known < len(self):
+        known = self._indexed()
+        if len(self) - known > self._few // WAITING:
             self._index.add(self._numbers[known:].astype(np.uint64), self._rows[known:])
             self._taken = self.last
             self._save()

@@ -18,7 +18,7 @@ from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.draft import DEFAULT_AGENT
 from weft.ledger.inside import store_of
 from weft.ledger.ledger import Ledger
-from weft.ledger.vectors import VectorRow, near_file, put_vector
+from weft.ledger.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
 from weft.programs.clerk import Clerk
 from weft.programs.face import Room
 from weft.programs.nodes import Node, find_node, node_of
@@ -28,6 +28,10 @@ from weft.programs.similarity.nearest import FEW, Space
 from weft.programs.similarity.texts import text_of_node
 from weft.store.port import Progress, ReadTxn, Sql
 
+AT_ONCE = 4_096
+"""So many vectors are read at once."""
+FRESH = "SELECT n, floats FROM vector WHERE n > ? AND model || '' = ? ORDER BY n LIMIT ?"
+"""By their numbers: an index of models would bring them all, and out of order."""
 TOGETHER = 32
 """So many texts are embedded at once, and recorded in one append."""
 FUSED, WORDS = 60, 100
@@ -70,6 +74,7 @@ class Similarity(Room):
         self._embedder, self._programs = embedder, Programs(ledger, actor)
         self._lock, self._few = Lock(), few
         self._space: Space | None = None
+        self._gone = ""
 
     # --- embedding ----------------------------------------------------------------------------------------------
 
@@ -183,16 +188,15 @@ class Similarity(Room):
         """The vectors as this transaction sees them."""
         model, dimensions = self._embedder.name, self._embedder.dimensions
         _refuse_other_size(sql, model, dimensions)
-        space = self._space
-        if space is None:
-            space = self._space = Space(dimensions, near_file(self.ledger.path, model), self._few)
-        numbers = [n for (n,) in sql.all("SELECT n FROM vector WHERE model = ? ORDER BY n", (model,))]
-        if space.last and len(numbers) != len(space):
-            space.keep(numbers)
-        fresh = sql.all("SELECT n, floats FROM vector WHERE model = ? AND n > ? ORDER BY n", (model, space.last))
-        if fresh:
-            space.add([n for n, _ in fresh], _vectors([floats for _, floats in fresh], dimensions))
-        return space
+        gone = vectors_gone(sql)
+        if self._space is None:
+            self._space = Space(dimensions, near_file(self.ledger.path, model), self._few)
+        elif gone != self._gone:
+            self._space.keep([n for (n,) in sql.all("SELECT n FROM vector WHERE model = ?", (model,))])
+        self._gone = gone
+        while fresh := sql.all(FRESH, (self._space.last, model, AT_ONCE)):
+            self._space.add([n for n, _ in fresh], _vectors([floats for _, floats in fresh], dimensions))
+        return self._space
 
     # --- looking after them -------------------------------------------------------------------------------------
 
@@ -210,6 +214,7 @@ class Similarity(Room):
             values = (self._embedder.name,) if node is None else (self._embedder.name, node)
             (count,) = clerk.sql.one(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)
             clerk.sql.run(f"DELETE FROM vector WHERE {which}", values)
+            note_gone(clerk.sql)
             return str(count)
 
         return int(self._perform("forget", work, None))
@@ -240,12 +245,13 @@ def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
 def _vectors(stored: Sequence[Any], dimensions: int) -> Any:
     import numpy as np
 
-    return np.frombuffer(b"".join(bytes(one) for one in stored), "<f4").reshape(-1, dimensions).astype(np.float32)
+    return np.frombuffer(b"".join(stored), "<f4").reshape(-1, dimensions).astype(np.float32, copy=False)
 
 
 def _refuse_other_size(sql: Sql, model: str, dimensions: int) -> None:
-    row = sql.one("SELECT dimensions FROM vector WHERE model = ? AND dimensions <> ? LIMIT 1", (model, dimensions))
-    if row is not None:
+    """All that are kept of one model have one size: any of them tells it."""
+    row = sql.one("SELECT dimensions FROM vector WHERE model = ? LIMIT 1", (model,))
+    if row is not None and row[0] != dimensions:
         raise NotApplicable(
             f"vectors of {model} here have {row[0]} dimensions, not {dimensions}",
             "forget them first: `weft embed --forget`",
