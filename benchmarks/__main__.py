@@ -13,13 +13,13 @@ from benchmarks.fsyncs import count_fsyncs
 from benchmarks.imports import measure_import
 from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
 from benchmarks.measure import NotMeasured, say
-from benchmarks.page import write_page
+from benchmarks.page import RAN, write_page
 from benchmarks.peers import BARE, PEERS
 from benchmarks.plan import FULL, QUICK, SECTIONS, Sizes, bare_depths, peer_depths, weft_depths
 from benchmarks.plot import write_plot
-from benchmarks.postgres import PACKAGES, measure_postgres
+from benchmarks.postgres import measure_postgres
 from benchmarks.registry import ALL, OURS, SAME_ROWS, WEFT
-from benchmarks.report import notes, postgres_table, tables
+from benchmarks.report import notes, postgres_tables, similarity_tables, sync_tables, tables
 from benchmarks.results import Results
 from benchmarks.searching import measure_search
 from benchmarks.sections import (
@@ -32,8 +32,10 @@ from benchmarks.sections import (
     measure_read,
     measure_verify,
 )
+from benchmarks.similarity import measure_similarity
 from benchmarks.stages import build, curve, extend
 from benchmarks.subject import Spec
+from benchmarks.syncing import measure_syncing
 
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = 0.5
@@ -70,7 +72,9 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
     """Depth-sensitive reading comes first: the appends make every thread longer."""
     started = time.monotonic()
     packages = [name for spec in specs for name in spec.packages]
-    results = Results(sizes, describe_machine(directory), versions([*packages, *PACKAGES]))
+    results = Results(
+        sizes, describe_machine(directory), versions([*packages, *(name for names in RAN.values() for name in names)])
+    )
     if file_system(directory) in IN_MEMORY:
         say("warning: this directory is in memory, so nothing is durable; choose another with --dir")
     load = os.getloadavg()[0]
@@ -93,6 +97,10 @@ def run(sections: set[str], sizes: Sizes, specs: tuple[Spec, ...], directory: Pa
         results.imports = measure_import(sizes, directory)
     if "search" in sections:
         results.search = measure_search(sizes, directory)
+    if "similarity" in sections:
+        results.similarity = measure_similarity(sizes, directory)
+    if "sync" in sections:
+        results.sync = measure_syncing(sizes, directory)
     if "cli" in sections:
         measure_command_line(stages, results)
     if "fsync" in sections:
@@ -164,7 +172,8 @@ def write_files(results: Results, options: argparse.Namespace, *, whole: bool) -
 
 
 def shown(results: Results) -> str:
-    parts = [table.as_text() for table in (*tables(results), postgres_table(results)) if table.rows]
+    alone = (*similarity_tables(results), *sync_tables(results), *postgres_tables(results))
+    parts = [table.as_text() for table in (*tables(results), *alone)]
     return "\n".join([*parts, *(f"- {note}" for note in notes(results)), f"\n{results.seconds:.0f} s in all"])
 
 

@@ -10,6 +10,8 @@ from benchmarks.peers import BARE
 from benchmarks.registry import WEFT
 from benchmarks.results import START, Rate, Results, ratio, wall
 from benchmarks.searching import Searched
+from benchmarks.similarity import Compared
+from benchmarks.syncing import Moved, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,32 @@ def bars(results: Results) -> list[Bar]:
         *_import_bars(results),
         *_search_bars(results),
         *_other_bars(results),
+        *similarity_bars(results),
+        *sync_bars(results),
+    ]
+
+
+def similarity_bars(results: Results) -> list[Bar]:
+    """Of one search alone, in CPU time: it runs on one thread and waits for nothing."""
+    found = next((each for each in results.similarity.values() if isinstance(each, Compared)), None)
+    return [
+        Bar("similarity: p95 of a search", found.cpu["search"].p95_ms if found else None, 20, "ms"),
+        Bar("similarity: recall of the ten nearest", found.recall if found else None, 0.95, "", "at least"),
+    ]
+
+
+def sync_bars(results: Results) -> list[Bar]:
+    """Memory and a push of nothing are compared with those of the smallest ledger."""
+    small, large = (name_of(size, "") for size in results.sizes.sync_turns)
+    found = {name: each for name, each in results.sync.items() if isinstance(each, Moved) and "git" not in name}
+    peaks = {name: each.peak_bytes for name, each in found.items()}
+    memory = [ratio(peaks.get(large + what), peaks.get(small + what)) for what in ("push, all", "pull, all")]
+    idle = [found.get(size + "push, nothing") for size in (small, large)]
+    spent = [each.cpu_seconds if each else None for each in idle]
+    return [
+        Bar("sync: bytes moved, against those missing", _worst([each.ratio for each in found.values()]), 1.2, "x"),
+        Bar("sync: peak memory, many turns against few", _worst(memory), 1.25, "x"),
+        Bar("sync: a push of nothing, many turns against few", ratio(spent[1], spent[0]), 1.5, "x"),
     ]
 
 

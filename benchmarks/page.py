@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from benchmarks.postgres import PACKAGES
-from benchmarks.report import notes, postgres_table, tables
+from benchmarks.report import notes, postgres_tables, similarity_tables, sync_tables, tables
 from benchmarks.results import Results
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
-ON_SERVER, SERVER_END = "<!-- postgres -->", "<!-- /postgres -->"
-"""A block of its own: it may be measured alone, and stands until it is measured again."""
+ALONE = {"similarity": similarity_tables, "sync": sync_tables, "postgres": postgres_tables}
+"""Blocks of their own: each may be measured alone, and stands until it is measured again."""
+RAN = {"similarity": ("weft", "numpy", "usearch"), "sync": ("weft", "zstandard"), "postgres": PACKAGES}
 OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "search", "command_line", "fsyncs")
 
 FRAME = f"""# Performance
@@ -45,10 +46,17 @@ more.
   that, and real ones where a corpus lies beside the checkout.
 - *Search* asks a ledger of a million made-up messages for twenty hits: common words, rare and absent ones, two words,
   beginnings, and words with filters, several of each. The ledger also has to catch up with a burst of turns.
+- *Similarity* looks for texts among vectors of the embedded model, made from what people, models and tools say in a
+  corpus beside the checkout: imported, cut into different pieces of ten to twenty words, each a message of the ledger.
+  The texts that are looked for are not among them. *Search* is from a vector to nodes, *exact* the same by a look at
+  every vector. Texts and vectors are kept for the next run: making a hundred thousand takes some twenty minutes.
+- *Sync* pushes a ledger to an empty one behind `weft sync-stdio`, then some turns more, then nothing, and pulls it into
+  a third; CPU time is that of both sides, memory that of the side that needs more. What is missing is counted as it is
+  stored, in events and contents. Git is given the same turns as lines of JSON, a file and a commit for every hundred.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
-  measures it alone.
+  measures it alone. So do `--only similarity` and `--only sync`.
 
 ![Append cost against depth](images/append-cost.svg)
 
@@ -59,8 +67,7 @@ The plot shows the appends that built the stores, one after another, not interle
 {BEGIN}
 {END}
 
-{ON_SERVER}
-{SERVER_END}
+{"".join(f"<!-- {name} -->{chr(10)}<!-- /{name} -->{chr(10) * 2}" for name in ALONE).rstrip()}
 """
 
 
@@ -69,8 +76,9 @@ def write_page(results: Results, path: Path) -> None:
     text = path.read_text() if path.exists() else FRAME
     if any(getattr(results, name) for name in OTHERS):
         text = _put(text, BEGIN, END, block(results), path)
-    if results.postgres:
-        text = _put(text, ON_SERVER, SERVER_END, server_block(results), path)
+    for name in ALONE:
+        if getattr(results, name):
+            text = _put(text, f"<!-- {name} -->", f"<!-- /{name} -->", block_alone(results, name), path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
@@ -83,10 +91,11 @@ def _put(text: str, begin: str, end: str, words: str, path: Path) -> str:
     return f"{before}{begin}\n{words}\n{end}{after}"
 
 
-def server_block(results: Results) -> str:
+def block_alone(results: Results, name: str) -> str:
     load = results.machine.get("load average", "unknown")
-    ran = _packages({name: results.versions.get(name, "unknown") for name in PACKAGES})
-    return f"{postgres_table(results).as_markdown()}\nMeasured with {ran}; load average {load}."
+    ran = _packages({package: results.versions.get(package, "unknown") for package in RAN[name]})
+    parts = [table.as_markdown() for table in ALONE[name](results)]
+    return "\n".join([*parts, f"Measured with {ran}; load average {load}."])
 
 
 def _packages(versions: dict[str, str]) -> str:

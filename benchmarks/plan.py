@@ -3,7 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-SECTIONS = ("append", "fork", "load", "read", "verify", "group", "import", "search", "cli", "fsync", "postgres", "plot")
+SECTIONS = (
+    "append", "fork", "load", "read", "verify", "group", "import", "search", "similarity", "sync", "cli", "fsync",
+    "postgres", "plot",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,12 @@ class Sizes:
     import_sessions: int = 200
     import_corpus: bool = True
     search_messages: int = 1_000_000
+    similar_nodes: int = 100_000
+    similar_queries: int = 500
+    similar_corpus: str = ""
+    """Which folder of the corpus the texts are taken from; all of it."""
+    sync_turns: tuple[int, int] = (10_000, 100_000)
+    sync_more: int = 1_000
     server_depth: int = 100
     server_processes: int = 16
     server_turns: int = 16
@@ -50,6 +59,11 @@ QUICK = Sizes(
     import_sessions=2,
     import_corpus=False,
     search_messages=2_000,
+    similar_nodes=400,
+    similar_queries=20,
+    similar_corpus="chatgpt",
+    sync_turns=(30, 100),
+    sync_more=10,
     server_depth=10,
     server_turns=4,
 )

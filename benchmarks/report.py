@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bars import bars
+from benchmarks.bars import Bar, bars, similarity_bars, sync_bars
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
@@ -46,6 +46,11 @@ def tables(results: Results) -> list[Table]:
 
 
 def bar_table(results: Results) -> Table:
+    apart = {bar.name for bar in (*similarity_bars(results), *sync_bars(results))}
+    return _bar_table("Bars", [bar for bar in bars(results) if bar.name not in apart])
+
+
+def _bar_table(title: str, judged: Sequence[Bar]) -> Table:
     words = {True: "pass", False: "FAIL", None: "not measured"}
     rows = [
         (
@@ -54,9 +59,9 @@ def bar_table(results: Results) -> Table:
             f"{bar.sense} {bar.limit:,g} {bar.unit}".strip(),
             words[bar.passed],
         )
-        for bar in bars(results)
+        for bar in judged
     ]
-    return Table("Bars", ("what", "measured", "bar", ""), rows)
+    return Table(title, ("what", "measured", "bar", ""), rows)
 
 
 def append_table(results: Results) -> Table:
@@ -129,6 +134,47 @@ def search_table(results: Results) -> Table:
             rows.append((f"{name}: made the index, s", number(found.index_seconds), ABSENT))
             rows.append((f"caught up with {found.burst_turns:,} more turns, s", number(found.burst_seconds), ABSENT))
     return Table("Searching", ("search for 20 hits", "p50 ms", "p95 ms"), rows)
+
+
+def similarity_tables(results: Results) -> list[Table]:
+    if not results.similarity:
+        return []
+    header = ("the ten nearest", "p50 ms", "p95 ms", "p50 CPU ms", "p95 CPU ms")
+    rows: list[tuple[str, ...]] = []
+    for name, found in results.similarity.items():
+        if isinstance(found, NotMeasured):
+            rows.append((f"{name}: {found}", *[ABSENT] * 4))
+            continue
+        for way, wall_ms in found.wall.items():
+            cpu = found.cpu[way]
+            cells = (wall_ms.p50_ms, wall_ms.p95_ms, cpu.p50_ms, cpu.p95_ms)
+            rows.append((f"{name}: {way}", *map(number, cells)))
+        once = {
+            "stored, CPU s": found.store_cpu_seconds,
+            "loaded and indexed, CPU s": found.first_cpu_seconds,
+            "loaded with the index, CPU s": found.again_cpu_seconds,
+        }
+        rows += [(f"{name}: {what}", ABSENT, ABSENT, number(value), ABSENT) for what, value in once.items()]
+    return [_bar_table("Similarity", similarity_bars(results)), Table("What is similar", header, rows)]
+
+
+def sync_tables(results: Results) -> list[Table]:
+    if not results.sync:
+        return []
+    header = ("sync", "missing MB", "moved MB", "ratio", "CPU s", "wall s", "peak MB")
+    rows: list[tuple[str, ...]] = []
+    for name, found in results.sync.items():
+        if isinstance(found, NotMeasured):
+            rows.append((f"{name}: {found}", *[ABSENT] * 6))
+            continue
+        peak = None if found.peak_bytes is None else found.peak_bytes / 1e6
+        cells = (found.missing_bytes / 1e6, found.moved_bytes / 1e6, found.ratio, found.cpu_seconds, found.wall_seconds)
+        rows.append((name, *map(number, (*cells, peak))))
+    return [_bar_table("Syncing", sync_bars(results)), Table("Push and pull", header, rows)]
+
+
+def postgres_tables(results: Results) -> list[Table]:
+    return [postgres_table(results)] if results.postgres else []
 
 
 def postgres_table(results: Results) -> Table:

@@ -8,6 +8,8 @@ from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
 from benchmarks.plan import Sizes
 from benchmarks.searching import Searched
+from benchmarks.similarity import Compared
+from benchmarks.syncing import Moved
 
 START = "weft log -n 20"
 """The command whose time is the command line's start; without a limit it prints every turn."""
@@ -52,6 +54,9 @@ class Results:
     group: dict[str, Rate | NotMeasured] = field(default_factory=dict)
     imports: dict[str, Import | NotMeasured] = field(default_factory=dict)
     search: dict[str, Searched | NotMeasured] = field(default_factory=dict)
+    similarity: dict[str, Compared | NotMeasured] = field(default_factory=dict)
+    sync: dict[str, Moved | NotMeasured] = field(default_factory=dict)
+    """By the turns that a ledger has and what is done."""
     command_line: dict[str, Figure | NotMeasured] = field(default_factory=dict)
     fsyncs: dict[str, Fsyncs | NotMeasured] = field(default_factory=dict)
     postgres: dict[str, Served | NotMeasured] = field(default_factory=dict)

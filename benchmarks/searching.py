@@ -74,8 +74,8 @@ def searched(sizes: Sizes, place: Path) -> Searched:
             sizes.search_messages,
             record_seconds,
             index_seconds,
-            {name: _latency(walls) for name, walls in found.items()},
-            _latency([wall for walls in found.values() for wall in walls]),
+            {name: latency(walls) for name, walls in found.items()},
+            latency([wall for walls in found.values() for wall in walls]),
             burst,
             _timed(ledger.catch_up),
         )
@@ -87,7 +87,7 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - before
 
 
-def _latency(walls: list[float]) -> Latency:
+def latency(walls: list[float]) -> Latency:
     cuts = quantiles(walls, n=20, method="inclusive")
     return Latency(cuts[9] * 1e3, cuts[18] * 1e3)
 

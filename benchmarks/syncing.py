@@ -1,114 +1,208 @@
-"""`python -m benchmarks.syncing`: what a push and a pull move, and how long they take, beside `git push` of the same.
+"""Syncing: what a push and a pull move, and what they take, beside `git push` of the same turns.
 
-A ledger of so many turns is pushed to an empty one behind `weft sync-stdio`, then some turns more; a third ledger pulls
-it all. Git gets the same turns as JSON lines, committed by the hundred, and is asked for the pack that it would send.
+A ledger is pushed to an empty one behind `weft sync-stdio`, then some turns more, then nothing; a third ledger pulls it
+all. Each runs in a process of its own, which reports the CPU time and the peak memory of both sides. Git gets the same
+turns as JSON lines, a file and a commit for every hundred, and pushes them to an empty repository.
 """
 
-import argparse
 import json
+import resource
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import weft
+from benchmarks.measure import NotMeasured, attempt, say
+from benchmarks.plan import Sizes
 from benchmarks.workload import Turn, turns
-from weft.exchange import sync
-from weft.exchange.sync import Synced
-from weft.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from weft.ledger.ledger import Ledger
 
 A_COMMIT = 100
-BAR = 1.2
+SEED = 7
+Found = dict[str, "Moved | NotMeasured"]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--turns", type=int, default=1_000, help="how many turns there are first (100,000 is the claim)"
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One push or pull."""
+
+    missing_bytes: int
+    """Of the facts that the other side lacked; for git, of the files."""
+    moved_bytes: int
+    """On the wire, both ways."""
+    cpu_seconds: float
+    """Of both sides."""
+    wall_seconds: float
+    peak_bytes: int | None = None
+    """Of the side that needs more, the interpreter included."""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.moved_bytes / self.missing_bytes if self.missing_bytes else None
+
+
+def measure_syncing(sizes: Sizes, directory: Path) -> Found:
+    """Rows are named by the turns that the ledger has and by what is done."""
+    found: Found = {}
+    for amount in sizes.sync_turns:
+        say(f"sync {amount:,} turns")
+        place = directory / f"sync-{amount}"
+        place.mkdir()
+        here = place / "here.db"
+        built = attempt(lambda here=here, amount=amount: record(here, 0, amount))  # type: ignore[misc]
+        if isinstance(built, NotMeasured):
+            found[name_of(amount, "push, all")] = built
+            continue
+        found |= synced(place, here, amount, sizes.sync_more)
+    say("git push")
+    found |= pushed_by_git(directory / "git", sizes.sync_turns[-1], sizes.sync_more)
+    return found
+
+
+def name_of(amount: int, what: str) -> str:
+    return f"{amount:,} turns: {what}"
+
+
+def synced(place: Path, here: Path, amount: int, more: int) -> Found:
+    """A ledger of so many turns, pushed and pulled. Any of it that fails takes no other with it."""
+    import weft
+
+    hub, third = place / "hub.db", place / "third.db"
+    for other in (hub, third):
+        weft.open(other).close()
+    found = {name_of(amount, "push, all"): attempt(lambda: apart("push", here, hub))}
+    attempt(lambda: record(here, amount, more))
+    found[name_of(amount, f"push, {more:,} more")] = attempt(lambda: apart("push", here, hub))
+    found[name_of(amount, "push, nothing")] = attempt(lambda: apart("push", here, hub))
+    found[name_of(amount, "pull, all")] = attempt(lambda: apart("pull", third, hub))
+    return found
+
+
+def record(path: Path, start: int, amount: int) -> None:
+    import weft
+
+    with weft.open(path) as ledger:
+        for turn in islice(turns(start, SEED), amount):
+            record_turn(ledger, turn)
+        ledger.catch_up()
+
+
+def record_turn(ledger: "Ledger", turn: Turn) -> None:
+    ledger.record_turn(
+        session="main",
+        query=turn.query,
+        response=turn.response,
+        model=turn.model,
+        usage=turn.usage,
+        tool_calls=[{"id": turn.call, "name": turn.tool, "arguments": turn.arguments, "result": turn.result}],
     )
-    parser.add_argument("--more", type=int, default=100, help="how many come before the second push")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-sync-") as folder:
-        rows = measure(Path(folder), options.turns, options.more)
-    print(f"{'':24} {'missing':>12} {'on the wire':>12} {'ratio':>6} {'seconds':>8}")
-    for name, missing, moved, seconds in rows:
-        print(f"{name:24} {missing:12,} {moved:12,} {moved / missing if missing else 0:6.2f} {seconds:8.2f}")
-    worst = max(moved / missing for name, missing, moved, _ in rows if missing and name.startswith("weft"))
-    print(f"at most {worst:.2f} times the bytes that are missing (the bar is {BAR})")
-    return int(worst > BAR)
 
 
-def measure(folder: Path, first: int, more: int) -> list[tuple[str, int, int, float]]:
-    given = turns()
-    some, rest = [next(given) for _ in range(first)], [next(given) for _ in range(more)]
-    rows = []
-    with weft.open(folder / "here.db") as here, weft.open(folder / "third.db") as third:
-        hub = folder / "hub.db"
-        weft.open(hub).close()
-        address = f"cmd:{shlex.join([sys.executable, '-m', 'weft.surfaces.cli', 'sync-stdio', '--ledger', str(hub)])}"
-        record(here, some)
-        rows.append(timed("weft push, all", lambda: sync.push(here, address, weft.open)))
-        record(here, rest)
-        rows.append(timed("weft push, more", lambda: sync.push(here, address, weft.open)))
-        rows.append(timed("weft push, nothing", lambda: sync.push(here, address, weft.open)))
-        rows.append(timed("weft pull, all", lambda: sync.pull(third, address, weft.open)))
-    return rows + git_rows(folder / "git", some, rest)
+def apart(verb: str, ledger: Path, other: Path) -> Moved:
+    """In a process of its own, begun by a shell: what a process begins counts its memory too."""
+    command = [
+        "sh",
+        "-c",
+        '"$@"; exit $?',
+        "sh",
+        sys.executable,
+        "-m",
+        "benchmarks.syncing",
+        verb,
+        str(ledger),
+        str(other),
+    ]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    if ran.returncode:
+        raise RuntimeError(f"the {verb} ended with {ran.stderr.strip().splitlines()[-1:]}")
+    return Moved(**json.loads(ran.stdout))
 
 
-def record(ledger: Ledger, given: list[Turn]) -> None:
-    for turn in given:
-        ledger.record_turn(
-            session="main",
-            query=turn.query,
-            response=turn.response,
-            model=turn.model,
-            usage=turn.usage,
-            tool_calls=[{"id": turn.call, "name": turn.tool, "arguments": turn.arguments, "result": turn.result}],
-        )
+def main() -> None:
+    """`python -m benchmarks.syncing push|pull LEDGER OTHER`: once, and its figures as JSON."""
+    import weft
+    from weft.exchange import sync
+
+    verb, path, other = sys.argv[1:]
+    serve = [sys.executable, "-m", "weft.surfaces.cli", "sync-stdio", "--ledger", other]
+    before = time.perf_counter()
+    with weft.open(path) as ledger:
+        done = {"push": sync.push, "pull": sync.pull}[verb](ledger, f"cmd:{shlex.join(serve)}", weft.open)
+    wall = time.perf_counter() - before
+    own, served = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    moved = Moved(
+        done.event_bytes + done.content_bytes,
+        done.sent_bytes + done.received_bytes,
+        own.ru_utime + own.ru_stime + served.ru_utime + served.ru_stime,
+        wall,
+        max(own.ru_maxrss, served.ru_maxrss) * unit,
+    )
+    print(json.dumps(asdict(moved)))
 
 
-def timed(name: str, work: Callable[[], Synced]) -> tuple[str, int, int, float]:
-    start = time.perf_counter()
-    done = work()
-    seconds = time.perf_counter() - start
-    return name, done.event_bytes + done.content_bytes, done.sent_bytes + done.received_bytes, seconds
+# --- git ------------------------------------------------------------------------------------------------------------
 
 
-def git_rows(repository: Path, some: list[Turn], rest: list[Turn]) -> list[tuple[str, int, int, float]]:
-    repository.mkdir()
-    git(repository, "init", "-q", "-b", "main")
-    git(repository, "config", "user.email", "bench@localhost")
-    git(repository, "config", "user.name", "bench")
-    rows = []
-    for name, given in (("git push, all", some), ("git push, more", rest)):
-        before = git(repository, "rev-parse", "-q", "--verify", "HEAD", check=False).decode().strip()
-        size = commit(repository, given)
-        start = time.perf_counter()
-        wanted = f"HEAD\n^{before}\n" if before else "HEAD\n"
-        pack = git(repository, "pack-objects", "--revs", "--thin", "--stdout", "-q", given=wanted.encode())
-        rows.append((name, size, len(pack), time.perf_counter() - start))
-    return rows
+def pushed_by_git(place: Path, amount: int, more: int) -> Found:
+    attempt(lambda: _repositories(place))
+    return {
+        name_of(amount, "git push, all"): attempt(lambda: _git_push(place, 0, amount)),
+        name_of(amount, f"git push, {more:,} more"): attempt(lambda: _git_push(place, amount, more)),
+    }
 
 
-def commit(repository: Path, given: list[Turn]) -> int:
-    """The turns as lines of one file, a commit for every hundred; returns how many bytes they are."""
-    size = 0
-    for start in range(0, len(given), A_COMMIT):
-        lines = b"".join(json.dumps(asdict(turn)).encode() + b"\n" for turn in given[start : start + A_COMMIT])
-        with (repository / "main.jsonl").open("ab") as file:
-            size += file.write(lines)
-        git(repository, "add", "main.jsonl")
-        git(repository, "commit", "-q", "-m", f"turns from {start}")
+def _repositories(place: Path) -> None:
+    place.mkdir()
+    git(place, "init", "-q", "--bare", "-b", "main", "hub")
+    git(place, "init", "-q", "-b", "main", "here")
+    for name in ("email", "name"):
+        git(place / "here", "config", f"user.{name}", "bench@localhost")
+    git(place / "here", "config", "gc.auto", "0")
+
+
+def _git_push(place: Path, start: int, amount: int) -> Moved:
+    """The pack that it would send is made once more to be weighed: `git push` does not tell."""
+    here = place / "here"
+    known = git(here, "rev-parse", "-q", "--verify", "HEAD", check=False).decode().strip()
+    size = sum(_commit(here, some) for some in _by_hundreds(start, amount))
+    wanted = f"HEAD\n^{known}\n" if known else "HEAD\n"
+    pack = git(here, "pack-objects", "--revs", "--thin", "--stdout", "-q", given=wanted.encode())
+    spent, before = _spent(), time.perf_counter()
+    git(here, "push", "-q", str(place / "hub"), "main")
+    return Moved(size, len(pack), _spent() - spent, time.perf_counter() - before)
+
+
+def _by_hundreds(start: int, amount: int) -> Iterator[list[Turn]]:
+    given = islice(turns(start, SEED), amount)
+    while some := list(islice(given, A_COMMIT)):
+        yield some
+
+
+def _commit(here: Path, some: list[Turn]) -> int:
+    """A file of lines, and a commit; returns how many bytes it is."""
+    file = here / f"{some[0].number:08}.jsonl"
+    size = file.write_bytes(b"".join(json.dumps(asdict(turn)).encode() + b"\n" for turn in some))
+    git(here, "add", file.name)
+    git(here, "commit", "-q", "-m", f"turns from {some[0].number}")
     return size
 
 
-def git(repository: Path, *words: str, given: bytes = b"", check: bool = True) -> bytes:
-    return subprocess.run(["git", *words], cwd=repository, input=given, check=check, capture_output=True).stdout
+def _spent() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def git(place: Path, *words: str, given: bytes = b"", check: bool = True) -> bytes:
+    return subprocess.run(["git", *words], cwd=place, input=given, check=check, capture_output=True).stdout
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
