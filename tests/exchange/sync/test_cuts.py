@@ -13,7 +13,10 @@ from tests.exchange.sync.wire import contents, events, pull, push
 from tests.ledger.histories import grow, problems
 from weft.exchange import sync
 from weft.exchange.sync import source
-from weft.kernel.errors import ConnectionCut
+from weft.exchange.sync.frames import PREAMBLE, Frame, Kind, encode
+from weft.exchange.sync.pump import Channel
+from weft.exchange.sync.talk import Talk, refusal
+from weft.kernel.errors import ConnectionCut, PeerRefused, ReadOnlyLedger
 from weft.ledger.ledger import Ledger
 
 PLACES = 60 if PROVING else 12
@@ -71,3 +74,32 @@ def test_a_program_whose_output_ends_in_mid_sentence_is_told(here: Ledger, there
     assert problems(here) == []
     sync.pull(here, f"cmd:{shlex.join(serves)}", opens)
     assert_same(here, there)
+
+
+class Gone:
+    """A stream whose other side said something and went away before it heard anything."""
+
+    def __init__(self, said: bytes) -> None:
+        self._left = said
+
+    def read(self, most: int) -> bytes:
+        said, self._left = self._left[:most], self._left[most:]
+        return said
+
+    def write(self, data: bytes) -> None:
+        raise BrokenPipeError(len(data))
+
+    def close(self) -> None:
+        """Nobody is there."""
+
+
+def test_a_refusal_is_heard_though_the_other_side_is_gone_already() -> None:
+    said = [encode(Frame(Kind.LACK)), encode(refusal(ReadOnlyLedger("there.db")))]
+
+    def talk() -> Talk[None]:
+        yield Frame(Kind.BYE)
+
+    with pytest.raises(PeerRefused, match=r"there\.db"):
+        Channel(Gone(PREAMBLE + b"".join(said))).converse(talk())
+    with pytest.raises(ConnectionCut):
+        Channel(Gone(PREAMBLE + said[0])).converse(talk())

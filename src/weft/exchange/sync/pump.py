@@ -6,8 +6,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, encode
-from weft.exchange.sync.talk import Talk, refusal
+from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, Kind, encode
+from weft.exchange.sync.talk import Talk, refusal, refused
 from weft.kernel.errors import ConnectionCut, ProtocolBroken, WeftError
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Channel:
                 if out is None:
                     out = talk.send(self.read())
                 else:
-                    self.write(out)
+                    self._say(out)
                     out = next(talk)
         except StopIteration as end:
             answer: T = end.value
@@ -82,6 +82,17 @@ class Channel:
             if not isinstance(error, ConnectionCut):
                 with suppress(WeftError):  # the error itself matters more than that nobody hears of it
                     self.write(refusal(error))
+            raise
+
+    def _say(self, frame: Frame) -> None:
+        """Whoever refuses says why and goes, perhaps while something is on its way to it: that is what counts then."""
+        try:
+            self.write(frame)
+        except ConnectionCut:
+            with suppress(ConnectionCut):
+                while (last := self.read()).kind != Kind.ERROR:
+                    continue
+                raise refused(last) from None
             raise
 
     def close(self) -> None:

@@ -2,6 +2,9 @@
 
 A batch is some rows of the sender's log. Its end is marked with the place in the log, which the receiver keeps: what
 was taken once is not offered again. To a receiver that has nothing, nothing is offered first.
+
+The next batch is on its way before the receiver has said that it took the last one: while it writes that down, and
+while its word travels, the next one travels too.
 """
 
 from __future__ import annotations
@@ -77,6 +80,13 @@ class Sent(Struct, frozen=True, kw_only=True):
     content_bytes: int = 0
 
 
+class Marked(Struct, frozen=True, gc=False):
+    """A batch that was sent and is not known to be taken: how many of its events were there, and how far the log is."""
+
+    known: int
+    done: int
+
+
 def silent(done: int, of: int) -> None:
     """Nobody watches."""
 
@@ -94,6 +104,7 @@ class Sender:
         self._source, self._peer, self._limited, self._report = source, peer, limited, report
         self._event_bytes = self._content_bytes = 0
         self._taken = Taken()
+        self._marked: Marked | None = None
 
     def send(self, ready: Ready) -> Talk[Sent]:
         """Everything that the receiver lacks, batch by batch."""
@@ -102,8 +113,12 @@ class Sender:
         yield from self._send_lacking()
         after = 0 if self._limited else ready.after
         for batch in self._source.batches(after, self._peer, self._limited):
-            yield from self._would(batch, ready) if ready.dry else self._send(batch, ready)
-            self._report(batch.done, max(end, batch.done))
+            if ready.dry:
+                yield from self._would(batch, ready)
+                self._report(batch.done, max(end, batch.done))
+            else:
+                yield from self._send(batch, ready)
+        yield from self._settle()
         yield Frame(Kind.DONE)
         return Sent(
             events=self._taken.events,
@@ -121,14 +136,24 @@ class Sender:
         if lines:
             self._event_bytes += sum(map(len, lines))
             yield Frame(Kind.EVENTS, b"\n".join(lines))
+            yield from self._settle()
             refs = mentioned(lines)
             needed = flags_of((yield from hear(Kind.NEED)).body, len(refs))
             yield from self._send_contents([ref for ref, need in zip(refs, needed, strict=True) if need])
+        yield from self._settle()
         yield framed(Kind.MARK, batch.mark)
-        self._count(said((yield from hear(Kind.TAKEN)), Taken), known=len(batch.lines) - len(lines))
+        self._marked = Marked(len(batch.lines) - len(lines), batch.done)
+
+    def _settle(self) -> Talk[None]:
+        """Hear that the batch that was marked last is taken, if that was not heard yet."""
+        if (marked := self._marked) is not None:
+            self._marked = None
+            self._count(said((yield from hear(Kind.TAKEN)), Taken), known=marked.known)
+            self._report(marked.done, max(self._source.hello().n, marked.done))
 
     def _wanted(self, batch: Batch) -> Talk[list[bytes]]:
         yield Frame(Kind.OFFER, b"".join(batch.ids))
+        yield from self._settle()
         flags = flags_of((yield from hear(Kind.WANT)).body, len(batch.ids))
         return [line for line, flag in zip(batch.lines, flags, strict=True) if flag]
 

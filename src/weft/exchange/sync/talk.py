@@ -22,7 +22,7 @@ def hear(*kinds: Kind) -> Talk[Frame]:
     if frame is None:
         raise ProtocolBroken("the pump gave nothing where something was to be heard")
     if frame.kind == Kind.ERROR:
-        raise _refusal(said(frame, Refusal))
+        raise refused(frame)
     if frame.kind not in kinds:
         raise ProtocolBroken(f"{frame.kind.name} came where {' or '.join(kind.name for kind in kinds)} must come")
     return frame
@@ -33,7 +33,9 @@ def refusal(error: WeftError) -> Frame:
     return framed(Kind.ERROR, Refusal(error=type(error).__name__, message=str(error)[:2000], hint=error.hint[:500]))
 
 
-def _refusal(told: Refusal) -> WeftError:
+def refused(frame: Frame) -> WeftError:
+    """What the other side says that it refuses, as an error here."""
+    told = said(frame, Refusal)
     if told.error == ReplicaDiverged.__name__:
         return ReplicaDiverged(told.message)
     return PeerRefused(told.error, told.message, told.hint)
