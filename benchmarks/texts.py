@@ -65,7 +65,7 @@ def pieces(ledger: Path, amount: int) -> list[str]:
         connection.close()
     if len(found) < amount:
         raise ValueError(f"{len(found):,} different texts in the corpus, not {amount:,}")
-    return list(found)[:amount]
+    return sorted(list(found)[:amount], key=_key)
 
 
 def _strings(said: str | None) -> Iterator[str]:
