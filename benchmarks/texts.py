@@ -122,6 +122,8 @@ class KeptVectors:
     def ensure(self, texts: Sequence[str]) -> None:
         """Make those that are missing. A run that is cut off leaves what it made so far."""
         missing = [text for text in texts if _key(text) not in self._places]
+        if not missing:
+            return
         with self._file.open("r+b") as file:
             file.truncate(len(self._places) * self._size)
             file.seek(0, 2)
