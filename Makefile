@@ -40,7 +40,8 @@ lock: setup ## Choose the newest versions that fit, with hashes
 	$(compile) pyproject.toml --extra postgres --extra secrets --extra signing --extra providers --extra local \
 		--extra code --extra similarity requirements/test.in --overrides requirements/overrides.txt -c requirements/run.txt \
 		-o requirements/test.txt
-	$(compile) pyproject.toml --extra postgres requirements/build.in requirements/bench.in -c requirements/run.txt -o requirements/bench.txt
+	$(compile) pyproject.toml --extra postgres --extra similarity requirements/build.in requirements/bench.in \
+		--overrides requirements/overrides.txt -c requirements/run.txt -o requirements/bench.txt
 
 clean: ## Remove environments, caches and build output
 	rm -rf .venv .venv-uv .venv-bench .venv-cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
