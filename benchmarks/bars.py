@@ -48,7 +48,7 @@ def similarity_bars(results: Results) -> list[Bar]:
     found = next((each for each in results.similarity.values() if isinstance(each, Compared)), None)
     among = f"similarity, {found.vectors if found else results.sizes.similar_nodes:,} vectors"
     return [
-        Bar(f"{among}: p95 of a search", found.cpu["search"].p95_ms if found else None, 20, "ms"),
+        Bar(f"{among}: CPU of a search, p95", found.cpu["search"].p95_ms if found else None, 20, "ms"),
         Bar(f"{among}: recall of the ten nearest", found.recall if found else None, 0.95, "", "at least"),
     ]
 

@@ -18,8 +18,8 @@ What Weft costs, measured in one run beside the engine below it and beside the s
 
     make bench
 
-The run takes about a quarter of an hour and makes an environment of its own, `.venv-bench`, for the peers.
-`.venv-bench/bin/python -m benchmarks --help` lists the parts; `--quick` shows within half a minute that
+The run takes about half an hour and makes an environment of its own, `.venv-bench`, for the peers.
+`.venv-bench/bin/python -m benchmarks --help` lists the parts; `--quick` shows within a minute or two that
 everything still runs, with sizes too small to judge by. A bar that fails ends the run with exit code 1.
 
 ## What is measured
