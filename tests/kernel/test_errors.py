@@ -56,7 +56,6 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "SchemaMismatch": ("information 'x'", ["$: is no object"]),
     "IllegalTransition": ("task", "x", "pending", "complete", {"start": "active"}),
     "CriteriaUnmet": ("x", [0], ["file_exists: 'a' is not there"]),
-    "NotPermitted": ("bln", "assign", "assign the task 'x'"),
     "VersionConflict": ("x", 1, 2),
     "PeerRefused": ("Damaged", "its log is cut"),
     "CodeFailed": ("x", "it raised"),

@@ -8,9 +8,9 @@ from tests.ledger.histories import problems
 from weft.kernel.errors import (
     IllegalTransition,
     InvalidInput,
+    NotAllowed,
     NotApplicable,
     NotFound,
-    NotPermitted,
     SchemaMismatch,
     VariableMissing,
 )
@@ -118,7 +118,7 @@ def test_only_the_person_who_was_asked_and_may_can_answer(programs: Programs) ->
     asked = [programs.notify(human, "Ship it?", asks=True) for human in ("bln", "guest")]
     for request in asked:
         for actor in ("local", "guest", "researcher"):
-            with pytest.raises(NotPermitted):
+            with pytest.raises(NotAllowed):
                 programs.acting_as(actor).approve(request.id)
         assert programs.request(request.id).status == "pending"
     with pytest.raises(NotFound):

@@ -13,12 +13,13 @@ from weft.kernel.errors import (
     IllegalTransition,
     InvalidConfig,
     InvalidInput,
+    NotAllowed,
     NotApplicable,
-    NotPermitted,
     Unsupported,
     VersionConflict,
 )
 from weft.programs import Programs
+from weft.programs.configs import RIGHTS
 from weft.programs.criteria import CommandResult, judge
 from weft.programs.workspace import Workspace
 
@@ -263,8 +264,9 @@ def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) ->
     ]
     before = len(lines(programs.ledger))
     for attempt in refused:
-        with pytest.raises(NotPermitted):
+        with pytest.raises(NotAllowed) as refused:
             attempt()
+        assert refused.value.right in RIGHTS
     assert len(lines(programs.ledger)) == before
     assert guest.start_task("t").state == "active"
     assert guest.set_presence("guest", "busy").state == "busy"

@@ -91,7 +91,7 @@ def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
         (errors.ProtocolBroken("x"), 7),
         (errors.ConnectionCut("x"), 7),
         (errors.CredentialMissing("a", "b"), 8),
-        (errors.NotAllowed("tool:x", ["agent:a"]), 8),
+        (errors.NotAllowed("tool:x", ["agent:a"]), 4),
         (PermissionError(13, "Permission denied", "x"), 7),
         (RuntimeError("x"), 70),
     ],

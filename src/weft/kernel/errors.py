@@ -267,12 +267,15 @@ class CriteriaUnmet(NotApplicable):
         self.name, self.failed, self.told = name, tuple(failed), tuple(told)
 
 
-class NotPermitted(LedgerError):
-    """Whoever acts has no right to do this."""
+class NotAllowed(LedgerError):
+    """Whoever acts does not have this right, or somebody on whose behalf they act does not. `chain` begins with who
+    acts; `what` says what they would have done."""
 
-    def __init__(self, actor: str, right: str, what: str) -> None:
-        super().__init__(f"{actor!r} may not {what}", f"it needs the permission {right!r} in its configuration")
-        self.actor, self.right = actor, right
+    hint = "ask somebody who has the right, or have it given to every one in the chain"
+
+    def __init__(self, right: str, chain: Sequence[str], what: str = "", hint: str = "") -> None:
+        super().__init__(f"{' for '.join(chain)} may not {what or f'use {right!r}'}", hint)
+        self.right, self.chain = right, tuple(chain)
 
 
 class VersionConflict(Conflict):
@@ -446,16 +449,6 @@ class CredentialWithheld(OutsideError):
     def __init__(self, name: str, reason: str, hint: str = "") -> None:
         super().__init__(f"credential {name!r} is withheld: {reason}", hint)
         self.name, self.reason = name, reason
-
-
-class NotAllowed(OutsideError):
-    """Whoever acts does not have this right, or somebody on whose behalf they act does not."""
-
-    hint = "ask somebody who has the right, or have it given to every one in the chain"
-
-    def __init__(self, right: str, chain: Sequence[str]) -> None:
-        super().__init__(f"{' for '.join(chain)} may not use {right!r}")
-        self.right, self.chain = right, tuple(chain)
 
 
 class CodeFailed(OutsideError):

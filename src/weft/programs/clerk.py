@@ -20,9 +20,9 @@ from weft.kernel.errors import (
     InvalidConfig,
     InvalidInput,
     KeyTaken,
+    NotAllowed,
     NotApplicable,
     NotFound,
-    NotPermitted,
     VersionConflict,
 )
 from weft.kernel.events import Event, ledger_stream, program_stream
@@ -93,7 +93,11 @@ class Clerk:
         permissions = self.config_of(row).get("permissions") if row is not None else None
         granted = permissions.get("programs", []) if isinstance(permissions, dict) else permissions or []
         if right not in granted:
-            raise NotPermitted(self.actor_name, right, what)
+            raise self.not_allowed(right, what)
+
+    def not_allowed(self, right: str, what: str) -> NotAllowed:
+        hint = f"it needs the permission {right!r} in its configuration"
+        return NotAllowed(right, [self.actor_name], what, hint)
 
     # --- writing ------------------------------------------------------------------------------------------------
 

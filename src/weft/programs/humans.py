@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.enums import Presence, ProgramKind
-from weft.kernel.errors import InvalidInput, NotApplicable, NotFound, NotPermitted
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
 from weft.ledger.arguments import checked_flag
 from weft.ledger.program_rows import ProgramRow, RequestRow, load_request
@@ -47,7 +47,7 @@ def answer(clerk: Clerk, request: str, approved: bool, reason: str | None) -> st
     human = clerk.require(row.human, ProgramKind.HUMAN)
     what = f"{'approve' if approved else 'reject'} what {human.name!r} was asked"
     if clerk.actor != human.id or "approve" not in clerk.config_of(human).get("permissions", []):
-        raise NotPermitted(clerk.actor_name, "approve", what)
+        raise clerk.not_allowed("approve", what)
     kind = HumanApproved if approved else HumanRejected
     clerk.add(human, kind, request=row.id, reason=clerk.reason(reason))
     return row.id

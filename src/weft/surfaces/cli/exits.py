@@ -24,7 +24,7 @@ EXIT_CODES = {
     DIFFERENT: "verify, audit, doctor, secrets, import or task run found problems, or diff --exit-code a difference",
     USAGE: "the command line is wrong",
     3: "there is no such session, turn, message, move or program, or the name could mean several",
-    4: "a conflict: somebody else was first, or the request does not fit the ledger's state",
+    4: "a conflict: somebody else was first, the request does not fit the ledger's state, or whoever acts may not",
     5: "the input cannot be recorded as it is",
     6: "the ledger is damaged: something stored is not what was written",
     7: "the file, the disk or the permissions are in the way, or there is no ledger",
