@@ -172,7 +172,8 @@ def test_a_key_is_forgotten_after_thirty_days(disk: Ledger, clock: FixedClock) -
     [
         ("provider", {}, "config.providerType"),
         ("provider", {"providerType": "x", "apiKey": "sk-secret"}, "config.apiKey"),
-        ("provider", {"providerType": "x", "headers": {"Authorization": "Bearer abc"}}, "config.headers.Authorization"),
+        ("provider", {"providerType": "x", "headers": {"Authorization": "Bearer abc"}}, "config.headers"),
+        ("provider", {"providerType": "x", "headers": {"X-Team": "red"}}, "config.headers"),
         ("model", {"modelId": "m"}, "config.provider"),
         ("model", {"modelId": "m", "provider": "@(nobody)"}, "config.provider"),
         ("model", {"modelId": "m", "provider": "@(bln)"}, "config.provider"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.runtime.inference.asking import CANARY
@@ -22,6 +23,7 @@ from weft.kernel.errors import (
     Unsupported,
     VariableMissing,
 )
+from weft.runtime.configuring import provider_settings
 from weft.runtime.rights import rights
 from weft.runtime.sandbox import Sandbox
 
@@ -102,6 +104,17 @@ def test_what_goes_wrong_with_a_list_says_who_must_act(path: Path) -> None:
             await bench.invoke("gate")
 
     run(path, body, failure(401, f"key {CANARY}"), answer(200, [1]), [HANG])
+
+
+def test_headers_that_came_with_another_ledger_are_refused_and_not_left_out_in_silence(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        found = bench.programs.get("there")
+        headed = msgspec.structs.replace(found, config={**found.config, "headers": {"x-team": "red"}})
+        with pytest.raises(InvalidConfig, match="headers"):
+            provider_settings(headed, VARIABLES.get, as_tester())
+        assert bench.server.received == []
+
+    run(path, body, MODELS)
 
 
 def test_information_answers(path: Path) -> None:

@@ -29,7 +29,6 @@ IDENTITY = ("name", "emoji", "avatar", "description")
 RUNTIME = ("currentTask", "currentSession", "turnCount", "lastCheckpoint")
 """Told from events, never kept; a configuration that was read may be given again with them."""
 PROVIDER_KEYS = ("apiKey", "token", "key", "secret", "password")
-SECRETS = ("apikey", "api_key", "key", "token", "secret", "password", "authorization", "credential")
 
 
 class Named(Struct, frozen=True):
@@ -185,13 +184,9 @@ def no_secret(path: str, value: Any) -> Any:
     return value
 
 
-def _provider_headers(path: str, value: Any) -> dict[str, Any]:
-    """Headers that carry keys name variables, too."""
-    given = object_(path, value)
-    for name, one in given.items():
-        if any(word in name.casefold() for word in SECRETS):
-            no_secret(f"{path}.{name}", one)
-    return given
+def no_headers(path: str, value: Any) -> Any:
+    """What a request carries beside its words is decided where it is sent; a header of one's own would go unsent."""
+    raise InvalidConfig(path, "cannot be given: they are not sent", "take them out; a key goes into apiKey")
 
 
 def _situations(path: str, value: Any) -> dict[str, Any]:
@@ -210,7 +205,7 @@ TABLES: dict[ProgramKind, tuple[tuple[str, ...], dict[str, Check]]] = {
         ("providerType",),
         {
             "providerType": filled, "baseUrl": filled, "accountId": filled, "gatewayId": filled,
-            "headers": _provider_headers, **dict.fromkeys(PROVIDER_KEYS, no_secret),
+            "headers": no_headers, **dict.fromkeys(PROVIDER_KEYS, no_secret),
         },
     ),
     ProgramKind.MODEL: (

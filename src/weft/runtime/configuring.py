@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidConfig, NotApplicable
+from weft.programs.configs import no_headers
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config, variables_in
 from weft.runtime.connection_rules import Rules
@@ -131,8 +132,8 @@ def provider_settings(
     """A provider, and a context that knows its keys."""
     config = _config(program, plain_resolver(variable))
     kind = _kind(config, program)
-    if config.get("headers"):
-        raise InvalidConfig("config.headers", "are not sent", "take them out; a key goes into apiKey")
+    if "headers" in config:  # of a ledger that was not asked before it took them: nothing is left out in silence
+        no_headers("config.headers", config["headers"])
     url = config.get("baseUrl")
     context, credential, gateway = _keys(config, kind, variable, context)
     found = ProviderSettings(
