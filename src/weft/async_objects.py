@@ -64,7 +64,8 @@ class TurnWriter(crossing.Mirror[SyncTurnWriter]):
         tools_spec: Any = None,
         attempt: int | None = None,
     ) -> str:
-        """The model is about to be asked. `input` says what it is sent. Returns the event, a base for later inputs."""
+        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
+        Returns the event, a base for later inputs."""
         return await self._run(
             partial(
                 self._sync.request,

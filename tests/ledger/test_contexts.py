@@ -4,7 +4,10 @@ import pytest
 
 from tests.ledger.histories import grow, problems, texts
 from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import NotFound
+from weft.kernel.fields import RequestInput
+from weft.ledger.contexts import Context
 from weft.ledger.ledger import Ledger
 
 
@@ -178,3 +181,64 @@ def test_an_input_that_names_nothing_known_is_found_out_when_it_is_read(ledger: 
             writer.finish()
         with pytest.raises(NotFound):
             ledger.context(writer.id)
+
+
+def test_a_context_can_be_given_as_the_input(ledger: Ledger) -> None:
+    grow(ledger, "main", "a", "b")
+    with ledger.begin_turn(session="main") as writer:
+        writer.message("c")
+        seen = ledger.context(writer.id)
+        writer.request("m", input=seen)
+        writer.message("d")
+        more = ledger.context(session="main").messages + tuple(ledger.messages(writer.id))
+        writer.request("m", input=Context(more, (), None))
+        writer.finish()
+    assert ledger.context(writer.id).messages == seen.messages
+    first, second = (found.event for found in ledger.events(writer.id) if isinstance(found.event, ModelRequest))
+    assert isinstance(first.input, RequestInput)
+    assert isinstance(second.input, RequestInput)
+    assert (first.input.keep, len(first.input.then)) == (0, 5)
+    assert (second.input.keep, len(second.input.then)) == (5, 1)
+
+
+def test_a_context_of_any_length_is_found_by_way_of_few_requests(ledger: Ledger) -> None:
+    asked: list[RequestInput] = []
+    found: dict[str | None, RequestInput] = {}
+    for i in range(300):
+        if i % 3 == 0:
+            grow(ledger, "main", f"beside {i}")
+        with ledger.begin_turn(session="main") as writer:
+            writer.message(f"ask {i}")
+            name = writer.request("m", input=ledger.context(writer.id))
+            writer.response("said")
+            writer.finish()
+        (event,) = (one.event for one in ledger.events(writer.id) if isinstance(one.event, ModelRequest))
+        assert isinstance(event.input, RequestInput)
+        asked.append(event.input)
+        found[name] = event.input
+    assert sum(len(one.then) for one in asked) < 300 * 3 * 9  # by the logarithm, not by the depth
+    for one in asked:
+        steps = 1
+        while one.base is not None:
+            one, steps = found[one.base], steps + 1
+        assert steps <= 10
+    seen = ledger.context("main")
+    assert seen.observed
+    assert texts(seen.messages) == texts(ledger.context(session="main").messages)[:-1]
+    assert problems(ledger) == []
+
+
+def test_an_open_call_at_a_fork_inside_a_turn_leaves_the_input_unsaid(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        writer.message("look")
+        call = writer.tool_call("read", {})
+        inside = ledger.events(writer.id)[-1].id
+        writer.tool_result(call, "found")
+        writer.finish()
+    ledger.fork(inside, label="before")
+    with ledger.begin_turn(session="before") as other:
+        other.message("and?")
+        other.request("m", input=ledger.context(other.id))
+        other.finish()
+    assert not ledger.context(other.id).observed
+    assert "interrupted" in str(ledger.context(other.id).messages)

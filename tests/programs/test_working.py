@@ -264,9 +264,9 @@ def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) ->
     ]
     before = len(lines(programs.ledger))
     for attempt in refused:
-        with pytest.raises(NotAllowed) as refused:
+        with pytest.raises(NotAllowed) as caught:
             attempt()
-        assert refused.value.right in RIGHTS
+        assert caught.value.right in RIGHTS
     assert len(lines(programs.ledger)) == before
     assert guest.start_task("t").state == "active"
     assert guest.set_presence("guest", "busy").state == "busy"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import weft
 import weft.aio
@@ -15,8 +16,9 @@ import weft.async_objects
 from tests.postgres import shared_server
 from tests.runtime.inference.asking import CANARY, model, person, provider
 from tests.runtime.scripted import CHAT_STREAM, CLOSE, HANG, Script, Scripted, chat, chat_saying, failure, scripted
+from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
-from weft.kernel.fields import Usage
+from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.model import Message
 from weft.runtime import sending
 from weft.runtime.connection_rules import Rules
@@ -165,6 +167,97 @@ def test_every_attempt_is_an_event_before_it_is_made(path: Path) -> None:
         assert [kind for kind in kinds if kind.startswith("Model")] == ["ModelRequest", "ModelRequest", "ModelResponse"]
 
     run(path, body, failure(500), chat(), attempts=2)
+
+
+async def requests(desk: Desk, turn: str) -> list[Any]:
+    return [found.event for found in await desk.ledger.events(turn) if isinstance(found.event, ModelRequest)]
+
+
+def test_what_the_model_was_sent_is_recorded_by_reference(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        turns, sizes = [], []
+        for i in range(12):
+            sent = await desk.send(f"question {i:02}", system="Be brief")
+            turns.append((sent.turn.id, desk.sent()))
+            (asked,) = await requests(desk, sent.turn.id)
+            assert isinstance(asked.input, RequestInput)
+            sizes.append(len(asked.input.then))
+        assert sizes == [2, 4, 2, 8, 2, 4, 2, 16, 2, 4, 2, 8]  # the prompt, then an answer and a question each
+        for turn, given in turns:
+            seen = await desk.ledger.context(turn)
+            assert seen.observed
+            assert [(message.role, message.text) for message in seen.messages] == given
+
+    run(address, body, chat())
+
+
+def test_an_attempt_more_names_the_one_before(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        sent = await desk.send("hello")
+        found = [one for one in await desk.ledger.events(sent.turn.id) if isinstance(one.event, ModelRequest)]
+        first, second = await requests(desk, sent.turn.id)
+        assert isinstance(first.input, RequestInput)
+        assert first.input.base is None
+        assert second.input == RequestInput(base=found[0].id, keep=1, then=())
+
+    run(path, body, failure(500), chat(), attempts=2)
+
+
+def test_after_a_compaction_the_summary_is_recorded_as_sent(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        await desk.send("long ago", system="Be brief")
+        made = await desk.ledger.record_compaction(session="main", summary="They met.")
+        sent = await desk.send("and now?", system="Be brief")
+        (asked,) = await requests(desk, sent.turn.id)
+        assert asked.input.then[1] == made.id
+        assert (asked.input.base, asked.input.keep) == (None, 0)  # what was kept, the prompt, is as short told again
+        seen = await desk.ledger.context(sent.turn.id)
+        assert (seen.observed, [message.text for message in seen.messages]) == (
+            True, ["Be brief", "They met.", "and now?"],
+        )  # fmt: skip
+
+    run(path, body, chat())
+
+
+async def _with_calls(desk: Desk, *, ended: bool) -> None:
+    writer = await desk.ledger.begin_turn(session="main")
+    await writer.message("look")
+    await writer.request("m")
+    await writer.response("I look.")
+    calls = [await writer.tool_call("read", {"n": n}, id="same") for n in range(2)]
+    for n, call in enumerate(calls):
+        if ended or n == 0:
+            await writer.tool_result(call, f"found {n}")
+    await (writer.finish() if ended else writer.interrupt())
+
+
+def test_calls_that_were_sent_are_recorded_with_their_events(address: str | Path) -> None:
+    async def body(desk: Desk) -> None:
+        await _with_calls(desk, ended=True)
+        expected = (await desk.ledger.context(session="main")).messages
+        sent = await desk.send("and?")
+        (asked,) = await requests(desk, sent.turn.id)
+        seen = await desk.ledger.context(sent.turn.id)
+        assert seen.observed
+        assert seen.messages[:-1] == expected
+        assert sum(isinstance(ref, EventRef) for ref in asked.input.then) == 4
+        then = await requests(desk, (await desk.send("and then?")).turn.id)
+        assert [(one.input.keep, len(one.input.then)) for one in then] == [(len(asked.input.then), 2)]
+
+    run(address, body, chat())
+
+
+def test_what_no_event_of_its_own_tells_is_not_recorded_as_sent(path: Path) -> None:
+    async def body(desk: Desk) -> None:
+        await _with_calls(desk, ended=False)
+        sent = await desk.send("and?")
+        (asked,) = await requests(desk, sent.turn.id)
+        assert asked.input is UNSET  # one call has no result; that it was told as interrupted stands nowhere by itself
+        seen = await desk.ledger.context(sent.turn.id)
+        assert not seen.observed
+        assert "interrupted" in str(seen.messages)
+
+    run(path, body, chat())
 
 
 def test_a_failure_is_a_failed_turn_and_the_head_stays(address: str | Path) -> None:

@@ -14,15 +14,13 @@ from msgspec.structs import replace
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
-from weft.kernel.fields import EventRef, RequestInput
-from weft.kernel.ulid import decode
-from weft.ledger.model import Message, TextPart
+from weft.ledger.model import Message
 from weft.ledger.reading import Leaf, calls_of, messages_between, placed_messages, read_leaves
 from weft.ledger.rows import TurnRow, load_turn
-from weft.ledger.runs import place_of_event, recorded, run_events
+from weft.ledger.runs import run_events
+from weft.ledger.sent import Ref, messages_named, resolve, summary_message
 from weft.ledger.threads import CHUNK, Range, ranges_to, turns_in
-from weft.ledger.transcripts import call_messages, transcript
-from weft.ledger.values import shown_text
+from weft.ledger.transcripts import transcript
 from weft.store.port import ReadTxn
 
 
@@ -39,7 +37,7 @@ def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     """What the agent saw when it began to answer this turn's query."""
     asked, sent = _first_request(txn, turn)
     if sent is not None:
-        return Context(tuple(_message_named(txn, ref) for ref in _resolve(txn, sent)), (), turn.compaction, True)
+        return Context(tuple(messages_named(txn, sent)), (), turn.compaction, True)
     ranges = ranges_to(txn.sql, turn.segment, turn.depth)
     *_, last = ranges
     before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
@@ -108,13 +106,7 @@ def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
     kept = load_turn(txn.sql, first_kept or through)
     if kept is None:
         raise NotFound("turn", first_kept or through)
-    return kept.depth + (0 if first_kept else 1), [_summary_message(txn, compaction, summary)]
-
-
-def _summary_message(txn: ReadTxn, compaction: str, summary: int) -> Message:
-    turn = load_turn(txn.sql, compaction)
-    text = shown_text(txn.facts, summary)
-    return Message(compaction, "user", (TextPart(text),), -1, turn.started_at if turn else 0)
+    return kept.depth + (0 if first_kept else 1), [summary_message(txn, compaction, summary)]
 
 
 def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
@@ -137,62 +129,10 @@ def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
     return [placed.message for placed in messages if placed.position < acted]
 
 
-def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, RequestInput | None]:
+def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, list[Ref] | None]:
     """Which event of the turn first asked the model, and what it was sent, where that was recorded."""
     for position, found in enumerate(run_events(txn.facts, turn)):
         if isinstance(found.event, ModelRequest):
-            return position, None if found.event.input is UNSET else found.event.input
+            sent = found.event.input
+            return position, None if sent is UNSET else resolve(txn, found.id, sent)
     return None, None
-
-
-def _resolve(txn: ReadTxn, sent: RequestInput) -> list[str | EventRef]:
-    """The whole list that a request was sent, from its base upwards."""
-    steps = [sent]
-    while (base := steps[-1].base) is not None:
-        n = txn.facts.find_event(bytes.fromhex(base))
-        line = None if n is None else txn.facts.line(n)
-        event = recorded(n, line).event if n is not None and line is not None else None
-        if not isinstance(event, ModelRequest) or event.input is UNSET:
-            raise NotFound("model request with a recorded input", base)
-        steps.append(event.input)
-    refs: list[str | EventRef] = []
-    for step in reversed(steps):
-        refs = [*refs[: step.keep], *step.then]
-    return refs
-
-
-def _message_named(txn: ReadTxn, ref: str | EventRef) -> Message:
-    """A message by its id, or the summary of a compaction by its turn's."""
-    if isinstance(ref, EventRef):
-        return _message_of_event(txn, ref.event_id)
-    compaction = txn.sql.one("SELECT summary FROM compaction WHERE turn = ?", (ref,))
-    if compaction is not None:
-        return _summary_message(txn, ref, compaction[0])
-    found = find_message(txn, ref)
-    if found is None:
-        raise NotFound("message", ref)
-    return found
-
-
-def _message_of_event(txn: ReadTxn, event: str) -> Message:
-    """The message that an event brought, or that stands for its tool call or result."""
-    turn, position = place_of_event(txn.sql, txn.facts, event)
-    for placed in placed_messages(txn, turn.segment, turn.depth):
-        if placed.position == position:
-            return placed.message
-    for place, call in calls_of(txn, turn):
-        if place.position == position:
-            return next(call_messages([call], set(), {call.call_id}))
-        if place.result_position == position:
-            return next(call_messages([call], {call.call_id}, set()))
-    raise NotFound("message of event", event)
-
-
-def find_message(txn: ReadTxn, message: str) -> Message | None:
-    """A message's id lies just behind its turn's, so the turn before it in id order is the one to ask."""
-    row = txn.sql.one("SELECT id, segment, depth FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
-    if row is None:
-        return None
-    seq = decode(message) - decode(row[0]) - 1
-    found = [item for item in messages_between(txn, row[1], row[2], row[2]) if item.sequence == seq]
-    return found[0] if found else None

@@ -12,6 +12,7 @@ from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCall
 from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed, WeftError
 from weft.kernel.fields import EventRef, RequestInput
 from weft.ledger.arguments import checked_text
+from weft.ledger.contexts import Context
 from weft.ledger.draft import DEFAULT_AGENT, MESSAGE_ROOM, Desk, Draft
 from weft.ledger.labels import checked_label
 from weft.ledger.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
@@ -20,6 +21,7 @@ from weft.ledger.places import Place, ensure_session, find_place
 from weft.ledger.recording import move_with_turn
 from weft.ledger.rows import SessionRow, TurnRow, load_session_number
 from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
+from weft.ledger.sent import input_of
 from weft.ledger.weights import Weight, weigh
 
 T = TypeVar("T")
@@ -81,8 +83,9 @@ class TurnWriter:
         tools_spec: Any = None,
         attempt: int | None = None,
     ) -> str:
-        """The model is about to be asked. `input` says what it is sent. Returns the event, a base for later inputs."""
-        sent = as_input(input)
+        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
+        Returns the event, a base for later inputs."""
+        sent = self._named_input(input) if isinstance(input, Context) else as_input(input)
 
         def step(scribe: Scribe) -> tuple[str, str]:
             correlation = scribe.draft.ulids.mint()
@@ -93,6 +96,10 @@ class TurnWriter:
 
         self._request, self._correlation = self._step(step)
         return self._request
+
+    def _named_input(self, seen: Context) -> RequestInput | UnsetType:
+        with self._desk.store.read() as txn:
+            return input_of(txn, self.id, self._request, seen.messages)
 
     def response(
         self,

@@ -33,6 +33,7 @@ class OpenTurn(Protocol):
         *,
         provider: str | None = None,
         params: Any = None,
+        input: Any = None,
         tools_spec: Any = None,
         attempt: int | None = None,
     ) -> str: ...

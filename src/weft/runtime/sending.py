@@ -144,6 +144,7 @@ class _Turn:
     ) -> None:
         self._ledger, self._inference, self._turn, self._question = ledger, inference, turn, question
         self._acting, self._budget, self._listener = acting, budget, on_token
+        self._history: Context | None = None
         self._attempt, self._partial = 0, ""
 
     async def run(self) -> Sent:
@@ -159,10 +160,10 @@ class _Turn:
             raise
 
     async def _answered(self) -> Reply:
-        history = await self._asked()
+        self._history = await self._asked()
         request = InferenceRequest(
             model=self._question.model,
-            messages=history.messages,
+            messages=self._history.messages,
             situation=self._question.situation,
             parameters=self._question.parameters,
         )
@@ -189,7 +190,9 @@ class _Turn:
     async def _before(self, model: ModelSettings, parameters: Parameters, attempt: int) -> None:
         """The intent, before the effect."""
         self._partial, self._attempt = "", attempt
-        await self._turn.request(model.name, provider=model.provider.id, params=parameters.given(), attempt=attempt)
+        await self._turn.request(
+            model.name, provider=model.provider.id, params=parameters.given(), input=self._history, attempt=attempt
+        )
 
     def _heard(self, token: Token) -> None:
         if token.kind is TokenKind.TEXT:

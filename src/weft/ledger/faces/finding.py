@@ -8,7 +8,6 @@ from typing import Any
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger import lookups
 from weft.ledger.arguments import checked_count, checked_text
-from weft.ledger.contexts import find_message
 from weft.ledger.faces.searching import Searching
 from weft.ledger.model import Message, Session, SessionMove, ToolCall, Turn
 from weft.ledger.names import require
@@ -19,6 +18,7 @@ from weft.ledger.scribe import checked_id
 from weft.ledger.search.entries import known_name
 from weft.ledger.search.filters import Filters, as_filters
 from weft.ledger.search.passages import UNREMARKABLE
+from weft.ledger.sent import find_message
 from weft.ledger.sessions import to_sessions
 from weft.store.port import ReadTxn
 

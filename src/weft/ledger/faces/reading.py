@@ -12,7 +12,7 @@ from weft.kernel.errors import NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger import codeblocks, compactions
 from weft.ledger.arguments import checked_count, checked_seconds, checked_text
-from weft.ledger.contexts import Context, context_after, context_of_turn, find_message
+from weft.ledger.contexts import Context, context_after, context_of_turn
 from weft.ledger.faces.face import Face
 from weft.ledger.model import Codeblock, Compaction, Message, ToolCall, Turn
 from weft.ledger.names import require
@@ -21,6 +21,7 @@ from weft.ledger.reading import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.rows import load_turn
 from weft.ledger.runs import Recorded, recorded_after, run_events
 from weft.ledger.scribe import checked_id
+from weft.ledger.sent import find_message
 from weft.ledger.strands import strands_to
 from weft.ledger.telling import Telling
 from weft.ledger.threads import (
