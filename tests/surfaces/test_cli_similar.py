@@ -1,5 +1,10 @@
 """embed, similar and embed-stats."""
 
+import pytest
+
+from tests.runtime.inference.asking import CANARY
+from tests.runtime.scripted import Script, answer, failure
+from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 
 
@@ -53,3 +58,63 @@ def test_a_command_that_asks_for_nothing_is_refused(weft: Shell) -> None:
     ):
         assert weft(*words).code == 2
     assert weft("similar", "main", "--words").code == 2
+
+
+def vectors(*rows: list[float]) -> Script:
+    return answer(200, {"data": [{"index": i, "embedding": row} for i, row in enumerate(rows)]})
+
+
+def far(weft: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE_KEY", CANARY)
+    made = weft(
+        "provider", "create", "there", "--type", "openai-compatible", "--base-url", url, "--key-env", "THERE_KEY"
+    )
+    assert made.code == 0, made.err
+    assert weft("model", "create", "far", "--backend", "bge-m3", "--provider", "there").code == 0
+
+
+def test_a_model_at_a_provider_embeds_beside_the_one_that_comes_with_weft(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = told(weft)
+    with serving(vectors([0, 1, 0], [0, 1, 0.5], [1, 0, 0]), vectors([1, 0.1, 0])) as server:
+        far(weft, server.url, monkeypatch)
+        assert weft("embed", "--all", "turn", "--model", "far").out == "embedded 3 turns\n"
+        weft("embed", "--all", "turn")
+        near = weft.json("similar", turns[2], "--model", "far", "--limit", "1")
+        assert len(server.received) == 1  # what has a vector needs no server
+        assert near[0]["node"]["id"] == turns[1]
+        assert weft.json("similar", "--text", "x", "--model", "far", "--limit", "1")[0]["node"]["id"] == turns[0]
+        assert server.received[0].headers["authorization"] == f"Bearer {CANARY}"
+    counted = {one["model"]: (one["dimensions"], one["nodes"]) for one in weft.json("embed-stats")}
+    assert counted == {"there/bge-m3": (3, 3), "all-MiniLM-L6-v2": (384, 3)}
+    assert weft("embed", "--forget", "--model", "far").out == "took 3 vectors away\n"
+    assert [one["model"] for one in weft.json("embed-stats")] == ["all-MiniLM-L6-v2"]
+
+
+def test_another_size_is_refused_until_the_old_vectors_are_forgotten(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = told(weft)
+    with serving(vectors([0, 1, 0]), vectors([0, 1]), vectors([0, 1])) as server:
+        far(weft, server.url, monkeypatch)
+        assert weft("embed", turns[0], "--model", "far").code == 0
+        for words in (["embed", turns[1]], ["similar", "--text", "x"]):
+            mixed = weft(*words, "--model", "far")
+            assert mixed.code == 4
+            assert "have 3 dimensions, not 2" in mixed.err
+        weft("embed", "--forget", "--model", "far")
+        assert weft("embed", turns[1], "--model", "far").code == 0
+
+
+def test_a_server_that_fails_leaves_nothing_and_shows_no_key(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = told(weft)
+    with serving(failure(401, f"bad key {CANARY}")) as server:
+        far(weft, server.url, monkeypatch)
+        for words in (["embed", turns[0]], ["similar", "--text", "x"]):
+            found = weft(*words, "--model", "far")
+            assert found.code == 8
+            assert CANARY not in found.err + found.out
+    assert weft.json("embed-stats") == []
+    assert weft("embed", turns[0], "--model", "nobody").code == 3
+    assert weft("embed", turns[0], "--model", "there").code == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,7 +63,9 @@ def near_file(store_path: str, model: str) -> Path | None:
     """Where an index of a model's vectors may lie; None where a ledger is no file."""
     path = Path(store_path)
     safe = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in model)
-    return path.with_name(f"{path.name}{NEAR}-{safe[:64]}") if path.is_file() else None
+    if safe != model or len(safe) > 64:  # two models never share a file
+        safe = f"{safe[:55]}-{sha256(model.encode()).hexdigest()[:8]}"
+    return path.with_name(f"{path.name}{NEAR}-{safe}") if path.is_file() else None
 
 
 def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:

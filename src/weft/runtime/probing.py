@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import msgspec
 
-from weft.kernel.errors import OutsideError, ReplyMalformed, Unsupported, WeftError
+from weft.kernel.errors import ReplyMalformed, Unsupported
 from weft.programs.model import Program
 from weft.runtime.configuring import ensure_in_use, provider_settings
 from weft.runtime.context import ExecutionContext
-from weft.runtime.credentials import Secret
-from weft.runtime.inference.routes import Dialect, Route, route_of
+from weft.runtime.inference.plain import Server, with_server
+from weft.runtime.inference.routes import Dialect, route_of
 from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
 from weft.runtime.workshop import Given, Invoked, Workshop
-
-if TYPE_CHECKING:
-    from weft.runtime.connections import Client
 
 MOST_PAGES = 20
 _PATHS = {
@@ -49,47 +44,21 @@ async def _listed(shop: Workshop, settings: ProviderSettings, acting: ExecutionC
             f"provider {settings.id!r} is a gateway, and a gateway lists no models", "invoke a model that it leads to"
         )
     route = route_of(ModelSettings(id="-", name="-", provider=settings))
-    keys, headers = [], dict[str, Secret]()
-    for slot in route.keys:
-        secret = await acting.credential(slot.credential, route.url)
-        keys.append(secret)
-        headers[slot.header] = Secret(slot.before + secret.reveal())
-    client, _ = shop.inference.connections.client(route.url, headers, settings.rules)
-    failed: WeftError
-    try:
-        return await _pages(client, route, settings, keys)
-    except Exception as error:  # whatever the connection raises becomes an error that says who must act
-        from weft.runtime.inference.failures import failure_of
-
-        failed = failure_of(error, settings.id, keys)
-    raise failed  # out here, so that theirs, which quotes what was sent, does not hang on it
+    return await with_server(shop.inference, route, settings, acting, _pages)
 
 
-async def _pages(client: Client, route: Route, settings: ProviderSettings, keys: list[Secret]) -> list[str]:
+async def _pages(server: Server) -> list[str]:
+    route = server.route
     path, asked = _PATHS[route.dialect]
     found: list[str] = []
     for _ in range(MOST_PAGES):
-        answer = await client.get(route.url + path, params=asked, headers=_HEADERS.get(route.dialect, {}))
-        if answer.status_code != 200:
-            raise _refused(answer.status_code, answer.text, settings, keys)
-        names, more = _read(answer.content, settings)
+        answer = await server.client.get(route.url + path, params=asked, headers=_HEADERS.get(route.dialect, {}))
+        names, more = _read(server.accept(answer), server.provider)
         found += names
         if not more:
             break
         asked = {**asked, **more}
     return found
-
-
-def _refused(status: int, text: str, settings: ProviderSettings, keys: list[Secret]) -> OutsideError:
-    from weft.runtime.inference.failures import kind_of_status, redacted, said
-
-    try:
-        body: Any = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        body = text[:200]
-    made = kind_of_status(status)(f"{settings.id}: {status}: {redacted(said(body), keys)}"[:500])
-    made.status = status
-    return made
 
 
 def _read(data: bytes, settings: ProviderSettings) -> tuple[list[str], dict[str, str]]:

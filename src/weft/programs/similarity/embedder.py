@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Embedder(Protocol):
-    """A model of texts. Vectors of two models, or of two sizes, are never compared."""
+    """A model of texts. Vectors of two models, or of two sizes, are never compared. `dimensions` may be 0 until the
+    first text was embedded, where only the answer tells it."""
 
     name: str
     dimensions: int

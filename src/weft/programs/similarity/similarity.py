@@ -139,7 +139,7 @@ class Similarity(Room):
             row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
         if row is None:
             raise NotFound("vector", name, f"give it one: `weft embed {name}`")
-        return self._nearest(_vectors([row[0]], self._embedder.dimensions)[0], limit, kind, but=node)
+        return self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node)
 
     def similar_to_text(
         self, text: str, *, limit: int = 10, kind: str | None = None, words: bool = False
@@ -186,7 +186,8 @@ class Similarity(Room):
 
     def _loaded(self, sql: Sql) -> Space:
         """The vectors as this transaction sees them."""
-        model, dimensions = self._embedder.name, self._embedder.dimensions
+        model = self._embedder.name
+        dimensions = self._embedder.dimensions or _stored_size(sql, model)
         _refuse_other_size(sql, model, dimensions)
         gone = vectors_gone(sql)
         if self._space is None:
@@ -246,6 +247,11 @@ def _vectors(stored: Sequence[Any], dimensions: int) -> Any:
     import numpy as np
 
     return np.frombuffer(b"".join(stored), "<f4").reshape(-1, dimensions).astype(np.float32, copy=False)
+
+
+def _stored_size(sql: Sql, model: str) -> int:
+    row = sql.one("SELECT dimensions FROM vector WHERE model = ? LIMIT 1", (model,))
+    return 0 if row is None else int(row[0])
 
 
 def _refuse_other_size(sql: Sql, model: str, dimensions: int) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from weft.surfaces.cli.program_call import complete_programs
 
 if TYPE_CHECKING:
     from weft.ledger.ledger import Ledger
@@ -14,11 +20,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 EMBEDDED_KINDS = ("turn", "message", "session", "program")
 
 
-def similarity(ledger: Ledger) -> Similarity:
-    from weft.programs.similarity.minilm import MiniLM
+def by_model(function: F) -> F:
+    return click.option(
+        "--model",
+        metavar="NAME",
+        shell_complete=complete_programs("model"),
+        help="A model program at an OpenAI-compatible provider, in place of the model that comes with Weft.",
+    )(function)
+
+
+@contextmanager
+def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]:
+    """By the model that needs no network, or by the one that a program names, in the name of the person here."""
     from weft.programs.similarity.similarity import Similarity
 
-    return Similarity(ledger, MiniLM())
+    if model is None:
+        from weft.programs.similarity.minilm import MiniLM
+
+        yield Similarity(ledger, MiniLM())
+        return
+    from weft.programs import Programs
+    from weft.runtime.configuring import model_settings
+    from weft.runtime.inference.embedding import FarEmbedder
+    from weft.surfaces.cli.acting import person_acting
+
+    find = Programs(ledger).get
+    found = model_settings(find(model, "model"), find, os.environ.get, person_acting())
+    with FarEmbedder(found.model, found.context) as embedder:
+        yield Similarity(ledger, embedder)
 
 
 def counted(ledger: Ledger) -> list[ModelCount]:

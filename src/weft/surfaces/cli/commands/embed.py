@@ -8,7 +8,7 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.embedding import EMBEDDED_KINDS, similarity
+from weft.surfaces.cli.embedding import EMBEDDED_KINDS, by_model, similarity
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 @click.option("--all", "kind", type=click.Choice(EMBEDDED_KINDS), help="Every node of a kind that has no vector yet.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="With --all: at most N, the newest first.")
 @click.option("--forget", is_flag=True, help="Take the vector of NODE away, or all of this model.")
-def command(call: Call, node: str | None, text: str | None, kind: str | None, limit: int | None, forget: bool) -> None:
+@by_model
+def command(
+    call: Call,
+    node: str | None,
+    text: str | None,
+    kind: str | None,
+    limit: int | None,
+    forget: bool,
+    model: str | None,
+) -> None:
     """Embed nodes: what they say as vectors, so that similar ones are found.
 
     NODE is a turn, a message, a session, a program or an event. The model that comes with Weft needs no network.
@@ -32,8 +41,7 @@ def command(call: Call, node: str | None, text: str | None, kind: str | None, li
         raise click.UsageError("Give a NODE, --all KIND, or --forget.")
     if text is not None and forget:
         raise click.UsageError("--forget takes no --text.")
-    with call.writing() as ledger:
-        made = similarity(ledger)
+    with call.writing() as ledger, similarity(ledger, model) as made:
         if forget:
             count = made.forget(node)
             call.answer({"forgotten": count}, [f"took {count:,} vector{'s' * (count != 1)} away"])

@@ -6,7 +6,7 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, similarity
+from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, by_model, similarity
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
 
@@ -17,6 +17,7 @@ from weft.surfaces.cli.shapes import to_json
 @click.option("--words", is_flag=True, help="With --text: those that also hold its words come further forward.")
 @click.option("--kind", type=click.Choice(EMBEDDED_KINDS), help="Only nodes of this kind.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=10, metavar="N", help="At most N (10).")
+@by_model
 def command(
     call: Call,
     node: str | None,
@@ -24,6 +25,7 @@ def command(
     words: bool,
     kind: str | None,
     limit: int,
+    model: str | None,
 ) -> None:
     """Find nodes that mean nearly the same, the nearest first.
 
@@ -33,8 +35,7 @@ def command(
         raise click.UsageError("Give a NODE, or --text.")
     if words and text is None:
         raise click.UsageError("--words goes with --text.")
-    with call.reading() as ledger:
-        made = similarity(ledger)
+    with call.reading() as ledger, similarity(ledger, model) as made:
         if text is not None:
             found = made.similar_to_text(text, limit=limit, kind=kind, words=words)
         else:
