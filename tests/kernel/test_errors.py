@@ -63,6 +63,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "WithheldShows": (["message x"],),
     "CredentialMissing": ("anthropic", "there is none"),
     "CredentialWithheld": ("anthropic", "it is for another origin"),
+    "AgentBusy": ("ada", "is at work"),
     "NotAllowed": ("tool:x", ["agent:a"]),
 }
 

@@ -18,7 +18,10 @@ from weft.programs import Programs
 from weft.programs.applying import Wanted, wanted_in
 
 CANARY = "canary-7f3a.b"
-READS = "acting_as all get history diff check_task checks load_checkpoint query request requests tags tagged".split()
+READS = (
+    "acting_as hold_agent release_agent all get history diff check_task checks load_checkpoint query request requests "
+    "tags tagged"
+).split()
 SPEC = {"inputs": [CANARY], "successCriteria": [{"type": "contains", "text": CANARY}]}
 
 # content: recorded, and in no event.   refused: nothing is recorded.   local: steers the call and is not recorded.

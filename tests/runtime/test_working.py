@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.postgres import shared_server
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotApplicable, ProviderFailed
+from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
 from weft.runtime.briefs import brief, going_on
 from weft.runtime.invoking import HANDLERS
 from weft.runtime.sandbox import Sandbox
@@ -240,3 +241,48 @@ def test_a_task_that_nobody_can_work_on_says_why(path: Path) -> None:
         assert bench.programs.get("ada").state == "idle"
 
     run(path, body, chat())
+
+
+def test_only_one_at_a_time_runs_an_agent(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench, KEYWORD)
+        first = asyncio.create_task(bench.invoke("greet"))
+        await bench.server.hanging.wait()
+        before = steps(bench)
+        for work in (bench.invoke("greet"), bench.invoke("ada", "Who are you?")):
+            with pytest.raises(AgentBusy, match="at work"):
+                await work
+        assert steps(bench) == before == ["agent_task_assigned", "agent_thinking"]
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert (await bench.invoke("greet")).result["state"] == "completed"
+
+    run(address, body, [HANG], chat())
+
+
+def test_whoever_lost_an_agent_by_a_reset_changes_nothing_any_more(address: str | Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+        hold = await bench.shop.across(lambda: bench.programs.hold_agent("ada"))
+        own = bench.programs.acting_as("ada", hold)
+        await bench.shop.across(lambda: own.step_agent("ada", "think"))
+        with pytest.raises(AgentBusy):
+            await bench.shop.across(lambda: bench.programs.hold_agent("ada"))
+        await bench.shop.across(lambda: bench.programs.step_agent("ada", "reset"))
+        before = len(bench.programs.history("ada"))
+        again = await bench.shop.across(lambda: bench.programs.hold_agent("ada"))
+        refused: list[Callable[[], object]] = [
+            lambda: own.step_agent("ada", "think"),
+            lambda: own.fail_agent("ada", "x"),
+            lambda: own.start_task("greet"),
+            lambda: own.complete_task("greet", answer="x"),
+            lambda: own.save_checkpoint("ada", {}),
+            lambda: own.release_agent(hold),
+        ]
+        for work in refused:
+            with pytest.raises(AgentBusy, match="meanwhile"):
+                await bench.shop.across(work)
+        assert len(bench.programs.history("ada")) == before
+        await bench.shop.across(lambda: bench.programs.release_agent(again))
+
+    run(address, body, chat())

@@ -173,6 +173,16 @@ class SessionBusy(Conflict):
         self.label, self.turn, self.owner = label, turn, owner
 
 
+class AgentBusy(Conflict):
+    """Somebody else runs this agent: who is alive, or who took it up meanwhile. Nothing of this step was recorded."""
+
+    hint = "wait until it is done; if nobody is at it any more, `weft agent reset` lets it go"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"agent {name!r} {reason}")
+        self.name, self.reason = name, reason
+
+
 class LeaseLost(Conflict):
     """This writer was silent for too long and another one took the session; its turn is failed."""
 

@@ -13,6 +13,7 @@ from weft.ledger.inside import desk_of, store_of
 from weft.ledger.ledger import Ledger
 from weft.programs.addresses import parse_address
 from weft.programs.clerk import Clerk, name_in, perform
+from weft.programs.holding import Hold, ensure_held
 from weft.programs.model import Program
 from weft.programs.reading import find, to_program
 from weft.store.port import ReadTxn
@@ -21,12 +22,20 @@ from weft.store.port import ReadTxn
 class Room:
     """Programs of one open ledger, seen and changed by one actor. Thread-safe, as the ledger is."""
 
-    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT) -> None:
-        self.ledger, self.actor = ledger, actor
+    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
+        self.ledger, self.actor, self._hold = ledger, actor, hold
         self._desk, self._store = desk_of(ledger), store_of(ledger)
 
     def _perform(self, verb: str, work: Callable[[Clerk], str], key: str | None, *request: Any) -> str:
-        return perform(self._desk, self.actor, work, key, [verb, *request])
+        hold = self._hold
+        if hold is None:
+            return perform(self._desk, self.actor, work, key, [verb, *request])
+
+        def held(clerk: Clerk) -> str:
+            ensure_held(clerk, hold)
+            return work(clerk)
+
+        return perform(self._desk, self.actor, held, key, [verb, *request])
 
     def _change(self, verb: str, work: Callable[[Clerk], Any], key: str | None, *request: Any) -> Program:
         """A verb whose work answers with a row; the program as it is then."""

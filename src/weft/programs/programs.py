@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.programs.applying import Planned, Wanted, apply
 from weft.programs.describing import Describing
+from weft.programs.holding import Hold
 from weft.programs.telling import Telling
 from weft.programs.working import Working
 
@@ -13,9 +14,9 @@ from weft.programs.working import Working
 class Programs(Describing, Working, Telling):
     """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
 
-    def acting_as(self, actor: str) -> Programs:
-        """The same programs, changed on behalf of somebody else."""
-        return Programs(self.ledger, actor)
+    def acting_as(self, actor: str, hold: Hold | None = None) -> Programs:
+        """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
+        return Programs(self.ledger, actor, hold)
 
     def apply(
         self, wanted: Sequence[Wanted], *, prune: bool = False, dry_run: bool = False, key: str | None = None

@@ -8,13 +8,15 @@ from typing import Any
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotApplicable
 from weft.ledger.program_rows import ProgramRow
-from weft.programs import agents, making, sessions, tasks
+from weft.programs import agents, holding, making, sessions, tasks
 from weft.programs.clerk import Clerk
 from weft.programs.criteria import Observations, judge
 from weft.programs.face import Room
+from weft.programs.holding import Hold
 from weft.programs.model import Check, Program, Verdict
 from weft.programs.reading import checks_of, find, saved_state
 from weft.programs.workspace import RunCommand, Workspace
+from weft.store.owners import process_owner
 
 AGENT, TASK, HUMAN = ProgramKind.AGENT, ProgramKind.TASK, ProgramKind.HUMAN
 
@@ -38,10 +40,36 @@ class Working(Room):
         return self._change("assign_task", work, key, task, assignee)
 
     def step_agent(self, agent: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
-        """think, execute, wait, pause, resume, complete or reset, as its state allows."""
-        return self._change(
-            "step_agent", lambda c: agents.step(c, c.require(agent, AGENT), verb, reason), key, agent, verb, reason
-        )
+        """think, execute, wait, pause, resume, complete or reset, as its state allows. Who resets an agent that another
+        one runs takes it from them."""
+
+        def work(clerk: Clerk) -> Any:
+            row = agents.step(clerk, clerk.require(agent, AGENT), verb, reason)
+            if verb == "reset" and self._hold is None:
+                holding.end(clerk, row.id)
+            return row
+
+        return self._change("step_agent", work, key, agent, verb, reason)
+
+    def hold_agent(self, agent: str) -> Hold:
+        """Be the one who runs it: what is done with `acting_as(…, hold)` is done while this lasts, or not at all."""
+        found = self.get(agent, AGENT)
+
+        def work(clerk: Clerk) -> str:
+            clerk.permit("assign", f"run the agent {found.name!r}", found.id)
+            return str(holding.take(clerk, found.id))
+
+        return Hold(found.id, int(self._perform("hold_agent", work, None)), process_owner())
+
+    def release_agent(self, hold: Hold) -> None:
+        """Let it go, where it is still held."""
+
+        def work(clerk: Clerk) -> str:
+            holding.ensure_held(clerk, hold)
+            holding.end(clerk, hold.agent)
+            return hold.agent
+
+        self._perform("release_agent", work, None)
 
     def fail_agent(
         self, agent: str, message: str, *, code: str = "failed", details: Any = None, key: str | None = None

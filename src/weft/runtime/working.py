@@ -7,11 +7,13 @@ same session, by the last checkpoint or else from where the session stands. Tool
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import CriteriaUnmet, NotApplicable, WeftError
+from weft.kernel.errors import AgentBusy, CriteriaUnmet, NotApplicable, WeftError
+from weft.programs.holding import Hold
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.briefs import brief, going_on, reflection
@@ -33,12 +35,29 @@ async def invoke_agent(shop: Workshop, program: Program, given: Given) -> Invoke
     if task is not None:
         return await _worked(shop, program, await shop.get(task, ProgramKind.TASK), given)
     said = message_of(given, "agent")
-    _ensure_free(program)
-    desk = _Desk(shop, program, await _model(shop, program, given), given)
-    session = program.current_session or f"{program.name}:main"
-    sent = await desk.think(session, said, after="reset" if program.current_task is None else "wait")
-    await desk.step("complete" if program.current_task is None else "wait")
-    return Invoked(program=program.name, kind=program.kind, result=told(sent), sent=sent)
+    async with _held(shop, program) as hold:
+        return await _answered(shop, await shop.get(program.id), said, given, hold)
+
+
+async def _answered(shop: Workshop, agent: Program, said: Any, given: Given, hold: Hold) -> Invoked:
+    _ensure_free(agent)
+    desk = _Desk(shop, agent, await _model(shop, agent, given), given, hold)
+    session = agent.current_session or f"{agent.name}:main"
+    sent = await desk.think(session, said, after="reset" if agent.current_task is None else "wait")
+    await desk.step("complete" if agent.current_task is None else "wait")
+    return Invoked(program=agent.name, kind=agent.kind, result=told(sent), sent=sent)
+
+
+@asynccontextmanager
+async def _held(shop: Workshop, agent: Program) -> AsyncIterator[Hold]:
+    """Nobody else runs this agent meanwhile, in this process or another."""
+    own = shop.programs.acting_as(agent.name)
+    hold = await shop.across(lambda: own.hold_agent(agent.id))
+    try:
+        yield hold
+    finally:
+        with suppress(AgentBusy):  # it was taken from us; whoever has it now keeps it
+            await to_the_end(shop.across(lambda: own.release_agent(hold)))
 
 
 async def invoke_task(shop: Workshop, program: Program, given: Given) -> Invoked:
@@ -74,9 +93,9 @@ async def _model(shop: Workshop, agent: Program, given: Given) -> Configured:
 class _Desk:
     """An agent at work: its steps are its own, in its own name."""
 
-    def __init__(self, shop: Workshop, agent: Program, model: Configured, given: Given) -> None:
+    def __init__(self, shop: Workshop, agent: Program, model: Configured, given: Given, hold: Hold) -> None:
         self.shop, self.agent, self._model, self._given = shop, agent, model, given
-        self.own = shop.programs.acting_as(agent.name)
+        self.own = shop.programs.acting_as(agent.name, hold)
 
     async def step(self, verb: str, reason: str | None = None) -> Program:
         return await self.shop.across(lambda: self.own.step_agent(self.agent.id, verb, reason=reason))
@@ -105,15 +124,17 @@ def _words(error: BaseException) -> str:
 
 async def _worked(shop: Workshop, agent: Program, task: Program, given: Given) -> Invoked:
     model = await _model(shop, agent, given)
-    agent, task = await shop.across(lambda: _begun(shop.programs, agent, task))
-    return await _Job(_Desk(shop, agent, model, given), task, given.workspace).run()
+    async with _held(shop, agent) as hold:
+        working, begun = await shop.across(lambda: _begun(shop.programs, agent.id, task.id, hold))
+        return await _Job(_Desk(shop, working, model, given, hold), begun, given.workspace).run()
 
 
-def _begun(programs: Programs, agent: Program, task: Program) -> tuple[Program, Program]:
+def _begun(whose: Programs, worker: str, work: str, hold: Hold) -> tuple[Program, Program]:
     """The task started and the agent on it, whether for the first time or taken up again."""
+    programs, agent, task = whose.acting_as(whose.actor, hold), whose.get(worker), whose.get(work)
     own = agent.current_task == task.name
     if own and task.state in ENDED:  # it was left there between the end of its task and its own
-        agent = programs.acting_as(agent.name).step_agent(agent.id, "reset", reason="its task is over")
+        agent = programs.acting_as(agent.name, hold).step_agent(agent.id, "reset", reason="its task is over")
     elif not own or agent.state != "thinking":
         _ensure_free(agent)
     if task.state == "pending":
@@ -124,7 +145,7 @@ def _begun(programs: Programs, agent: Program, task: Program) -> tuple[Program, 
     if not own:
         return programs.assign(agent.id, task.id), programs.get(task.id)
     if agent.state == "thinking":  # whoever was at it is gone: the turn they were in has failed, or will
-        agent = programs.acting_as(agent.name).step_agent(agent.id, "wait", reason="taken up again")
+        agent = programs.acting_as(agent.name, hold).step_agent(agent.id, "wait", reason="taken up again")
     return agent, task
 
 

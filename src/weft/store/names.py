@@ -17,6 +17,8 @@ from weft.store.port import Sql
 COPIED = "copied"
 ACCEPTED = "accepted:"
 """Local state: a row per name whose promises were given up here, with the last event that was known of them."""
+HELD = "held:"
+"""Local state: a row per agent that was ever run here, with who holds it."""
 NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
@@ -25,12 +27,13 @@ def is_copy(sql: Sql) -> bool:
 
 
 def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
-    """Go on as `new` from event `end` on. Whoever held a session in the origin does not write here."""
+    """Go on as `new` from event `end` on. Whoever held a session or an agent in the origin does not write here."""
     sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (new,))
     sql.run(NOTE, (FORMER + was, str(end)))
     if is_copy(sql):
         sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
         sql.run("UPDATE lease SET owner = ? WHERE turn IS NOT NULL", (NOBODY,))
+        sql.run("DELETE FROM local WHERE key LIKE ?", (f"{HELD}%",))
 
 
 def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:
