@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, settings
 from tests.faults.results import Counted, table
 from tests.faults.sizes import SEED
 
+pytest_plugins = ["tests.leaks"]
+
 PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 
 settings.register_profile(

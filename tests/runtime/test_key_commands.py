@@ -11,6 +11,8 @@ from weft.runtime.key_commands import command_runner
 from weft.runtime.processes import Limits
 
 CANARY = "sk-canary-command"
+PRINT = "printf %s-%s sk canary-command"
+"""Prints the key without being called by it."""
 VARIABLES = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "ANTHROPIC_API_KEY": CANARY}
 
 
@@ -26,7 +28,7 @@ def test_a_command_sees_only_what_it_needs_of_the_environment() -> None:
     assert {line.partition("=")[0] for line in run("env").splitlines()} == {"PATH", "HOME"}
 
 
-@pytest.mark.parametrize("words", [("sh", "-c", f"echo {CANARY}; echo {CANARY} >&2; exit 1"), ("/no/such/program",)])
+@pytest.mark.parametrize("words", [("sh", "-c", f"{PRINT}; {PRINT} >&2; exit 1"), ("/no/such/program",)])
 def test_a_failing_command_is_told_without_what_it_printed(words: tuple[str, ...]) -> None:
     with pytest.raises(CredentialMissing) as caught:
         run(*words)

@@ -117,10 +117,10 @@ def test_a_shell_completes_ids(shell: Shell) -> None:
 
 def test_the_person_at_the_terminal_acts_with_their_credentials(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell("credential", "add", "anthropic", "--env", "ANTHROPIC_API_KEY")
-    shell("credential", "add", "own", "--cmd", f"echo {CANARY}-printed", "--origin", "http://localhost:8080")
+    shell("credential", "add", "own", "--cmd", "printf %s-%s sk canary-printed", "--origin", "http://localhost:8080")
     monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
     monkeypatch.setenv("USER", "bln")
     acting = person_acting()
     assert [str(principal) for principal in acting.chain] == ["human:bln"]
     assert asyncio.run(acting.credential("anthropic", "https://api.anthropic.com/v1")).reveal() == CANARY
-    assert asyncio.run(acting.credential("own", "http://localhost:8080/v1")).reveal() == f"{CANARY}-printed"
+    assert asyncio.run(acting.credential("own", "http://localhost:8080/v1")).reveal() == "sk-canary-printed"

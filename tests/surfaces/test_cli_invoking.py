@@ -65,7 +65,7 @@ def test_the_examples_that_ask_a_model_work_as_written(weft: Shell, server: Scri
 def test_a_gateway_is_asked_with_its_token_and_the_providers_key(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDFLARE_ACCOUNT_ID", "account")
     monkeypatch.setenv("CLOUDFLARE_GATEWAY_ID", "gate")
-    monkeypatch.setenv("GATE_TOKEN", "token-of-the-gateway")
+    monkeypatch.setenv("GATE_TOKEN", "sk-canary-gateway")
     with serving(message_stream()) as server:
         assert weft("provider", "create", "cf-gateway", "--type", "cloudflare-ai-gateway").code == 0
         named = ("--set", "token=${GATE_TOKEN}", "--key-env", "THERE_KEY")
@@ -76,7 +76,7 @@ def test_a_gateway_is_asked_with_its_token_and_the_providers_key(weft: Shell, mo
         assert (found.code, found.out) == (0, "Hello there\n"), found.err
         (received,) = server.received
     assert received.path.startswith("/v1/account/gate/anthropic/v1/messages")
-    assert received.headers["cf-aig-authorization"] == "Bearer token-of-the-gateway"
+    assert received.headers["cf-aig-authorization"] == "Bearer sk-canary-gateway"
     assert received.headers["x-api-key"] == CANARY
 
 

@@ -235,3 +235,31 @@ def test_nothing_heavy_is_loaded_to_list_programs(weft: Shell) -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], cwd=weft.folder, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_every_kind_goes_its_ways_by_verbs(stocked: Shell) -> None:
+    weft = stocked
+    for line, state in (
+        ("agent create ada --prompt x --model claude-fast", "idle"),
+        ("agent pause ada", "paused"),
+        ("agent resume ada", "idle"),
+        ("task create greet --name greet", "pending"),
+        ("task assign greet ada", "pending"),
+        ("task start greet", "active"),
+        ("task fail greet --reason nobody-is-there", "failed"),
+        ("human create bln", "available"),
+        ("human presence bln away", "away"),
+        ("human presence bln available", "available"),
+        ("info create fact --type fact --content 1 --draft", "draft"),
+        ("info validate fact", "validated"),
+        ("info activate fact", "active"),
+        ("info archive fact", "archived"),
+    ):
+        answer = weft(*line.split(), "--json")
+        assert answer.code == 0, (line, answer.err)
+        assert state in (answer.json.get("lifecycle"), answer.json.get("state")), (line, answer.json)
+    for line in ("agent resume ada", "task start greet", "human presence bln offline --as ada", "info validate fact"):
+        refused = weft(*line.split())
+        assert refused.code == 4, line
+        assert "hint: " in refused.err
+    assert weft.json("task", "list", "--status", "failed")[0]["config"]["assignee"] == "@(ada)"

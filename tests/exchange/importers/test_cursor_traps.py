@@ -229,7 +229,7 @@ def test_a_database_in_use_is_copied_with_its_log(tmp_path: Path) -> None:
 
 
 def test_accounts_are_never_read(tmp_path: Path) -> None:
-    secrets = {"cursorAuth/accessToken": "sk-canary", "cursorAuth/cachedEmail": "canary@example.com"}
+    secrets = {"cursorAuth/accessToken": "cursor-canary", "cursorAuth/cachedEmail": "canary@example.com"}
     found, _ = read(write_state(tmp_path, session_rows(*dialogue()), secrets))
     assert all(b"canary" not in (each.raw or b"") for each in found)
 

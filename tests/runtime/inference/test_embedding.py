@@ -66,7 +66,7 @@ def test_every_text_gets_its_own_vector_of_length_one_in_one_request() -> None:
     with embedder(vectors([3, 4], [0, 2], order=[1, 0])) as (made, server, _):
         assert (made.name, made.dimensions) == ("there/m-1", 0)
         rows = made.embed(["a", "b"])
-        assert np.allclose(rows, [[0.6, 0.8], [0, 1]])
+        assert np.allclose(rows, np.array([[0.6, 0.8], [0.0, 1.0]]))
         assert rows.dtype == np.float32
         assert made.dimensions == 2
     (received,) = server.received

@@ -22,7 +22,7 @@ from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKi
 from weft.runtime.key_commands import command_runner
 from weft.runtime.sending import Question, send
 
-KEY, TOKEN = "sk-canary-key-0123456789", "cf-canary-token-9876543210"
+KEY, TOKEN = "sk-canary-key-0123456789", "sk-canary-token-9876543210"
 CLOUDFLARE = {"account_id": "acc", "gateway_id": "gw", "gateway_credential": "token"}
 SLOTS: dict[str, tuple[ProviderKind, dict[str, Any], str, Script, dict[str, str]]] = {
     "chat": (ProviderKind.OPENAI_COMPATIBLE, {}, "m", chat(), {"authorization": f"Bearer {KEY}"}),
@@ -74,11 +74,15 @@ def log_file(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_key_reaches_its_server_and_nothing_else(
-    slot: str, source: str, tmp_path: Path, log_file: Path, capfd: pytest.CaptureFixture[str]
+    slot: str,
+    source: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    log_file: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     kind, more, name, good, expected = SLOTS[slot]
-    places = tmp_path / "places"
-    places.mkdir()
+    places = tmp_path_factory.mktemp("places")  # what is below tmp_path is looked through for keys afterwards
     (places / "key").write_text(KEY)
     (places / "token").write_text(TOKEN)
     ledger_folder = tmp_path / "ledger"

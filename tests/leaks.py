@@ -1,0 +1,108 @@
+"""No key leaves a mark: every key that tests put into a credential's place holds `MARK`, and no file, log, captured
+output or process list may hold it afterwards. A plugin: what is found fails the test that it was found after.
+
+Files are those below a test's `tmp_path`, read when its fixtures are gone. Processes are those that the tests started,
+looked at several times a second. What a test throws away itself before it ends is not seen.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARK = os.environ.get("WEFT_TEST_MARK", "sk-canary").encode()
+SECONDS = 0.25
+
+
+def marked_files(folder: Path) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            if MARK in os.fsencode(name) or (not os.path.islink(path) and _holds(path)):
+                yield f"file {os.path.relpath(path, folder)}"
+
+
+def _holds(path: str) -> bool:
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not os.path.isfile(path) or not os.fstat(file.fileno()).st_size:
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as seen:
+                return seen.find(MARK) >= 0
+    except OSError:  # gone meanwhile, a pipe, or closed to everybody
+        return False
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+class ProcessWatch(threading.Thread):
+    """Looks at what the processes that were started from here are called."""
+
+    def __init__(self) -> None:
+        super().__init__(name="process watch", daemon=True)
+        self.found: set[str] = set()
+
+    def run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        for entry in os.scandir("/proc") if os.path.isdir("/proc") else ():
+            if entry.name.isdigit() and MARK in _read(f"/proc/{entry.name}/cmdline") and _is_ours(entry.name):
+                self.found.add("a process list")
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # it has ended, or is somebody else's
+        return b""
+
+
+def _is_ours(pid: str) -> bool:
+    while pid not in ("", "0", "1"):
+        state, *rest = _read(f"/proc/{pid}/stat").rpartition(b")")[2].decode().split() or [""]
+        pid = rest[0] if state else ""
+        if pid == str(os.getpid()):
+            return True
+    return False
+
+
+WATCH = ProcessWatch()
+
+
+def pytest_runtest_setup() -> None:
+    if WATCH.ident is None:
+        WATCH.start()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: Any) -> Generator[None, Any, Any]:
+    folder = item.funcargs.get("tmp_path") if hasattr(item, "funcargs") else None
+    result = yield
+    found = list(marked_files(folder)) if folder is not None else []
+    found += WATCH.found
+    WATCH.found.clear()
+    if found:
+        pytest.fail(f"a key was left in {', '.join(found)}", pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
+    shown = [name for name, text in report.sections if MARK.decode() in text]
+    if shown and report.passed:
+        report.outcome = "failed"
+        report.longrepr = f"a key was left in {', '.join(shown)}"
+    return report
