@@ -15,6 +15,7 @@ from weft import Ledger
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.transcript import Transcript
 from weft.exchange.watching import Began, Gone, Happening, Imported, Troubled, Watched
+from weft.kernel.contents import ERASED
 
 SESSION = {"session": "s1", "title": "First"}
 ONE = {"id": "t1", "ask": "hi", "answer": "yo"}
@@ -320,6 +321,23 @@ def test_an_erasure_takes_open_tails_along(stage: Stage, tmp_path: Path) -> None
     stage.add("a.jsonl", {"note": 1})()
     stage.follow(end=stage.clock.monotonic() + 3)
     assert ledger.provisional() == []
+    ledger.close()
+    held = b"".join(path.read_bytes() for path in tmp_path.glob("ledger.db*"))
+    assert secret.encode() not in held
+
+
+def test_what_was_erased_is_not_shown_in_the_open_turn_of_another_session(stage: Stage, tmp_path: Path) -> None:
+    secret, other = "a secret that was said twice", {"id": "u1", "ask": "in another session", "answer": "yes"}
+    call = {"id": "c1", "name": "run", "arguments": {"with": secret}}
+    stage.write("a.jsonl", SESSION, {**ONE, "ask": secret, "calls": [call]})()
+    stage.follow(end=3)
+    ledger = stage.ledger
+    ledger.erase(ledger.session("s1").head or "", reason="mine")
+    again = {"id": "u2", "parent": "u1", "ask": secret, "answer": "as I said", "calls": [call], "open": True}
+    stage.write("b.jsonl", {"session": "s2"}, other, again)()
+    stage.follow(end=stage.clock.monotonic() + 3)
+    (turn,) = ledger.provisional("s2")
+    assert [item.text for item in turn.items] == [ERASED, "as I said", ERASED]
     ledger.close()
     held = b"".join(path.read_bytes() for path in tmp_path.glob("ledger.db*"))
     assert secret.encode() not in held

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.contents import text_bytes
+from weft.kernel.contents import json_bytes, text_bytes
 from weft.kernel.dag_events import (
     HistoryAppend,
     Interruption,
@@ -55,15 +55,19 @@ NAMELESS = "unknown"
 
 
 def put_value(draft: Draft, value: Any) -> str:
+    return draft.put_bytes(value_bytes(value))
+
+
+def value_bytes(value: Any) -> bytes:
     """A JSON value, as importers read it from JSON; one that has no exact form (too deep) is kept as its text."""
     try:
-        return draft.put_bytes(orjson.dumps(value))
+        return orjson.dumps(value)
     except orjson.JSONEncodeError:
         pass
     try:
-        return draft.put_json(value, "value")
+        return json_bytes(value, "value")
     except (InvalidInput, NoCanonicalForm, RecursionError):
-        return draft.put_bytes(text_bytes(_as_text(value)))
+        return text_bytes(_as_text(value))
 
 
 def _as_text(value: Any) -> str:

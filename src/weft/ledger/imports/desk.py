@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import astuple
 
+from weft.kernel.contents import content_ref
 from weft.kernel.enums import LinkReason, SupersedeReason
 from weft.kernel.events import encode, import_stream, session_stream
 from weft.kernel.fields import ForkPoint
@@ -32,7 +33,7 @@ from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
-from weft.store.husks import is_carried_out
+from weft.store.husks import is_carried_out, is_husk
 from weft.store.port import Sql, WriteTxn
 
 BATCH_TURNS = 64
@@ -273,10 +274,20 @@ class ImportDesk:
             return
         if seeing.session in self._refused or was_erased(draft.sql, draft.view.session(seeing.session).n):
             task.tail.turns.clear()
-        now, landed = self._desk.clock.now_ms(), task.landed
-        write_tail(
-            draft.sql, task.file, seeing.session, self.origin, now, task.tail, lambda parent: _id_at(landed, parent)
-        )
+        now, place = self._desk.clock.now_ms(), (task.file, seeing.session)
+        parents, is_erased = partial(_id_at, task.landed), self._erased_contents(draft)
+        write_tail(draft.sql, place, self.origin, now, task.tail, parents, is_erased)
+
+    def _erased_contents(self, draft: Draft) -> Callable[[bytes], bool]:
+        """Which bytes are those of a content that was erased: its name is derived from them, so they need not be here."""
+        if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+            return lambda _: False
+
+        def is_erased(data: bytes) -> bool:
+            found = draft.txn.facts.find_content(content_ref(self.secret.salt(sha256(data).digest()), data))
+            return found is not None and is_husk(draft.sql, found)
+
+        return is_erased
 
     def _keep_along(self, draft: Draft, seeing: Seeing, task: _Task, until: int | None) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""

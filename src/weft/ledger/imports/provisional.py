@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import orjson
-from msgspec import UNSET, Struct, convert, field
+from msgspec import UNSET, Struct, convert, field, to_builtins
 
-from weft.kernel.contents import showable
+from weft.kernel.contents import ERASED, showable, text_bytes
 from weft.ledger.forgotten import Forgotten
+from weft.ledger.imports.chain import value_bytes
 from weft.ledger.model import Part, ReasoningPart, TextPart
 from weft.ledger.natives import Item, NativeCall, NativeMessage, NativeTurn
 from weft.store.port import ReadTxn, Sql, Store, WriteTxn
@@ -54,6 +55,17 @@ class ProvisionalTurn(Struct, frozen=True, kw_only=True):
     """The latest of them, the oldest first; the prompt always stands first."""
 
 
+IsErased = Callable[[bytes], bool]
+"""Would these bytes, as a content of the same origin, be one that was erased?"""
+
+
+class Opened(Struct, frozen=True):
+    """A turn left out of a transcript; `parent` is a place among those that were taken."""
+
+    turn: NativeTurn
+    parent: int | None
+
+
 class Tail(Struct):
     """The open turns of one transcript, filled while it is walked."""
 
@@ -61,39 +73,23 @@ class Tail(Struct):
     turns: list[Opened] = field(default_factory=list)
 
     def add(self, turn: NativeTurn, parent: int | None) -> None:
-        shown = turn.items if len(turn.items) <= ITEMS else (turn.items[0], *turn.items[1 - ITEMS :])
-        models = [item.model for item in turn.items if isinstance(item, NativeMessage) and item.model]
-        self.turns.append(
-            Opened(
-                key=turn.key,
-                parent=parent,
-                started=turn.started,
-                model=models[-1] if models else None,
-                count=len(turn.items),
-                items=tuple(map(_item, shown)),
-            )
-        )
+        self.turns.append(Opened(turn, parent))
 
 
-class Opened(Struct, frozen=True, kw_only=True):
-    """A turn left out of a transcript; `parent` is a place among those that were taken."""
-
-    key: str
-    parent: int | None
-    started: int | None
-    model: str | None
-    count: int
-    items: tuple[ProvisionalItem, ...]
-
-
-def _item(item: Item) -> ProvisionalItem:
+def _item(item: Item, is_erased: IsErased) -> ProvisionalItem:
     if isinstance(item, NativeCall):
         done = item.status is not None or item.result is not UNSET or item.error is not None
         status = item.status.value if item.status else ("error" if item.error else "ok")
-        text = _cut(_arguments(item.arguments))
-        return ProvisionalItem(role="tool", text=text, tool=item.name, status=status if done else None, at=item.at)
-    texts = [text for part in item.parts if (text := _text(part))]
+        text = ERASED if is_erased(value_bytes(item.arguments)) else _cut(_arguments(item.arguments))
+        name = _words(item.name, is_erased)
+        return ProvisionalItem(role="tool", text=text, tool=name, status=status if done else None, at=item.at)
+    said = [text for part in item.parts if (text := _text(part))]
+    texts = [ERASED if is_erased(text_bytes(text)) else text for text in said]
     return ProvisionalItem(role=item.role.value, text=_cut("\n\n".join(texts)), at=item.at)
+
+
+def _words(text: str, is_erased: IsErased) -> str:
+    return ERASED if is_erased(text_bytes(text)) else _cut(text)
 
 
 def _text(part: Part) -> str:
@@ -114,29 +110,35 @@ def _cut(text: str) -> str:
 
 
 def write_tail(
-    sql: Sql, source: str, session: str, origin: str, now: int, tail: Tail, parents: Callable[[int | None], str | None]
+    sql: Sql,
+    place: tuple[str, str],
+    origin: str,
+    now: int,
+    tail: Tail,
+    parents: Callable[[int | None], str | None],
+    is_erased: IsErased,
 ) -> None:
-    """What is open of a session in a source, in place of what was."""
-    sql.run("DELETE FROM provisional WHERE source = ? AND session = ?", (source, session))
+    """What is open at a place (a source, and a session in it), instead of what was. What was erased is not shown."""
+    sql.run("DELETE FROM provisional WHERE source = ? AND session = ?", place)
     rows = [
-        (source, session, number, tail.stamp, now, orjson.dumps(_body(turn, origin, parents(turn.parent))))
-        for number, turn in enumerate(tail.turns)
+        (*place, number, tail.stamp, now, orjson.dumps(_body(each.turn, origin, parents(each.parent), is_erased)))
+        for number, each in enumerate(tail.turns)
     ]
     sql.run_many("INSERT INTO provisional(source, session, idx, stamp, seen_at, body) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
-def _body(turn: Opened, origin: str, parent: str | None) -> dict[str, object]:
+def _body(turn: NativeTurn, origin: str, parent: str | None, is_erased: IsErased) -> dict[str, object]:
+    shown = turn.items if len(turn.items) <= ITEMS else (turn.items[0], *turn.items[1 - ITEMS :])
+    models = [item.model for item in turn.items if isinstance(item, NativeMessage) and item.model]
     return {
         "parent_id": parent,
         "origin": origin,
-        "native_id": _cut(turn.key),
+        "native_id": _words(turn.key, is_erased),
         "started_at": turn.started,
-        "model": None if turn.model is None else _cut(turn.model),
-        "items_so_far": turn.count,
-        "items": [
-            {name: getattr(item, name) for name in ProvisionalItem.__struct_fields__} for item in turn.items
-        ],
-    }  # fmt: skip
+        "model": _words(models[-1], is_erased) if models else None,
+        "items_so_far": len(turn.items),
+        "items": [to_builtins(_item(item, is_erased)) for item in shown],
+    }
 
 
 def drop_tails(sql: Sql, source: str, but: int | None = None) -> None:
