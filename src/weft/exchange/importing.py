@@ -6,21 +6,26 @@ over, and a source that was read to its end is not opened a second time unless i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.port import Importer, Problem, Report, Source
+from weft.exchange.following import Follower, Followers
+from weft.exchange.importers.port import FollowingImporter, Importer, Problem, Report, Source
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates
-from weft.exchange.importers.transcript import NativeTurn
+from weft.exchange.taking import Taking
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import StoreError
-from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawBytes, RawFile, Tail
+from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawFile
 from weft.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 
 class OriginTotals(Struct):
@@ -100,12 +105,15 @@ class Importing:
         since: int | None = None,
         remap: bool = False,
         force: bool = False,
+        follow: bool = False,
         progress: Progress = _silent,
     ) -> None:
-        """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file."""
+        """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file. `follow`:
+        the same files will be read again and again, and are remembered for that."""
         self._ledger, self._importers, self._clock = ledger, importers, clock
         self._since, self._remap, self._force = since, remap, force
         self._progress = progress
+        self._followers = Followers() if follow else None
         self._desks: dict[str, ImportDesk] = {}
         self.summary = ImportSummary()
 
@@ -261,35 +269,42 @@ class Importing:
         report: Report,
         totals: OriginTotals,
     ) -> None:
+        before = desk.last_read(source.name)
+        own, beginning = _digests(source.path, source.size, before.size if before else 0)
         read = ImportSource(
             name=source.name,
             size=_size(source, candidate),
             stamp=candidate.stamp,
-            digest=_fingerprint(source, candidate),
+            digest=_fingerprint(source, candidate, own),
         )
-        before = desk.last_read(source.name)
         same = before is not None and (before.size, before.digest) == (read.size, read.digest)
         if before and same and not desk.is_due(before, source.quiet):
             desk.remember(replace(read, open=before.open, kept=before.kept), alike=True)
             totals.unchanged += 1
             return
-        waiting = totals.counts.open_turns
-        file = _still_to_keep(source, before)
-        for transcript in importer.read(source, report):
-            file.end = source.size if transcript.until is None else transcript.until
-            raw = file if transcript.raw is None else RawBytes(transcript.raw)
-            tail = Tail(candidate.stamp)
-            desk.take(
-                transcript.session,
-                _closed(transcript.turns, source.quiet, totals.counts, raw, tail),
-                source.name,
-                totals.counts,
-                reread=before is not None,
-                raw=raw,
-                tail=tail,
-            )
-        is_open = totals.counts.open_turns > waiting
-        desk.remember(replace(read, open=is_open, kept=file.at if is_open else None))
+        file = _still_to_keep(source, before, beginning)
+        follower = self._follower(desk, importer, before, file.grows)
+        known = {} if follower is None else follower.landed
+        taking = Taking(desk, source, candidate.stamp, file, totals.counts, before is not None, known)
+        found = importer.read(source, report) if follower is None else follower.read(source, report)
+        for transcript in found:
+            taking.take(transcript)
+        desk.remember(replace(read, open=taking.is_open, kept=file.at if taking.is_open else None))
+        if follower is not None and self._followers is not None and taking.is_plain:
+            follower.note(read, taking.landed)
+            self._followers.keep(source.name, follower)
+
+    def _follower(
+        self, desk: ImportDesk, importer: Importer, before: ImportSource | None, grown: bool
+    ) -> Follower | None:
+        """Who reads a file that will be read again; the one who read it last, if all that it knows still holds."""
+        if self._followers is None or not isinstance(importer, FollowingImporter):
+            return None
+        last = self._followers.take(before.name) if before is not None else None
+        erasures = desk.erasures()
+        if last is not None and grown and last.is_true(desk.mapping, before, erasures):
+            return last
+        return Follower(importer.reader(), desk.mapping, erasures)
 
 
 def _is_there(name: str) -> bool:
@@ -300,46 +315,13 @@ def _where(candidate: Candidate | OnServer) -> Path | Address:
     return candidate.address if isinstance(candidate, OnServer) else candidate.path
 
 
-def _still_to_keep(source: Source, before: ImportSource | None) -> RawFile:
+def _still_to_keep(source: Source, before: ImportSource | None, beginning: bytes | None) -> RawFile:
     """What of the file is not kept yet: all of it, unless it has only grown."""
     if before is None:
         return RawFile(source.path, 0, source.size)
-    grown = before.digest == _digest(source.path, before.size)
+    grown = before.digest == beginning
     start = before.size if before.kept is None else before.kept
     return RawFile(source.path, start if grown else 0, source.size, grows=grown)
-
-
-def _closed(
-    turns: Iterable[NativeTurn], quiet: bool, counts: ImportCounts, raw: RawFile | None = None, tail: Tail | None = None
-) -> Iterable[NativeTurn]:
-    """The open tail of a source that is still written to is not a fact yet, nor is what grew from it. Nor is what
-    stands there kept: a source that grows up to its last closed turn, another one once it is quiet."""
-    places: dict[int | None, int | None] = {None: None}
-    taken = reach = left = 0
-    for number, turn in enumerate(turns):
-        named = {turn.parent} | ({turn.compaction.through, turn.compaction.first_kept} if turn.compaction else set())
-        if not quiet and not (turn.closed and named <= places.keys()):
-            counts.open_turns += 1
-            left += 1
-            if tail is not None:
-                tail.add(turn, places.get(turn.parent))
-            continue
-        places[number] = taken
-        taken += 1
-        reach = max(reach, turn.end)
-        yield turn if number < taken else _placed(turn, places)
-
-    if left and raw is not None:
-        raw.end = max(raw.at, min(raw.end, reach)) if raw.grows else raw.at
-
-
-def _placed(turn: NativeTurn, places: Mapping[int | None, int | None]) -> NativeTurn:
-    """With its places counted among the turns that are taken."""
-    compaction = turn.compaction
-    if compaction is not None:
-        through, kept = places[compaction.through], places[compaction.first_kept]
-        compaction = replace(compaction, through=through, first_kept=kept)
-    return replace(turn, parent=places[turn.parent], compaction=compaction)
 
 
 def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
@@ -355,16 +337,24 @@ def _size(source: Source, candidate: Candidate | OnServer) -> int:
     return candidate.size if candidate.is_packed or _log(source, candidate) else source.size
 
 
-def _fingerprint(source: Source, candidate: Candidate | OnServer) -> bytes:
+def _fingerprint(source: Source, candidate: Candidate | OnServer, own: bytes) -> bytes:
     """Of the file, and of a database's log beside it."""
-    own, log = _digest(source.path, source.size), _log(source, candidate)
-    return own if log is None else sha256(own + _digest(log, log.stat().st_size)).digest()
+    log = _log(source, candidate)
+    return own if log is None else sha256(own + _digests(log, log.stat().st_size, 0)[0]).digest()
 
 
-def _digest(path: Path, size: int) -> bytes:
-    hasher = sha256()
+def _digests(path: Path, size: int, start: int) -> tuple[bytes, bytes | None]:
+    """Of so many bytes of a file, and of those before `start`, if there are as many: it is read once."""
+    hasher, beginning = sha256(), None
     with path.open("rb") as file:
-        while size > 0 and (chunk := file.read(min(size, 1 << 20))):
-            hasher.update(chunk)
-            size -= len(chunk)
-    return hasher.digest()
+        if start <= size:
+            _hash(file, start, hasher)
+            beginning, size = hasher.copy().digest(), size - start
+        _hash(file, size, hasher)
+    return hasher.digest(), beginning
+
+
+def _hash(file: BinaryIO, size: int, hasher: Hash) -> None:
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        hasher.update(chunk)
+        size -= len(chunk)

@@ -6,8 +6,8 @@ So a lost notice costs time and nothing else, two watches do the same work twice
 goes on where the ledger says it was. Reading is the import's: a turn is a fact once it is closed, and what is still
 open is noted as provisional.
 
-A source that grows is read from its beginning each time, because only its beginning tells what its end means. A long
-one therefore rests after each reading, several times as long as that took.
+Of a source that grows, only what is new is read where its importer can go on (`following.py`); else it is read from its
+beginning, because only that tells what its end means. It rests after each reading, several times as long as that took.
 """
 
 from __future__ import annotations
@@ -309,7 +309,8 @@ class Watching:
         if found or any(totals.files > totals.unchanged for totals in summary.origins.values()):
             rests = DATABASE_RESTS if is_database(path) else RESTS
             pause = max(GAP_SECONDS, rests * (now - begun)) if before else GAP_SECONDS
-            self._followed[path] = _Followed(now + max(WARM_SECONDS, pause), now + pause, frozenset(found))
+            told = frozenset(found) | (before.told if before else frozenset())
+            self._followed[path] = _Followed(now + max(WARM_SECONDS, pause), now + pause, told)
         return [trouble for trouble in found if before is None or trouble not in before.told]
 
 
@@ -324,5 +325,5 @@ def watch(
     """Follow the sessions at these places: what happens, for as long as it is asked. Closing the iterator, or an
     interrupt, ends it cleanly."""
     clock = clock or SystemClock()
-    importing = Importing(ledger, load_importers() if importers is None else importers, clock)
+    importing = Importing(ledger, load_importers() if importers is None else importers, clock, follow=True)
     return Watching(importing, waiting or partial(listening, clock=clock), clock).run(places)

@@ -29,35 +29,54 @@ class Record(Struct, frozen=True):
     value: dict[str, Any]
 
 
-def records(source: Source, report: Report) -> Iterator[Record]:
-    """Every object of the file in order. An unfinished last line is left for the next time."""
+class Reached(Struct):
+    """How far a file was read, in whole lines: a later reading can go on there."""
+
+    offset: int = 0
+    lines: int = 0
+    is_torn: bool = False
+    """What came of a last line without an end was taken, too: whoever went on here would take it twice."""
+
+
+def records(source: Source, report: Report, reached: Reached | None = None) -> Iterator[Record]:
+    """Every object of the file in order, or those behind the place that was `reached`, which moves along. An unfinished
+    last line is left for the next time, and so is what was written since the source was opened."""
+    reached = Reached() if reached is None else reached
     with source.path.open("rb") as file:
-        for number, offset, line in _lines(file, report):
-            yield from _objects(number, offset, line, report, is_last=not line.endswith(b"\n"))
+        file.seek(reached.offset)
+        for number, offset, line in _lines(file, source.size, report, reached):
+            found, is_last = report.found, not line.endswith(b"\n")
+            yield from _objects(number, offset, line, report, is_last)
+            reached.is_torn |= is_last and report.found > found
 
 
-def _lines(file: BinaryIO, report: Report) -> Iterator[tuple[int, int, bytes]]:
-    offset, number = 0, 0
-    while line := file.readline(LINE_LIMIT):
+def _lines(file: BinaryIO, until: int, report: Report, reached: Reached) -> Iterator[tuple[int, int, bytes]]:
+    offset, number = reached.offset, reached.lines
+    while line := file.readline(min(LINE_LIMIT, max(until - offset, 0))):
         number += 1
-        size = len(line)
-        if size == LINE_LIMIT and not line.endswith(b"\n"):
-            size += _skip_line(file)
+        start, offset, is_whole = offset, offset + len(line), line.endswith(b"\n")
+        if len(line) == LINE_LIMIT and not is_whole:
+            skipped, is_whole = _skip_line(file, until - offset)
+            offset += skipped
+            reached.is_torn |= not is_whole
             report.found += 1
             report.damaged += 1
-            report.problem(number, f"a line of {size} bytes; {LINE_LIMIT} are taken at most")
-        elif line.strip(b" \t\r\n\0"):
-            yield number, offset, line
-        offset += size
+            report.problem(number, f"a line of {offset - start} bytes; {LINE_LIMIT} are taken at most")
+            line = b""
+        if is_whole:
+            reached.offset, reached.lines = offset, number
+        if line.strip(b" \t\r\n\0"):
+            yield number, start, line
 
 
-def _skip_line(file: BinaryIO) -> int:
+def _skip_line(file: BinaryIO, size: int) -> tuple[int, bool]:
+    """How many of the next bytes belong to the line at hand, and whether it ends among them."""
     skipped = 0
-    while rest := file.readline(1 << 20):
+    while rest := file.readline(min(1 << 20, max(size - skipped, 0))):
         skipped += len(rest)
         if rest.endswith(b"\n"):
-            break
-    return skipped
+            return skipped, True
+    return skipped, False
 
 
 def _objects(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -83,3 +83,20 @@ class Importer(Protocol):
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         """Every session of this file. Damaged records go into the report and harm no others."""
+
+
+class Reader(Protocol):
+    """Reads one file again and again while it grows, each time only what is new."""
+
+    def read(self, source: Source, report: Report, taken: Mapping[str, int]) -> Iterator[Transcript]:
+        """Every session of the file, which still begins as it was when it was read last. So many turns of each session,
+        by its native id, were `taken` of what was given then; as many of them as stand as they were are only counted
+        (`Transcript.known`). The report tells of the new records."""
+
+
+@runtime_checkable
+class FollowingImporter(Protocol):
+    """An importer that can go on where it was in a file, for as long as somebody keeps the reader."""
+
+    def reader(self) -> Reader:
+        """A new one, for one file. What it reads first is what `Importer.read` reads."""

@@ -37,5 +37,7 @@ class Transcript(Struct, kw_only=True):
     turns: Iterable[NativeTurn]
     raw: bytes | None = None
     """What to keep verbatim, where it is not the source file itself (a database's rows as JSON lines)."""
+    known: int = 0
+    """So many turns stand before those given here, as an earlier reading of the same reader gave them."""
     until: int | None = None
     """Where its part of the source file ends, if the file goes on with another session's."""

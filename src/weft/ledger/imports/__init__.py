@@ -1,6 +1,6 @@
 """Taking in other tools' history: chains, sightings, versions and links."""
 
-from weft.ledger.imports.desk import ImportCounts, ImportDesk, ImportSource
+from weft.ledger.imports.desk import ImportCounts, ImportDesk, ImportSource, Landed
 from weft.ledger.imports.kept import KeptStretch, kept_stretches
 from weft.ledger.imports.provisional import ProvisionalItem, ProvisionalTurn, Tail, provisional_turns
 from weft.ledger.imports.raw import RawBytes, RawFile
@@ -11,6 +11,7 @@ __all__ = [
     "ImportDesk",
     "ImportSource",
     "KeptStretch",
+    "Landed",
     "ProvisionalItem",
     "ProvisionalTurn",
     "RawBytes",

@@ -6,7 +6,7 @@ to its end is remembered with its digest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -33,7 +33,7 @@ from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number
 from weft.store.facts import KEY_BYTES
-from weft.store.husks import is_carried_out, is_husk
+from weft.store.husks import ERASING, is_carried_out, is_husk
 from weft.store.port import Sql, WriteTxn
 
 BATCH_TURNS = 64
@@ -78,6 +78,8 @@ class Landed(Struct, frozen=True):
 
     id: str
     digest: str
+    end: int
+    """Where it ends in its source."""
     erased: bool = False
 
 
@@ -158,13 +160,16 @@ class ImportDesk:
         reread: bool = False,
         raw: RawFile | None = None,
         tail: Tail | None = None,
-    ) -> None:
+        known: Sequence[Landed] = (),
+    ) -> list[Landed]:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
-        has the turns left out, once all are walked."""
-        task = _Task(session, file, counts, reread, raw, tail)
+        has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
+        so it returns them all."""
+        task = _Task(session, file, counts, reread, raw, tail, max((at.end for at in known), default=0), list(known))
+        counts.known += len(known)
         if self._is_erased(session):
             counts.erased += sum(1 for _ in turns)
-            return
+            return []
         for batch, is_last in _batches(turns):
             task.end = max([task.end, *(turn.end for turn in batch)])
             mark = task.mark()
@@ -173,6 +178,16 @@ class ImportDesk:
             except BaseException:  # whatever it was, this batch has not landed
                 task.go_back(mark)
                 raise
+        return task.landed
+
+    def erasures(self) -> int:
+        """A number that changes with every erasure: what was known before it may not be there any more."""
+        with self._desk.store.read() as txn:
+            return txn.facts.watermark(ERASING)
+
+    def refuses(self, session: NativeSession) -> bool:
+        """Was something of this session passed over, because it was erased?"""
+        return self.secret.session_id(session.id) in self._refused
 
     def _run(self, work: Callable[[Draft], None], weight: int = 0) -> None:
         """A transaction. Its work may be run again before it lasts; what is noted beside the ledger counts after it."""
@@ -279,7 +294,7 @@ class ImportDesk:
         write_tail(draft.sql, place, self.origin, now, task.tail, parents, is_erased)
 
     def _erased_contents(self, draft: Draft) -> Callable[[bytes], bool]:
-        """Which bytes are those of a content that was erased: its name is derived from them, so they need not be here."""
+        """Which bytes are those of an erased content: its name is derived from them, so they need not be here."""
         if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return lambda _: False
 
@@ -325,7 +340,7 @@ class ImportDesk:
         if gone is not None:
             self._refused.add(seeing.session)
             counts.erased += 1
-            return Landed(gone.id, gone.digest, erased=True)
+            return Landed(gone.id, gone.digest, turn.end, erased=True)
         new = row is None
         if row is None:
             fork = ForkPoint(parent.id, parent.digest) if parent else None
@@ -338,7 +353,7 @@ class ImportDesk:
             id, digest = row.id, row.digest
             counts.known += 1
         self._see(draft, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
-        return Landed(id, digest)
+        return Landed(id, digest, turn.end)
 
     def _is_erased(self, session: NativeSession) -> bool:
         """Was this session erased as a whole?"""

@@ -8,11 +8,9 @@ from typing import Final
 
 import orjson
 
-from weft.exchange.importers.claude_code.index import count_entries, index_file
 from weft.exchange.importers.claude_code.kinds import SESSION_TYPES, SILENT_TYPES, TREE_TYPES, JsonObject
-from weft.exchange.importers.claude_code.layout import has_agent_file, is_sidecar, places
-from weft.exchange.importers.claude_code.sessions import main_session, transcripts
-from weft.exchange.importers.claude_code.tree import grow
+from weft.exchange.importers.claude_code.layout import is_sidecar, places
+from weft.exchange.importers.claude_code.reader import ClaudeCodeReader
 from weft.exchange.importers.jsonl import BOM, first_objects
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import Transcript
@@ -41,12 +39,10 @@ class ClaudeCode:
         return is_sidecar(source.path, source.head)
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        index = index_file(source, report)
-        session = main_session(index)
-        beside = {agent for agent in index.mirrors if has_agent_file(source.path, session, agent)}
-        plans = grow(index, beside)
-        count_entries(index)
-        yield from transcripts(index, plans, session)
+        return self.reader().read(source, report, {})
+
+    def reader(self) -> ClaudeCodeReader:
+        return ClaudeCodeReader()
 
 
 def _document(head: bytes) -> list[JsonObject]:

@@ -33,7 +33,7 @@ from weft.exchange.importers.claude_code.kinds import (
     prompt_kind,
 )
 from weft.exchange.importers.claude_code.layout import agent_of_file
-from weft.exchange.importers.jsonl import Record, record_at, records
+from weft.exchange.importers.jsonl import Reached, Record, record_at, records
 from weft.exchange.importers.port import Report, Source
 from weft.kernel.enums import MessageSource
 
@@ -124,6 +124,12 @@ class Index(Struct):
     """Titles, each with the id of the line whose branch it names."""
     sessions: Counter[str] = field(default_factory=Counter)
     last: dict[tuple[str | None, str | None, bool], int] = field(default_factory=dict)
+    reached: Reached = field(default_factory=Reached)
+    hung: list[int] = field(default_factory=list)
+    """Where each line hangs by what it says itself: what the whole file makes of that, it makes anew each time."""
+    counted: int = 0
+    """So many lines, and titles, an earlier reading has counted."""
+    counted_titles: int = 0
 
     def notes_on(self, session: str | None) -> Notes:
         return self.notes.setdefault(session, Notes())
@@ -131,17 +137,31 @@ class Index(Struct):
 
 def index_file(source: Source, report: Report) -> Index:
     index = Index(source, report, agent_of_file(source.path))
-    for record in _records(source, report):
+    _take_records(index)
+    return index
+
+
+def index_more(index: Index, source: Source, report: Report) -> None:
+    """Go on in a file that has grown since."""
+    index.source, index.report = source, report
+    index.counted, index.counted_titles = len(index.entries), len(index.summaries)
+    for entry, parent in zip(index.entries, index.hung, strict=True):
+        entry.parent, entry.missing, entry.turn = parent, None, NOBODY
+    _take_records(index)
+
+
+def _take_records(index: Index) -> None:
+    for record in _records(index.source, index.report, index.reached):
         kind = record.value.get("type")
         if isinstance(kind, str) and kind in TREE_TYPES:
             _take_line(index, record)
         else:
             _take_note(index, record)
     _count_summaries(index)
-    return index
+    index.hung += [entry.parent for entry in index.entries[len(index.hung) :]]
 
 
-def _records(source: Source, report: Report) -> Iterator[Record]:
+def _records(source: Source, report: Report, reached: Reached) -> Iterator[Record]:
     """The lines; or the one record of a file that spreads it over several."""
     if source.size <= DOCUMENT_LIMIT and source.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2] in (b"{\n", b"{\r"):
         data = source.path.read_bytes()
@@ -151,9 +171,10 @@ def _records(source: Source, report: Report) -> Iterator[Record]:
             value = None
         if isinstance(value, dict):
             report.found += 1
+            reached.is_torn = True
             yield Record(1, 0, len(data), value)
             return
-    yield from records(source, report)
+    yield from records(source, report, reached)
 
 
 def _take_note(index: Index, record: Record) -> None:
@@ -206,7 +227,7 @@ def _change_mode(index: Index, which: str, offset: int, mode: str) -> None:
 
 
 def _count_summaries(index: Index) -> None:
-    for _, leaf in index.summaries:
+    for _, leaf in index.summaries[index.counted_titles :]:
         (index.report.mapped if leaf in index.places else index.report.kept)["summary"] += 1
 
 
@@ -451,9 +472,10 @@ def unwrapped(entry: Entry, record: JsonObject) -> JsonObject:
 
 
 def count_entries(index: Index) -> None:
-    """Every line once: mapped where a turn takes it up, else kept."""
-    report, mirrored = index.report, {entry.offset for entry in index.entries if entry.mirror and entry.turn != NOBODY}
-    for entry in index.entries:
+    """Every new line once: mapped where a turn takes it up, else kept."""
+    report, new = index.report, index.entries[index.counted :]
+    mirrored = {entry.offset for entry in new if entry.mirror and entry.turn != NOBODY}
+    for entry in new:
         if entry.mirror:
             continue
         if (entry.counts and entry.turn != NOBODY) or entry.offset in mirrored:

@@ -149,9 +149,9 @@ class TurnDraft:
 
     def _take_boundary(self, entry: Entry, record: JsonObject) -> None:
         self.boundary = object_or_empty(record.get("compactMetadata"))
-        self._record(entry, "compact_boundary", "system", [], self._kept_from())
+        self._record(entry, "compact_boundary", "system", [], self.kept_from())
 
-    def _kept_from(self) -> str | None:
+    def kept_from(self) -> str | None:
         """The id of the first line that the compaction kept in view."""
         metadata = self.boundary or {}
         messages = object_or_empty(metadata.get("preservedMessages")).get("uuids")
@@ -257,7 +257,7 @@ class TurnDraft:
 
     def compaction(self, kept: Callable[[str], int | None]) -> NativeCompaction:
         metadata = dict(self.boundary or {})
-        head = self._kept_from()
+        head = self.kept_from()
         if self._leading:
             metadata["attachments"] = [storable(each) for each in self._leading]
         return NativeCompaction(

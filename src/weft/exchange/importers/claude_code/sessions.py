@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import BinaryIO
 
 from msgspec import Struct, field
 
 from weft.exchange.importers.claude_code.content import object_or_empty, text_or_none
+from weft.exchange.importers.claude_code.given import Basis, Given, Past
 from weft.exchange.importers.claude_code.index import NOBODY, Entry, Index, unwrapped
 from weft.exchange.importers.claude_code.kinds import JsonObject, Kind
 from weft.exchange.importers.claude_code.layout import agent_card, session_of_folder, workflow_of_folder
@@ -49,14 +50,20 @@ class Group(Struct):
         return self.parent if self.agent is None else f"{self.parent}/agent-{self.agent}"
 
 
-def transcripts(index: Index, plans: list[Plan], main: str) -> Iterator[Transcript]:
-    """Every session of a file whose main one is called `main`."""
+def transcripts(
+    index: Index, plans: list[Plan], main: str, given: Given, taken: Mapping[str, int]
+) -> Iterator[Transcript]:
+    """Every session of a file whose main one is called `main`. Turns that were `given` before and `taken` are left out
+    where they would be the same again."""
     groups = _groups(index, plans, main)
     spawned = _spawned(index, plans, main, groups)
     tools = _tools(index, plans)
     for group in groups:
         session = _session(index, group, main)
-        yield Transcript(session=session, turns=_Walk(index, plans, group, session, spawned, tools).turns())
+        walk = _Walk(index, plans, group, session, spawned, tools)
+        past = given.setdefault((group.parent, group.agent), [])
+        known = walk.recall(past, taken.get(session.id, 0))
+        yield Transcript(session=session, turns=walk.turns(past), known=known)
 
 
 def main_session(index: Index) -> str:
@@ -206,14 +213,34 @@ class _Walk:
         self.keys: dict[int, str] = {}
         self.used: dict[str, int] = {}
 
-    def turns(self) -> Iterator[NativeTurn]:
+    def recall(self, past: list[Past], taken: int) -> int:
+        """How many of the turns that were given and taken stand as they did. The others are forgotten."""
+        known = 0
+        for number, turn in zip(self.group.plans[:taken], past, strict=False):
+            if turn.basis != self._basis(number, turn.kept_id):
+                break
+            self._name(number, turn.name)
+            self._complete(turn)
+            known += 1
+        del past[known:]
+        return known
+
+    def turns(self, past: list[Past]) -> Iterator[NativeTurn]:
+        """Those behind the ones that are past, which become past as they are given."""
         with self.index.source.path.open("rb", buffering=READ_AHEAD) as file:
-            for position, number in enumerate(self.group.plans):
-                turn = self._turn(file, number)
+            for position, number in enumerate(self.group.plans[len(past) :], len(past)):
+                turn = self._turn(file, number, past)
                 turn.closed |= position < len(self.group.plans) - 1 or number < self.latest
                 yield turn
 
-    def _turn(self, file: BinaryIO, number: int) -> NativeTurn:
+    def _basis(self, number: int, kept_id: str | None) -> Basis:
+        plan = self.plans[number]
+        calls = (call for place in (*plan.shared, *plan.entries) for call in self.index.entries[place].calls)
+        spawned = tuple(map(self.spawned.get, calls)) if self.spawned else ()
+        kept = self._kept(kept_id, number) if kept_id is not None else None
+        return Basis(number, plan, spawned if any(spawned) else (), self.tools.get(number), kept)
+
+    def _turn(self, file: BinaryIO, number: int, past: list[Past]) -> NativeTurn:
         plan, entries = self.plans[number], self.index.entries
         draft = TurnDraft(self.group.parent, self.spawned, plan.is_compaction)
         places = sorted(plan.entries)
@@ -222,7 +249,8 @@ class _Walk:
                 draft.take(entries[place], record)
         lines = [entries[place] for place in (*places, *plan.names)]
         names = tuple(entry.uuid for entry in lines if entry.uuid is not None)
-        turn = draft.turn(self._key(number, draft), tuple(dict.fromkeys(names)), self.group.agent)
+        name = self._own_name(number, draft)
+        turn = draft.turn(self._name(number, name), tuple(dict.fromkeys(names)), self.group.agent)
         turn.parent = self.positions.get(plan.parent)
         turn.link = self._link(plan)
         if plan.missing is not None and turn.link is None:
@@ -235,7 +263,12 @@ class _Walk:
             turn.compaction = draft.compaction(lambda id: self._kept(id, number))
         if self.group.agent is None:
             self._apply_modes(turn)
-        self._complete(turn, draft.facts)
+        basis = self._basis(number, draft.kept_from())
+        told = Past(
+            basis, draft.kept_from(), name, turn.started, turn.workspace, turn.git_branch, turn.version, draft.facts
+        )
+        past.append(told)
+        self._complete(told)
         return turn
 
     def _places(self, plan: Plan, lines: list[Entry]) -> tuple[tuple[int, int], ...]:
@@ -266,12 +299,16 @@ class _Walk:
         lines = (place for place in sorted(plan.entries) if self.index.entries[place].kind is not Kind.CAVEAT)
         return plan.first if self.index.entries[plan.first].kind is not Kind.CAVEAT else next(lines, plan.first)
 
-    def _key(self, number: int, draft: TurnDraft) -> str:
+    def _own_name(self, number: int, draft: TurnDraft) -> str:
         plan = self.plans[number]
         uuid = self.index.entries[self._known_by(plan)].uuid
         if uuid is None:
             uuid = f"record-{sha256(draft.records[0] if draft.records else b'').hexdigest()[:32]}"
-        key = f"{self.keys[plan.answers]}#{uuid}" if plan.answers in self.keys else uuid
+        return f"{self.keys[plan.answers]}#{uuid}" if plan.answers in self.keys else uuid
+
+    def _name(self, number: int, name: str) -> str:
+        """The key of a turn: its own name, told apart from those before it."""
+        key = name
         while key in self.used:
             self.used[key] += 1
             key = f"{key}~{self.used[key]}"
@@ -302,12 +339,12 @@ class _Walk:
         number = bisect_right(changes, end, key=lambda change: change[0])
         return changes[number - 1][1] if number else None
 
-    def _complete(self, turn: NativeTurn, facts: JsonObject) -> None:
+    def _complete(self, turn: Past) -> None:
         """What the session is, its turns say: where and when it began, and what was last."""
         session = self.session
         session.workspace = session.workspace or turn.workspace
         session.created = turn.started if session.created is None else session.created
         session.git_branch = turn.git_branch or session.git_branch
         session.version = turn.version or session.version
-        if facts:
-            session.metadata = {**facts, **object_or_empty(session.metadata)}
+        if turn.facts:
+            session.metadata = {**turn.facts, **object_or_empty(session.metadata)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.exchange.importers.codex.kinds import EVENTS, ITEMS, TOP, Entry, Sort, entry_of, item_entry
-from weft.exchange.importers.jsonl import BOM, LINE_LIMIT, first_objects, records
+from weft.exchange.importers.jsonl import BOM, LINE_LIMIT, Reached, first_objects, records
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.values import mapping, sequence, text
 
@@ -60,11 +60,13 @@ def _is_sign(record: dict[str, Any]) -> bool:
     return top == "response_item" or (top in ITEMS and ("call_id" in record or "action" in record))
 
 
-def entries(source: Source, report: Report) -> Iterator[Entry]:
+def entries(source: Source, report: Report, reached: Reached) -> Iterator[Entry]:
+    """All of them, or those of the lines behind the place that was reached."""
     if is_generation_a(source.head):
+        reached.is_torn = True
         yield from _of_one_object(source, report)
         return
-    for record in records(source, report):
+    for record in records(source, report, reached):
         yield entry_of(record.line, record.offset, record.end, record.value)
 
 

@@ -7,7 +7,7 @@ turns belongs to the one that its turn id names, else results to the turn before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
@@ -47,15 +47,9 @@ class Rollback(Struct, frozen=True):
     entry: Entry
 
 
-def groups(entries: Iterable[Entry]) -> Iterator[Group | Rollback]:
-    """Each turn as soon as the next one begins, and in the end what is left."""
-    assembler = _Assembler()
-    for entry in entries:
-        yield from assembler.feed(entry)
-    yield from assembler.finish()
+class Assembler:
+    """Gives each turn as soon as the next one begins, and in the end what is left."""
 
-
-class _Assembler:
     def __init__(self) -> None:
         self._current: Group | None = None
         self._loose: list[Entry] = []
@@ -89,6 +83,11 @@ class _Assembler:
         current.entries.append(entry)
         if entry.sort == Sort.SETTINGS and current.id is None and not current.answered and not current.ended:
             current.id = entry.turn
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """Entries whose turn may still go on."""
+        return self._current.entries if self._current is not None else self._loose
 
     def finish(self) -> Iterator[Group]:
         if self._current is not None:

@@ -330,9 +330,8 @@ class Reading:
         self.tools += tool_names(entry.value)
 
     def _title(self, at: int, entry: Entry) -> None:
-        session = self._thread.session
-        if text(entry.value.get("thread_id")) in (None, session.id):
-            session.title = text(entry.value.get("thread_name")) or session.title
+        if text(entry.value.get("thread_id")) in (None, self._thread.session.id):
+            self._thread.take_title(text(entry.value.get("thread_name")))
 
     def _note(self, at: int, entry: Entry) -> None:
         told = {name: fact for name, fact in entry.value.items() if name not in ("type", "turn_id", "thread_id")}

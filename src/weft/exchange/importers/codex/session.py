@@ -46,7 +46,7 @@ def session_of(source: Source, meta: dict[str, Any] | None) -> NativeSession:
     fallback = found[-1] if found else named.partition(".")[0] or "unknown"
     session = NativeSession(id=_id(meta or {}) or fallback)
     session.archived = "archived_sessions" in PurePath(source.name).parts
-    session.title = _indexed_title(source.path, session.id)
+    session.title = indexed_title(source.path, session.id)
     return session
 
 
@@ -80,6 +80,8 @@ class Thread:
         self._forked_from: str | None = None
         self._starts_with_copy = False
         self._own_from: int | None = None
+        self.is_named = False
+        """The thread itself told its title."""
 
     @property
     def is_subagent(self) -> bool:
@@ -164,6 +166,10 @@ class Thread:
         self._told.update(marks)
         return fresh
 
+    def take_title(self, title: str | None) -> None:
+        self.is_named |= title is not None
+        self.session.title = title or self.session.title
+
     def link(self) -> NativeLink | None:
         """Where the first turn grows from, if this file does not hold it."""
         if self._forked_from is None or self._starts_with_copy:
@@ -233,7 +239,7 @@ def tool_names(payload: dict[str, Any]) -> tuple[str, ...]:
     return _tools(payload.get("tools")) or ()
 
 
-def _indexed_title(path: Path, id: str) -> str | None:
+def indexed_title(path: Path, id: str) -> str | None:
     """Names that people gave to threads lie in `session_index.jsonl`, beside the folder of the sessions."""
     for folder in path.parents[:5]:
         if folder.name in ("sessions", "archived_sessions"):

@@ -39,7 +39,8 @@ class Turns:
     """Walks the groups of one file."""
 
     def __init__(self, thread: Thread, report: Report, quiet: bool) -> None:
-        self._thread, self._report, self._quiet = thread, report, quiet
+        """`report` and `quiet` are those of the reading at hand."""
+        self._thread, self.report, self.quiet = thread, report, quiet
         self._meter = Meter()
         self._reports_first: dict[str | None, bool] = {}
         """By version: do reports of usage stand before their responses?"""
@@ -48,7 +49,7 @@ class Turns:
         self._made = 0
         self._native = 0
 
-    def walk(self, groups: Iterable[Group | Rollback]) -> Iterator[NativeTurn]:
+    def take(self, groups: Iterable[Group | Rollback]) -> Iterator[NativeTurn]:
         for group in groups:
             if isinstance(group, Rollback):
                 self._roll_back(group)
@@ -60,7 +61,7 @@ class Turns:
         left = rollback.turns
         while left and self._path:
             left -= self._path.pop().prompted
-        self._report.mapped[rollback.entry.kind] += 1
+        self.report.mapped[rollback.entry.kind] += 1
 
     def _map(self, group: Group) -> Iterator[NativeTurn]:
         reading = Reading(self._thread, self._meter, group)
@@ -88,7 +89,7 @@ class Turns:
         return self._reports_first.get(version, False)
 
     def _count(self, reading: Reading, is_turn: bool) -> None:
-        report = self._report
+        report = self.report
         for entry, taken in reading.counted:
             if taken and (is_turn or entry.sort in _ALWAYS):
                 report.mapped[entry.kind] += 1
@@ -115,8 +116,9 @@ class Turns:
         return self._native
 
     @property
-    def quiet(self) -> bool:
-        return self._quiet
+    def made(self) -> int:
+        """How many of the ledger's turns they became."""
+        return self._made
 
 
 class _Making:
