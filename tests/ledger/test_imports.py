@@ -102,6 +102,66 @@ def test_a_rewritten_source_supersedes_and_deletes_nothing(ledger: Ledger) -> No
     assert problems(ledger) == []
 
 
+def told(ledger: Ledger, session: str = "s") -> list[str]:
+    return [message.text for message in ledger.thread(session).messages]
+
+
+def test_a_source_that_is_written_back_shows_what_it_showed_before(disk: Ledger) -> None:
+    """As often as it is: nothing is lost, and nothing doubled."""
+    one, two = native_turn("t1", end=1), native_turn("t2", parent=0, offset=1, end=2)
+    forms = {
+        "a": [one, two],
+        "b": [native_turn("t1", "other", end=1), two],
+        "c": [one, native_turn("t2", "another", parent=0, offset=1, end=2)],
+    }
+    shown = {}
+    for number, form in enumerate("abacbacab"):
+        take(disk, "s", *forms[form], reread=number > 0)
+        turns = [turn.id for turn in disk.thread("s").turns]
+        assert shown.setdefault(form, (turns, told(disk))) == (turns, told(disk))
+        assert sorted(turn.id for turn in disk.log()) == sorted(turns)
+        assert problems(disk) == []
+    assert len({tuple(turns) for turns, _ in shown.values()}) == 3
+    before = exported(disk)
+    assert take(disk, "s", *forms["b"], reread=True).superseded == 0
+    assert exported(disk) == before
+
+
+def test_turns_that_another_took_in_come_back(disk: Ledger) -> None:
+    apart = [native_turn("t1", end=1), native_turn("t2", parent=0, offset=1, end=2)]
+    together = [native_turn("t1", "both", names=("t1", "t2"), end=2)]
+    shown = {}
+    for number, form in enumerate([apart, together, apart, together, apart]):
+        take(disk, "s", *form, reread=number > 0)
+        current = sorted(turn.id for turn in disk.log())
+        assert shown.setdefault(len(form), current) == current
+        assert len(current) == len(form)
+        assert problems(disk) == []
+
+
+def test_a_version_that_is_new_replaces_one_that_had_come_back(disk: Ledger) -> None:
+    for number, text in enumerate(["a", "b", "a", "c", "b", "d"]):
+        take(disk, "s", native_turn("t1", text, end=1), reread=number > 0)
+        assert told(disk) == ["ask t1", text]
+
+
+@pytest.mark.parametrize(("one", "two"), [("a", "b"), ("b", "a")])
+def test_which_version_came_back_last_does_not_depend_on_the_order_of_facts(
+    disk: Ledger, tmp_path: Path, one: str, two: str
+) -> None:
+    for number, text in enumerate([one, two, one]):
+        take(disk, "s", native_turn("t1", text, end=1), reread=number > 0)
+    with weft.open(tmp_path / "other.db") as other:
+        other.share_imports_of(disk)
+        take(other, "s", native_turn("t1", one, end=1))
+        take(other, "s", native_turn("t1", two, end=1), reread=True)
+        import_into(other, exported(disk))
+        assert told(other) == told(disk) == ["ask t1", one]
+        import_into(disk, exported(other))
+        assert digests(disk) == digests(other)
+        assert problems(other) == problems(disk) == []
+
+
 def copied_pair() -> tuple[tuple[str, list[Any]], tuple[str, list[Any]]]:
     """A session, and its continuation under another id, which begins with a copy: other places, a last count lost."""
     one = native_turn("t1", started=1_000, ended=1_100, version="1", end=10)

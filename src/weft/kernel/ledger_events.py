@@ -168,6 +168,8 @@ class TurnSuperseded(Event, frozen=True, gc=False, kw_only=True, tag="turn_super
     turn: Ulid
     by: Ulid
     why: SupersedeReason
+    round: int | UnsetType = UNSET
+    """Where a version came back that another had replaced: how often that has happened among them. The highest counts."""
 
 
 class Sighting(Event, frozen=True, gc=False, kw_only=True, tag="sighting"):

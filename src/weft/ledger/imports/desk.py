@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 from msgspec.structs import astuple
 
 from weft.kernel.contents import content_ref
@@ -31,7 +31,7 @@ from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.seen import Seeing
 from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow, load_turn
-from weft.ledger.views.versions import mapping_number
+from weft.ledger.views.versions import mapping_number, versions_of
 from weft.store.facts import KEY_BYTES
 from weft.store.husks import ERASING, is_carried_out, is_husk
 from weft.store.port import Sql, WriteTxn
@@ -81,6 +81,8 @@ class Landed(Struct, frozen=True):
     end: int
     """Where it ends in its source."""
     erased: bool = False
+    outdated: bool = False
+    """It was here already, and another version stood in its place."""
 
 
 class _Task(Struct):
@@ -279,6 +281,7 @@ class ImportDesk:
                 draft.seal()
         self._note_names(draft, batch, task.landed[mark.landed :])
         if is_last:
+            self._bring_back(draft, seeing, task)
             self._tell(draft, seeing, task)
             self._note_tail(draft, seeing, task)
         self._keep_along(draft, seeing, task, None if is_last else task.end)
@@ -353,7 +356,7 @@ class ImportDesk:
             id, digest = row.id, row.digest
             counts.known += 1
         self._see(draft, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
-        return Landed(id, digest, turn.end)
+        return Landed(id, digest, turn.end, outdated=row is not None and not row.current)
 
     def _is_erased(self, session: NativeSession) -> bool:
         """Was this session erased as a whole?"""
@@ -440,15 +443,35 @@ class ImportDesk:
                 return row
         return None
 
-    def _supersede(self, draft: Draft, older: list[TurnRow], by: str, counts: ImportCounts) -> None:
-        """The same source, read again, tells it another way: this is the way it stands now."""
+    def _supersede(self, draft: Draft, older: list[TurnRow], by: str, counts: ImportCounts, back: bool = False) -> None:
+        """The same source, read again, tells it another way: this is the way it stands now, or stands once more."""
         for row in older:
             why = SupersedeReason.REREAD if row.mapping == self.mapping else SupersedeReason.REMAP
+            round = _last_round(draft, row, draft.view.turn(by)) + back
             event = TurnSuperseded(
-                stream=import_stream(row.id), prev=None, actor=IMPORTED_AGENT, turn=row.id, by=by, why=why
+                stream=import_stream(row.id),
+                prev=None,
+                actor=IMPORTED_AGENT,
+                turn=row.id,
+                by=by,
+                why=why,
+                round=round or UNSET,
             )
             draft.add_event(event)
             counts.superseded += 1
+
+    def _bring_back(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
+        """A source that was rewritten and now shows again what it showed before: what replaced that goes."""
+        if not task.reread:
+            return
+        session, shown = draft.view.session_number(seeing.session), {at.id for at in task.landed}
+        for id in [at.id for at in task.landed if at.outdated and not at.erased]:
+            if draft.view.turn(id).current:
+                continue
+            found = draft.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
+            rows = (draft.view.find_turn(by) for (by,) in found if by not in shown)
+            rivals = [row for row in rows if row is not None and (row.session, row.origin) == (session, self.origin)]
+            self._supersede(draft, rivals, id, task.counts, back=True)
 
     def _see(self, draft: Draft, sighting: Sighting, new: bool) -> None:
         """Written unless it is known; of a turn that is new itself nothing can be."""
@@ -537,6 +560,13 @@ class ImportDesk:
 
     def _key(self, name: str) -> bytes:
         return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
+
+
+def _last_round(draft: Draft, *turns: TurnRow) -> int:
+    """How often versions of these turns have come back after others had replaced them."""
+    ids = {row.id for turn in turns for row in versions_of(draft.view, turn)}
+    found = rows_in(draft.sql, "SELECT round FROM superseded WHERE turn IN", ids)
+    return max((int(round) for (round,) in found), default=0)
 
 
 def _drop(sources: list[str], txn: WriteTxn) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import UNSET
 
@@ -13,7 +13,7 @@ from weft.kernel.events import run_stream
 from weft.ledger.rows import SESSION, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, RUN, Moment, Projector, handles
 
-_REPLACED = "SELECT turn, by FROM superseded WHERE turn = ?"
+_REPLACED = "SELECT turn, by, round FROM superseded WHERE turn = ?"
 
 
 def begin_import(view: Projector, row: TurnRow, event: dag.RunStarted, parent: TurnRow | None) -> None:
@@ -78,11 +78,11 @@ def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | Non
     """One that a source itself put in place of the others; else the longest ancestry, the most said, the newest
     mapping, the smallest id: whatever order they came in. None where other turns took all of them in."""
     ids = {row.id for row in versions}
-    pairs = [tuple(pair) for id in ids for pair in view.sql.all(_REPLACED, (id,))]
-    taken_in = {turn for turn, by in pairs if by not in ids and _is_taken_in(view, turn, by)}
-    replaced = {turn for turn, by in pairs if by in ids and (by, turn) not in pairs}
+    rows = [tuple(row) for id in ids for row in view.sql.all(_REPLACED, (id,))]
+    taken_in = {turn for turn, by, round in rows if by not in ids and _is_taken_in(view, turn, by, round)}
     remaining = [row for row in versions if row.id not in taken_in]
-    left = [row for row in remaining if row.id not in replaced] or remaining
+    left = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in rows if by in ids})
+    left = [row for row in remaining if row.id in left]
     if not left:
         return None
 
@@ -94,12 +94,23 @@ def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | Non
     return min(left, key=rank)
 
 
-def _is_taken_in(view: Projector, turn: str, by: str) -> bool:
-    """Where two ledgers read a source in another order, each turn took in the other: the smaller id stands then."""
+def _left(ids: Sequence[str], pairs: Mapping[tuple[str, str], int]) -> Collection[str]:
+    """Those that none of the others has replaced. In the last round that there was, only who was put in place stands;
+    where two ledgers read in another order, and each replaced the other, neither did."""
+    last = max(pairs.values(), default=0)
+    latest = {pair for pair, round in pairs.items() if round == last}
+    replaced = {turn for turn, by in latest if (by, turn) not in latest}
+    standing = {by for _, by in latest} if last else set(ids)
+    return (standing - replaced).intersection(ids) or set(ids) - replaced or ids
+
+
+def _is_taken_in(view: Projector, turn: str, by: str, round: int) -> bool:
+    """Of two turns that took in each other the last one to do so stands; where two ledgers read a source in another
+    order, the one with the smaller id."""
     if view.find_turn(by) is None:
         return False
-    mutual = view.sql.one("SELECT 1 FROM superseded WHERE turn = ? AND by = ?", (by, turn)) is not None
-    return not mutual or by < turn
+    back = view.sql.one("SELECT round FROM superseded WHERE turn = ? AND by = ?", (by, turn))
+    return back is None or round > back[0] or (round == back[0] and by < turn)
 
 
 def mapping_number(mapping: str | None) -> int:
@@ -122,8 +133,11 @@ def _leave(view: Projector, old: TurnRow, new: TurnRow) -> None:
 
 @handles(own.TurnSuperseded, IMPORTS)
 def _turn_superseded(view: Projector, moment: Moment, event: own.TurnSuperseded) -> None:
+    round = 0 if event.round is UNSET else event.round
     view.sql.run(
-        "INSERT INTO superseded(turn, by) VALUES (?, ?) ON CONFLICT (turn, by) DO NOTHING", (event.turn, event.by)
+        "INSERT INTO superseded(turn, by, round) VALUES (?, ?, ?) ON CONFLICT (turn, by) DO UPDATE"
+        " SET round = excluded.round WHERE excluded.round > superseded.round",
+        (event.turn, event.by, round),
     )
     row, by = view.find_turn(event.turn), view.find_turn(event.by)
     if row is None or row.native is None:
