@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.following import Follower, Followers
-from weft.exchange.importers.port import FollowingImporter, Importer, Problem, Report, Source
+from weft.exchange.importers.port import FollowingImporter, GatheringImporter, Importer, Problem, Report, Source
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates
 from weft.exchange.taking import Taking
@@ -70,6 +70,14 @@ class Unit(Struct, frozen=True):
     importer: Importer
     unread: bool = True
     """There is something to read: it is not as it was when it was read last."""
+    is_stale: bool = False
+    """A file that it brings in has changed: it is read, however it looks itself."""
+
+
+class Part(Struct, frozen=True):
+    """A candidate that another file brings in."""
+
+    whole: Path | None
 
 
 class Plan(Struct, frozen=True):
@@ -168,10 +176,10 @@ class Importing:
         """What is to be read. A source that was read to its end and has not changed is not opened."""
         for path in paths:
             for candidate in candidates(path, self.failed):
-                if (unit := self.recognise(candidate)) is not None:
+                if isinstance(unit := self.recognise(candidate), Unit):
                     yield unit
 
-    def recognise(self, candidate: Candidate | OnServer) -> Unit | None:
+    def recognise(self, candidate: Candidate | OnServer) -> Unit | Part | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
         if self._since is not None and candidate.changed_ms < self._since:
             return None
@@ -181,18 +189,19 @@ class Importing:
         """One that was read to its end and is as it was then: told without opening it."""
         desk = self._desk(self._importers[0]) if self._importers else None
         before = desk.last_read(candidate.name) if desk else None
-        if desk is None or before is None or not candidate.is_as(before):
+        found = before and next((each for each in self._importers if each.origin == before.origin), None)
+        if desk is None or before is None or found is None:
             return None
-        found = next((each for each in self._importers if each.origin == before.origin), None)
-        if found is None:
+        candidate = _gathered(candidate, found)
+        if not candidate.is_as(before):
             return None
         desk = self._desk(found) or desk
         return Unit(candidate, found, desk.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
 
-    def _recognised(self, candidate: Candidate | OnServer) -> Unit | None:
+    def _recognised(self, candidate: Candidate | OnServer) -> Unit | Part | None:
         try:
             with candidate.open(self._clock.now_ms() / 1000) as source:
-                part = any(importer.is_part(source) for importer in self._importers)
+                part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
                 found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
         except OSError as error:
             self.failed(_where(candidate), error)
@@ -202,7 +211,7 @@ class Importing:
             return None
         if not found and not part:
             self.summary.unrecognised.append(candidate.name)
-        return Unit(candidate, found[0]) if found else None
+        return Unit(_gathered(candidate, found[0]), found[0]) if found else part
 
     def failed(self, path: Path | Address, error: OSError) -> None:
         name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
@@ -225,7 +234,8 @@ class Importing:
         totals.files += 1
         before = desk.last_read(candidate.name) if desk else None
         quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
-        if desk and before and candidate.is_as(before) and not desk.is_due(before, quiet):
+        is_known = before is not None and candidate.is_as(before) and not unit.is_stale
+        if desk and before and is_known and not desk.is_due(before, quiet):
             totals.unchanged += 1
             return
         report = Report(candidate.name)
@@ -236,7 +246,7 @@ class Importing:
                 if desk is None:
                     self._walk(importer, source, report, totals)
                 else:
-                    self._write(desk, importer, source, candidate, report, totals)
+                    self._write(desk, unit, source, report, totals)
         except OSError as error:
             self.failed(_where(candidate), error)
         except StoreError:
@@ -263,12 +273,12 @@ class Importing:
     def _write(
         self,
         desk: ImportDesk,
-        importer: Importer,
+        unit: Unit,
         source: Source,
-        candidate: Candidate | OnServer,
         report: Report,
         totals: OriginTotals,
     ) -> None:
+        importer, candidate = unit.importer, unit.candidate
         before = desk.last_read(source.name)
         own, beginning = _digests(source.path, source.size, before.size if before else 0)
         read = ImportSource(
@@ -277,7 +287,7 @@ class Importing:
             stamp=candidate.stamp,
             digest=_fingerprint(source, candidate, own),
         )
-        same = before is not None and (before.size, before.digest) == (read.size, read.digest)
+        same = before is not None and (before.size, before.digest) == (read.size, read.digest) and not unit.is_stale
         if before and same and not desk.is_due(before, source.quiet):
             desk.remember(replace(read, open=before.open, kept=before.kept), alike=True)
             totals.unchanged += 1
@@ -307,6 +317,18 @@ class Importing:
         return Follower(importer.reader(), desk.mapping, erasures)
 
 
+def _part(importer: Importer, source: Source) -> Part:
+    return Part(importer.whole(source) if isinstance(importer, GatheringImporter) else None)
+
+
+def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate | OnServer:
+    """With the files that it stands for."""
+    if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, GatheringImporter):
+        return candidate
+    parts = importer.parts(candidate.path)
+    return candidate.with_parts(parts) if parts else candidate
+
+
 def _is_there(name: str) -> bool:
     return Address.is_one(name) or Path(name).exists()
 
@@ -324,6 +346,10 @@ def _still_to_keep(source: Source, before: ImportSource | None, beginning: bytes
     return RawFile(source.path, start if grown else 0, source.size, grows=grown)
 
 
+def _beside(candidate: Candidate | OnServer) -> tuple[tuple[str, int, int], ...]:
+    return () if isinstance(candidate, OnServer) else candidate.beside
+
+
 def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
     """What a database in use has beside it."""
     if isinstance(candidate, OnServer):
@@ -334,11 +360,14 @@ def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
 
 def _size(source: Source, candidate: Candidate | OnServer) -> int:
     """So many bytes as the fingerprint is of: a file that is written to has grown since it was found."""
-    return candidate.size if candidate.is_packed or _log(source, candidate) else source.size
+    is_more = candidate.is_packed or _beside(candidate) or _log(source, candidate)
+    return candidate.size if is_more else source.size
 
 
 def _fingerprint(source: Source, candidate: Candidate | OnServer, own: bytes) -> bytes:
-    """Of the file, and of a database's log beside it."""
+    """Of the file, and of a database's log beside it; of files that it stands for their sizes and times."""
+    if beside := _beside(candidate):
+        return sha256(own + repr(beside).encode("utf-8", "surrogateescape")).digest()
     log = _log(source, candidate)
     return own if log is None else sha256(own + _digests(log, log.stat().st_size, 0)[0]).digest()
 

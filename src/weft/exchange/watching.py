@@ -18,12 +18,13 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.exchange.importers.plugins import load_importers
 from weft.exchange.importers.port import Importer
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import QUIET_SECONDS, Candidate, candidates
-from weft.exchange.importing import Importing, ImportSummary, Unit
+from weft.exchange.importing import Importing, ImportSummary, Part, Unit
 from weft.exchange.notices import Waiting, listening
 from weft.exchange.sweeping import Look, is_database, look, source_of, sweep
 from weft.kernel.ambient import Clock, SystemClock
@@ -116,6 +117,8 @@ class Watching:
         self._due: dict[str, float] = {}
         self._quiet_at: dict[str, float] = {}
         self._followed: dict[str, _Followed] = {}
+        self._stale: set[str] = set()
+        """Files to be read because a part of what they stand for has changed."""
         self._backlog: deque[str] = deque()
         self._next_sweep = self._next_look = 0.0
         self._roots: list[Path] = []
@@ -176,7 +179,7 @@ class Watching:
         now = self._clock.monotonic()
         for path in sorted((path for path, at in self._due.items() if at <= now), key=self._due.__getitem__):
             del self._due[path]
-            yield from self._visit(path)
+            yield from self._visit(path, is_news=True)
         if self._backlog:
             path = self._backlog.popleft()
             if path not in self._due:
@@ -250,8 +253,9 @@ class Watching:
         pause = min(self._sweep_seconds, BLIND_SWEEP_SECONDS) if is_blind else self._sweep_seconds
         self._next_sweep = ended + max(pause, SWEEP_RESTS * (ended - begun))
 
-    def _visit(self, path: str) -> Iterator[Happening]:
-        """Look at one file, and read it if the ledger does not know it as it is."""
+    def _visit(self, path: str, *, is_news: bool = False) -> Iterator[Happening]:
+        """Look at one file, and read it if the ledger does not know it as it is. `is_news`: it changed while it was
+        watched; if another file brings it in, that is to be read."""
         begun = self._clock.monotonic()
         server = next((each for each in self._servers if each.url == path), None)
         found = None if server else look(path)
@@ -261,7 +265,7 @@ class Watching:
         if found is not None:
             self._seen[path] = found
         self._importing.summary = ImportSummary()
-        units = self._units(server or Path(path))
+        units = self._units(server or Path(path), is_news)
         read = [happened for unit in units for happened in self._read(path, unit)]
         self._importing.note()
         yield from read
@@ -274,9 +278,14 @@ class Watching:
             self._importing.forget_gone()
             yield Gone(Candidate(Path(path), 0, 0).name)
 
-    def _units(self, where: Path | Address) -> list[Unit]:
-        found = (self._importing.recognise(each) for each in candidates(where, self._importing.failed))
-        return [unit for unit in found if unit is not None]
+    def _units(self, where: Path | Address, is_news: bool) -> list[Unit]:
+        is_stale = str(where) in self._stale
+        self._stale.discard(str(where))
+        found = [self._importing.recognise(each) for each in candidates(where, self._importing.failed)]
+        for whole in {str(each.whole) for each in found if isinstance(each, Part) and each.whole and is_news}:
+            self._stale.add(whole)
+            self._due.setdefault(whole, self._when(whole))
+        return [replace(unit, is_stale=is_stale) for unit in found if isinstance(unit, Unit)]
 
     def _read(self, path: str, unit: Unit) -> Iterator[Happening]:
         begun = self._clock.monotonic()

@@ -307,10 +307,10 @@ def test_every_container_gives_the_same_turns(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_read_once_through_the_file_that_stands_for_it(tmp_path: Path) -> None:
-    last = write_v0_folder(tmp_path, v0(), title="Shop")
-    others = [path for path in last.parent.parent.rglob("*.json") if path != last]
-    assert HANDS.recognises(as_source(last))
-    assert not HANDS.is_part(as_source(last))
+    first = write_v0_folder(tmp_path, v0(), title="Shop")
+    others = [path for path in first.parent.parent.rglob("*.json") if path != first]
+    assert HANDS.recognises(as_source(first))
+    assert not HANDS.is_part(as_source(first))
     assert all(HANDS.is_part(as_source(path)) and not HANDS.recognises(as_source(path)) for path in others)
     state = write_v1_folder(tmp_path, v1(), STATE)
     assert HANDS.recognises(as_source(state))
@@ -319,7 +319,7 @@ def test_a_folder_is_read_once_through_the_file_that_stands_for_it(tmp_path: Pat
     assert HANDS.recognises(as_source(alone))
 
 
-def test_a_folder_that_has_grown_is_another_source_of_the_same_conversation(tmp_path: Path) -> None:
+def test_a_folder_that_has_grown_brings_what_is_new(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger:
         contract = TestContract()
         contract.take(ledger, write_v0_folder(tmp_path, v0()[:12]))
@@ -351,9 +351,9 @@ def test_unknown_kinds_are_kept_and_counted(tmp_path: Path) -> None:
 
 
 def test_an_event_file_that_is_damaged_harms_no_others(tmp_path: Path) -> None:
-    last = write_v0_folder(tmp_path, v0())
-    (last.parent / "5.json").write_text('{"id": 5, "acti')
-    found, report = read(HANDS, last)
+    first = write_v0_folder(tmp_path, v0())
+    (first.parent / "5.json").write_text('{"id": 5, "acti')
+    found, report = read(HANDS, first)
     assert (report.damaged, len(found[0].turns)) == (1, 4)
 
 

@@ -85,6 +85,17 @@ class Importer(Protocol):
         """Every session of this file. Damaged records go into the report and harm no others."""
 
 
+@runtime_checkable
+class GatheringImporter(Protocol):
+    """An importer of sessions that lie in several files each, of which one stands for all."""
+
+    def whole(self, source: Source) -> Path | None:
+        """The file that brings in this part (`is_part`); None where none does, or too many."""
+
+    def parts(self, path: Path) -> list[Path]:
+        """The files that the one at `path` stands for, where the session grows in them while it stays as it is."""
+
+
 class Reader(Protocol):
     """Reads one file again and again while it grows, each time only what is new."""
 

@@ -50,6 +50,8 @@ class Candidate(Struct, frozen=True):
     size: int
     stamp: int
     member: str | None = None
+    beside: tuple[tuple[str, int, int], ...] = ()
+    """Files that it stands for, with their sizes and times, which count as its own."""
 
     @property
     def name(self) -> str:
@@ -64,6 +66,12 @@ class Candidate(Struct, frozen=True):
     @property
     def changed_ms(self) -> int:
         return self.stamp // 1_000_000
+
+    def with_parts(self, parts: Iterable[Path]) -> Candidate:
+        """The same one, standing for these files."""
+        beside = tuple(each for part in sorted(parts) if (each := _glance(part)) is not None)
+        size, stamp = sum(size for _, size, _ in beside), max((stamp for *_, stamp in beside), default=0)
+        return Candidate(self.path, self.size + size, max(self.stamp, stamp), self.member, beside)
 
     def is_as(self, read: ImportSource) -> bool:
         """Does it look as it did when it was read?"""
@@ -106,6 +114,14 @@ class Candidate(Struct, frozen=True):
                 _copy(_frames(member), target)
             else:
                 _copy(iter(lambda: member.read(1 << 20), b""), target)
+
+
+def _glance(path: Path) -> tuple[str, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:  # gone since it was listed
+        return None
+    return os.fsdecode(path), found.st_size, found.st_mtime_ns
 
 
 def _source(path: Path, name: str, quiet: bool, is_cut: bool) -> Source:

@@ -42,6 +42,12 @@ class Aider:
         """The times of prompts come with the chat history that lies beside them."""
         return is_inputs(source) and source.path.with_name(HISTORY).is_file()
 
+    def whole(self, source: Source) -> Path | None:
+        return source.path.with_name(HISTORY)
+
+    def parts(self, path: Path) -> list[Path]:
+        return []
+
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         folder = PurePath(source.name.replace("!", "/")).parent.name
         if llm.is_log(source.head):

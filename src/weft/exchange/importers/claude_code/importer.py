@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from weft.exchange.importers.claude_code.kinds import SESSION_TYPES, SILENT_TYPES, TREE_TYPES, JsonObject
-from weft.exchange.importers.claude_code.layout import is_sidecar, places
+from weft.exchange.importers.claude_code.layout import card_owner, is_sidecar, places
 from weft.exchange.importers.claude_code.reader import ClaudeCodeReader
 from weft.exchange.importers.jsonl import BOM, first_objects
 from weft.exchange.importers.port import Place, Report, Source
@@ -37,6 +37,13 @@ class ClaudeCode:
 
     def is_part(self, source: Source) -> bool:
         return is_sidecar(source.path, source.head)
+
+    def whole(self, source: Source) -> Path | None:
+        """A subagent's card belongs to its file. Journals and large outputs change nothing that is read."""
+        return card_owner(source.path)
+
+    def parts(self, path: Path) -> list[Path]:
+        return []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         return self.reader().read(source, report, {})

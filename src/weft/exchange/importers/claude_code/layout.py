@@ -71,6 +71,12 @@ def agent_card(path: Path) -> JsonObject:
     return card if isinstance(card, dict) else {}
 
 
+def card_owner(path: Path) -> Path | None:
+    """The file of the subagent that a card is of."""
+    owner = path.with_name(f"{path.name.removesuffix('.meta.json')}.jsonl")
+    return owner if path.name.endswith(".meta.json") and owner.is_file() else None
+
+
 def is_sidecar(path: Path, head: bytes) -> bool:
     """Cards of subagents, journals of workflows, and large outputs: they belong to a session file elsewhere."""
     if path.name.startswith("agent-") and path.name.endswith(".meta.json"):

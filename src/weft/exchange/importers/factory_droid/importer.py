@@ -42,6 +42,12 @@ class FactoryDroid:
         name = source.path.name
         return name.endswith(SETTINGS) and source.path.with_name(f"{name.removesuffix(SETTINGS)}.jsonl").is_file()
 
+    def whole(self, source: Source) -> Path | None:
+        return source.path.with_name(f"{source.path.name.removesuffix(SETTINGS)}.jsonl")
+
+    def parts(self, path: Path) -> list[Path]:
+        return []
+
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         index = Index(report, source.path.stem)
         for record in records(source, report):

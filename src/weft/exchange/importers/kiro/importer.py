@@ -10,7 +10,7 @@ from weft.exchange.importers.databases import MAGIC
 from weft.exchange.importers.jsonl import BOM
 from weft.exchange.importers.kiro import conversation, editor, events, logs
 from weft.exchange.importers.kiro.database import read_database
-from weft.exchange.importers.kiro.recognition import Container, container, is_part
+from weft.exchange.importers.kiro.recognition import Container, container, is_part, whole_of
 from weft.exchange.importers.kiro.turns import Turns
 from weft.exchange.importers.loading import loaded_object
 from weft.exchange.importers.port import Place, Report, Source
@@ -39,6 +39,12 @@ class Kiro:
 
     def is_part(self, source: Source) -> bool:
         return is_part(source)
+
+    def whole(self, source: Source) -> Path | None:
+        return whole_of(source.path)
+
+    def parts(self, path: Path) -> list[Path]:
+        return []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         kind = container(source)

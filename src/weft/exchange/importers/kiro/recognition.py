@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any
 
 from weft.exchange.importers.databases import MAGIC
@@ -59,6 +60,12 @@ def is_event(value: dict[str, Any]) -> bool:
         return False
     known = payload["type"] in events.MAKERS or payload["type"] in events.ASIDE
     return known and "id" in value and ("content" in payload or len(payload) > 1 or payload["type"].startswith("turn_"))
+
+
+def whole_of(path: Path) -> Path | None:
+    """The log or the events that a session's file is told beside."""
+    found = path.with_name("messages.jsonl") if path.name == "session.json" else path.with_suffix(".jsonl")
+    return found if found.is_file() else None
 
 
 def is_part(source: Source) -> bool:

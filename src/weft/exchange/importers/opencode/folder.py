@@ -88,6 +88,41 @@ def is_first_orphan(path: Path) -> bool:
     return _files(folder)[:1] == [path]
 
 
+def parts_of(path: Path) -> list[Path]:
+    """The messages and parts that a session's file, or the first of the messages that have lost it, stands for."""
+    if path.parent.parent.name == "message":
+        found, id = Layout(path.parents[2], is_older=path.parents[2].name == "session"), path.parent.name
+    elif path.parent.name == "info" or path.parent.parent.name == "session":
+        found, id = layout(path), path.stem
+    else:
+        return []
+    messages = _files(found.messages(id))
+    parts = [part for message in messages for part in _files(found.parts(id, message.stem))]
+    return [each for each in (*messages, *parts, found.todos(id)) if each != path and each.is_file()]
+
+
+def whole_of(path: Path, session: str | None) -> Path | None:
+    """The file that stands for a message, a part or what else is told of a session; `session`, if it names that."""
+    for root in path.parents[:4]:
+        folder = root / "session" if (root / "session").is_dir() else root
+        id = session or (path.parent.name if path.parent.parent.name == "message" else path.stem)
+        known = [each / f"{id}.json" for each in _folders(folder)]
+        orphans = _files(root / "message" / id)
+        if found := next((each for each in known if each.is_file()), orphans[0] if orphans else None):
+            return found
+    return None
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Those in which session files lie: one for each project, or `info`."""
+    if folder.name != "session":
+        return []
+    try:
+        return sorted(each for each in folder.iterdir() if each.is_dir())
+    except OSError:
+        return []
+
+
 def _read_messages(session: Session, found: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
     drafted = [_draft(file, found, id, verbatim, report) for file in _messages(found.messages(id), report)]
     session.todos = _todos(found.todos(id), verbatim)

@@ -10,8 +10,8 @@ from typing import Any
 from weft.exchange.importers.databases import MAGIC
 from weft.exchange.importers.opencode.database import read_database
 from weft.exchange.importers.opencode.export import read_export
-from weft.exchange.importers.opencode.folder import read_folder, read_orphans
-from weft.exchange.importers.opencode.recognition import Container, container, is_part_file
+from weft.exchange.importers.opencode.folder import parts_of, read_folder, read_orphans, whole_of
+from weft.exchange.importers.opencode.recognition import Container, container, is_part_file, session_named
 from weft.exchange.importers.opencode.rows import HIDDEN, Session
 from weft.exchange.importers.opencode.turns import Turns
 from weft.exchange.importers.port import Place, Report, Source
@@ -48,6 +48,12 @@ class Opencode:
 
     def is_part(self, source: Source) -> bool:
         return is_part_file(source)
+
+    def whole(self, source: Source) -> Path | None:
+        return whole_of(source.path, session_named(source.head))
+
+    def parts(self, path: Path) -> list[Path]:
+        return parts_of(path) if path.suffix == ".json" else []
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         for session in _sessions(source, report):

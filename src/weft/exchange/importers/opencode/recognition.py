@@ -89,6 +89,12 @@ def _is_message(source: Source) -> bool:
     return path.name.startswith("msg_") or all(sign in source.head for sign in MESSAGE_SIGNS)
 
 
+def session_named(head: bytes) -> str | None:
+    """The session that a message or a part says it belongs to."""
+    match = re.search(rb'"sessionID"\s*:\s*"([\w-]{1,128})"', head)
+    return match[1].decode() if match else None
+
+
 def is_part_file(source: Source) -> bool:
     """A message, a part or what else lies in the folder of session files."""
     path, head = source.path, source.head

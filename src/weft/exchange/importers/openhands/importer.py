@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.exchange.importers.openhands.kinds import Standing, classify, is_v1
-from weft.exchange.importers.openhands.layout import LINES, Container, container, is_part
+from weft.exchange.importers.openhands.layout import LINES, Container, container, is_part, parts_of, whole_of
 from weft.exchange.importers.openhands.making import Making, Span
 from weft.exchange.importers.openhands.reading import Conversation, read_folder, read_lines, read_list
 from weft.exchange.importers.openhands.stats import Stats
@@ -41,6 +41,12 @@ class OpenHands:
 
     def is_part(self, source: Source) -> bool:
         return is_part(source)
+
+    def whole(self, source: Source) -> Path | None:
+        return whole_of(source.path)
+
+    def parts(self, path: Path) -> list[Path]:
+        return parts_of(path)
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         kind = container(source)

@@ -1,8 +1,7 @@
 """Where conversations lie: exported as one list, as lines, or as a folder with a file for each event.
 
 V0: `<conversation>/events/<n>.json`, beside it `metadata.json`. V1: `<conversation>/events/event-<n>-<id>.json`, beside
-it `base_state.json`. A folder is read through one of its files: the state, or the event that came last, which is
-another file whenever the conversation has grown.
+it `base_state.json`. A folder is read through one of its files, which stands for all: the state, or the first event.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def container(source: Source) -> Container | None:
     if source.path.name == STATE:
         return Container.FOLDER if is_state(_object(head)) else None
     if event_number(source.path) is not None and is_event(_object(head)):
-        return Container.FOLDER if is_last(source.path) else None
+        return Container.FOLDER if stands_for_folder(source.path) else None
     found = [value for value in first_objects(head, 8) if is_event(value) or is_result(value)]
     if len(found) > 1 or (found and source.path.suffix in LINES):
         return Container.LINES
@@ -54,7 +53,7 @@ def is_part(source: Source) -> bool:
     if path.name == DETAILS:
         return path.parent.joinpath("events").is_dir() and b'"conversation_id"' in source.head
     is_told = event_number(path) is not None and is_event(_object(source.head))
-    return is_told and not is_last(path)
+    return is_told and not stands_for_folder(path)
 
 
 def _object(head: bytes) -> dict[str, Any]:
@@ -114,20 +113,42 @@ def event_number(path: Path) -> int | None:
     return None if match is None else int(match[1] or match[2])
 
 
-def is_last(path: Path) -> bool:
+def stands_for_folder(path: Path) -> bool:
     """Does this file stand for its conversation? Where the state lies beside the events, that does."""
-    if path.parent.parent.joinpath(STATE).is_file():
-        return False
+    return main_file(path.parent.parent) == path
+
+
+def main_file(conversation: Path) -> Path | None:
+    """The file that stands for a conversation's folder."""
+    state = conversation / STATE
+    if state.is_file():
+        return state
     try:
-        return _last(str(path.parent), path.parent.stat().st_mtime_ns) == path.name
+        changed = (conversation / "events").stat().st_mtime_ns
     except OSError:
-        return False
+        return None
+    first = _first(str(conversation / "events"), changed)
+    return None if first is None else conversation / "events" / first
 
 
 @lru_cache(maxsize=8)
-def _last(folder: str, changed: int) -> str | None:
+def _first(folder: str, changed: int) -> str | None:
     files = event_files(Path(folder))
-    return files[-1].name if files else None
+    return files[0].name if files else None
+
+
+def whole_of(path: Path) -> Path | None:
+    """The file that stands for the conversation which this one is a part of."""
+    return main_file(path.parent if path.name == DETAILS else path.parent.parent)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of a conversation but the one that stands for it."""
+    is_event = event_number(path) is not None
+    if not is_event and path.name != STATE:
+        return []
+    home = path.parent.parent if is_event else path.parent
+    return [each for each in (*event_files(home / "events"), home / DETAILS) if each != path and each.is_file()]
 
 
 def event_files(folder: Path) -> list[Path]:

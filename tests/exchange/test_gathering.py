@@ -1,0 +1,137 @@
+"""Sessions that lie in several files: whichever of them changes, a watch and the next import see it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.exchange.fixtures.claude_code.lines import SESSION, Lines
+from tests.exchange.fixtures.opencode.sessions import dialogue, info
+from tests.exchange.fixtures.opencode.sessions import write_folder as write_opencode
+from tests.exchange.fixtures.openhands.conversations import STATE, v0, v1, write_v0_folder, write_v1_folder
+from tests.exchange.live_files import standing
+from tests.exchange.timeline import Stage
+from weft import Ledger
+from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importing import Importing
+
+OLD = 1_500_000_000
+
+
+class Home:
+    """Files of one origin, written long ago unless they are written on a stage."""
+
+    def __init__(self, ledger: Ledger, folder: Path, origin: str) -> None:
+        self.folder, self.ledger = folder, ledger
+        self.stage = Stage(ledger, folder, load_importers(origin))
+
+    def age(self) -> None:
+        for path in self.folder.rglob("*.json*"):
+            os.utime(path, (OLD, OLD))
+
+    def follow(self, *actions: Any, seconds: float = 400) -> None:
+        now = self.stage.clock.monotonic()
+        self.stage.follow(*((now + at, act) for at, act in actions), end=now + seconds)
+
+    def write(self, path: Path, text: str, at: float, *, told: bool = True) -> tuple[float, Any]:
+        """A file that is written while it is watched."""
+
+        def act() -> list[Path]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            now = self.stage.clock.now_ms() * 1_000_000
+            os.utime(path, ns=(now, now))
+            return [path] if told else []
+
+        return at, act
+
+    def is_as_imported_cold(self, path: Path) -> bool:
+        with weft.open(path) as cold:
+            cold.share_imports_of(self.ledger)
+            Importing(cold, self.stage.importers, self.stage.clock).run([self.folder])
+            assert standing(self.ledger) == standing(cold)
+        assert self.ledger.provisional() == []
+        return list(self.ledger.verify()) == []
+
+
+def words(ledger: Ledger) -> list[str]:
+    (session,) = ledger.sessions(every=True)
+    return [message.text for message in ledger.thread(session.label).messages]
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("version", [0, 1])
+def test_openhands_events_that_come_are_read(
+    ledger: Ledger, sources: Path, tmp_path: Path, version: int, told: bool
+) -> None:
+    home = Home(ledger, sources, "openhands")
+    events = v1() if version else v0()
+    early, late = events[:6], events[6:]
+    state = {name: value for name, value in STATE.items() if name != "stats"}  # totals would be those of the end
+    main = write_v1_folder(sources, early, state) if version else write_v0_folder(sources, early)
+    home.age()
+    folder = main.parent / "events" if version else main.parent
+    names = [f"event-{6 + n:05}-{each['id']}.json" if version else f"{each['id']}.json" for n, each in enumerate(late)]
+    writes = [
+        home.write(folder / name, json.dumps(event), 5 + n, told=told)
+        for n, (name, event) in enumerate(zip(names, late, strict=True))
+    ]
+    home.follow(*writes, seconds=500)
+    assert main.stat().st_mtime == OLD
+    assert home.is_as_imported_cold(tmp_path / "cold.db")
+    assert len(list(ledger.log())) > 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_opencode_messages_and_parts_that_come_are_read(
+    ledger: Ledger, sources: Path, tmp_path: Path, told: bool
+) -> None:
+    home = Home(ledger, sources, "opencode")
+    whole = write_opencode(tmp_path / "whole", dialogue())
+    main = write_opencode(sources, dialogue()[:1])
+    home.age()
+    files = sorted(path for path in whole.parents[2].rglob("*.json") if path.parent.parent.name in ("message", "part"))
+    writes = [
+        home.write(sources / path.relative_to(tmp_path / "whole"), path.read_text(), 5 + n, told=told)
+        for n, path in enumerate(files)
+    ]
+    home.follow(*writes, seconds=500)
+    assert main.stat().st_mtime == OLD
+    assert home.is_as_imported_cold(tmp_path / "cold.db")
+    assert len(words(ledger)) > 2
+
+
+def test_the_next_import_sees_a_message_beside_a_session_file_that_stayed_as_it_was(
+    ledger: Ledger, sources: Path
+) -> None:
+    home = Home(ledger, sources, "opencode")
+    write_opencode(sources, dialogue()[:1])
+    home.age()
+    run = Importing(ledger, home.stage.importers, home.stage.clock)
+    run.run([sources])
+    before = len(words(ledger))
+    main = write_opencode(sources, dialogue(), info())
+    os.utime(main, (OLD, OLD))
+    Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    assert len(words(ledger)) > before
+    again = Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    assert again.origins["opencode"].unchanged == again.origins["opencode"].files == 1
+
+
+def test_the_card_of_a_claude_code_subagent_is_read_when_it_comes(
+    ledger: Ledger, sources: Path, tmp_path: Path
+) -> None:
+    home = Home(ledger, sources, "claude-code")
+    folder = sources / "project" / SESSION / "subagents"
+    lines = Lines().user("p1", "look there", isSidechain=True, agentId="ag").answer("a1", "seen", isSidechain=True)
+    folder.mkdir(parents=True)
+    (folder / "agent-ag.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines.lines))
+    home.age()
+    card = json.dumps({"agentType": "explorer", "description": "to look around"})
+    home.follow(home.write(folder / "agent-ag.meta.json", card, 5), seconds=30)
+    (session,) = ledger.sessions(every=True)
+    assert (session.agent, session.task_description) == ("explorer", "to look around")
+    assert home.is_as_imported_cold(tmp_path / "cold.db")
