@@ -167,3 +167,23 @@ def test_of_many_files_those_that_changed_last_are_remembered(home: Home, tmp_pa
     found = home.at_once(3 * ROOM + 30, *writes, *again)
     assert found[-2:] == [7, 1]
     assert home.is_as_imported_cold(tmp_path / "cold.db")
+
+
+def test_a_file_that_is_rewritten_and_written_back_shows_what_it_showed(home: Home, tmp_path: Path) -> None:
+    """Under a watch, and by imports one after the other."""
+    stage, name, lines = home.stage, home.name, home.lines
+    other = [line.replace("question", "answer").replace("go", "stay") for line in lines]
+    assert other != lines
+    turns = []
+    for written in (lines, other, lines, other, lines):
+        stage.write(name, *written)()
+        home.at_once(400)
+        turns.append(sorted(turn.id for turn in home.ledger.log()))
+    assert turns[0] == turns[2] == turns[4] != turns[1] == turns[3]
+    assert home.is_as_imported_cold(tmp_path / "cold.db")
+    for written, expected in ((other, turns[1]), (lines, turns[0])):
+        stage.write(name, *written)()
+        stage.clock.sleep(400)
+        Importing(home.ledger, live_importers(), stage.clock).run([stage.folder])
+        assert sorted(turn.id for turn in home.ledger.log()) == expected
+    assert list(home.ledger.verify()) == []

@@ -114,7 +114,7 @@ def test_a_source_that_is_written_back_shows_what_it_showed_before(disk: Ledger)
         "b": [native_turn("t1", "other", end=1), two],
         "c": [one, native_turn("t2", "another", parent=0, offset=1, end=2)],
     }
-    shown = {}
+    shown: dict[str, tuple[list[str], list[str]]] = {}
     for number, form in enumerate("abacbacab"):
         take(disk, "s", *forms[form], reread=number > 0)
         turns = [turn.id for turn in disk.thread("s").turns]
@@ -130,7 +130,7 @@ def test_a_source_that_is_written_back_shows_what_it_showed_before(disk: Ledger)
 def test_turns_that_another_took_in_come_back(disk: Ledger) -> None:
     apart = [native_turn("t1", end=1), native_turn("t2", parent=0, offset=1, end=2)]
     together = [native_turn("t1", "both", names=("t1", "t2"), end=2)]
-    shown = {}
+    shown: dict[int, list[str]] = {}
     for number, form in enumerate([apart, together, apart, together, apart]):
         take(disk, "s", *form, reread=number > 0)
         current = sorted(turn.id for turn in disk.log())

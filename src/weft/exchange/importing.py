@@ -189,8 +189,10 @@ class Importing:
         """One that was read to its end and is as it was then: told without opening it."""
         desk = self._desk(self._importers[0]) if self._importers else None
         before = desk.last_read(candidate.name) if desk else None
-        found = before and next((each for each in self._importers if each.origin == before.origin), None)
-        if desk is None or before is None or found is None:
+        if desk is None or before is None:
+            return None
+        found = next((each for each in self._importers if each.origin == before.origin), None)
+        if found is None:
             return None
         candidate = _gathered(candidate, found)
         if not candidate.is_as(before):

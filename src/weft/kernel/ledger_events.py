@@ -169,7 +169,7 @@ class TurnSuperseded(Event, frozen=True, gc=False, kw_only=True, tag="turn_super
     by: Ulid
     why: SupersedeReason
     round: int | UnsetType = UNSET
-    """Where a version came back that another had replaced: how often that has happened among them; the highest counts."""
+    """Where a version came back that another had replaced: how often that happened among them. The highest counts."""
 
 
 class Sighting(Event, frozen=True, gc=False, kw_only=True, tag="sighting"):

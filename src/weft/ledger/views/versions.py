@@ -81,8 +81,8 @@ def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | Non
     rows = [tuple(row) for id in ids for row in view.sql.all(_REPLACED, (id,))]
     taken_in = {turn for turn, by, round in rows if by not in ids and _is_taken_in(view, turn, by, round)}
     remaining = [row for row in versions if row.id not in taken_in]
-    left = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in rows if by in ids})
-    left = [row for row in remaining if row.id in left]
+    standing = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in rows if by in ids})
+    left = [row for row in remaining if row.id in standing]
     if not left:
         return None
 
