@@ -15,10 +15,10 @@ from msgspec import UNSET
 
 from weft import crossing
 from weft.kernel.imported import ImportSecret
-from weft.ledger.imports.desk import ImportCounts, ImportSource
 from weft.ledger.imports.desk import ImportDesk as SyncImportDesk
 from weft.ledger.imports.provisional import Tail
 from weft.ledger.imports.raw import RawFile
+from weft.ledger.imports.tasks import ImportCounts, ImportSource, Landed
 from weft.ledger.listing import Listing as SyncListing
 from weft.ledger.listing import SessionList, Wanted
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
@@ -269,10 +269,12 @@ class ImportDesk(crossing.Mirror[SyncImportDesk]):
         reread: bool = False,
         raw: RawFile | None = None,
         tail: Tail | None = None,
-    ) -> None:
+        known: Sequence[Landed] = (),
+    ) -> list[Landed]:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
-        has the turns left out, once all are walked."""
-        await self._run(
+        has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
+        so it returns them all."""
+        return await self._run(
             partial(
                 self._sync.take,
                 session=session,
@@ -282,8 +284,17 @@ class ImportDesk(crossing.Mirror[SyncImportDesk]):
                 reread=reread,
                 raw=raw,
                 tail=tail,
+                known=known,
             )
         )
+
+    async def erasures(self) -> int:
+        """A number that changes with every erasure: what was known before it may not be there any more."""
+        return await self._run(self._sync.erasures)
+
+    async def refuses(self, session: NativeSession) -> bool:
+        """Was something of this session passed over, because it was erased?"""
+        return await self._run(partial(self._sync.refuses, session=session))
 
     async def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
         """A stretch of a source, verbatim: whatever no turn is made of is not lost."""

@@ -11,8 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from msgspec import UNSET, Struct, field
-from msgspec.structs import astuple
+from msgspec import UNSET
 
 from weft.kernel.contents import content_ref
 from weft.kernel.enums import LinkReason, SupersedeReason
@@ -29,6 +28,7 @@ from weft.ledger.imports.raw import PIECE_BYTES, WORTH, RawFile, pack
 from weft.ledger.imports.resumes import ROW_EVENTS, Resumes
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.seen import Seeing
+from weft.ledger.imports.tasks import ImportCounts, ImportSource, Landed, Mark, Task
 from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number, versions_of
@@ -39,82 +39,6 @@ from weft.store.port import Sql, WriteTxn
 BATCH_TURNS = 64
 BATCH_BYTES = 2 * 1024 * 1024
 _NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
-
-
-class ImportSource(Struct, frozen=True, kw_only=True):
-    """A file as it was when it was read."""
-
-    name: str
-    size: int
-    stamp: int
-    """Modification time in nanoseconds."""
-    digest: bytes
-    mapping: str = ""
-    open: bool = False
-    """Its last turn was still being written and was left out."""
-    kept: int | None = None
-    """So many of its bytes are kept verbatim; None: all of them."""
-
-    @property
-    def origin(self) -> str:
-        return self.mapping.rpartition("/")[0]
-
-
-class ImportCounts(Struct):
-    """What an import brought."""
-
-    sessions: int = 0
-    turns: int = 0
-    known: int = 0
-    superseded: int = 0
-    links: int = 0
-    open_turns: int = 0
-    erased: int = 0
-    """Turns that were passed over, since they were erased."""
-
-
-class Landed(Struct, frozen=True):
-    """A turn of the transcript at hand, as the ledger has it."""
-
-    id: str
-    digest: str
-    end: int
-    """Where it ends in its source."""
-    erased: bool = False
-    outdated: bool = False
-    """It was here already, and another version stood in its place."""
-
-
-class _Task(Struct):
-    """One transcript on its way in."""
-
-    session: NativeSession
-    file: str
-    counts: ImportCounts
-    reread: bool
-    raw: RawFile | None
-    tail: Tail | None = None
-    end: int = 0
-    landed: list[Landed] = field(default_factory=list)
-
-    def mark(self) -> _Mark:
-        return _Mark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
-
-    def go_back(self, mark: _Mark) -> None:
-        """What came since has not lasted."""
-        del self.landed[mark.landed :]
-        if self.raw:
-            self.raw.at = mark.at
-        for name, value in zip(ImportCounts.__struct_fields__, mark.counts, strict=True):
-            setattr(self.counts, name, value)
-
-
-class _Mark(Struct, frozen=True):
-    """How far a task was."""
-
-    landed: int
-    at: int
-    counts: tuple[int, ...]
 
 
 class ImportDesk:
@@ -167,7 +91,7 @@ class ImportDesk:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
         has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
         so it returns them all."""
-        task = _Task(session, file, counts, reread, raw, tail, max((at.end for at in known), default=0), list(known))
+        task = Task(session, file, counts, reread, raw, tail, max((at.end for at in known), default=0), list(known))
         counts.known += len(known)
         if self._is_erased(session):
             counts.erased += sum(1 for _ in turns)
@@ -270,7 +194,7 @@ class ImportDesk:
     def _seeing(self, draft: Draft, session: NativeSession, file: str) -> Seeing:
         return Seeing(draft, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
 
-    def _write(self, task: _Task, mark: _Mark, batch: list[NativeTurn], is_last: bool, draft: Draft) -> None:
+    def _write(self, task: Task, mark: Mark, batch: list[NativeTurn], is_last: bool, draft: Draft) -> None:
         task.go_back(mark)
         draft.gathered = []
         self._ensure_session(draft, task)
@@ -286,7 +210,7 @@ class ImportDesk:
             self._note_tail(draft, seeing, task)
         self._keep_along(draft, seeing, task, None if is_last else task.end)
 
-    def _note_tail(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
+    def _note_tail(self, draft: Draft, seeing: Seeing, task: Task) -> None:
         """What is still open, beside what is a fact now; of a session that lost something nothing is shown early."""
         if task.tail is None:
             return
@@ -307,7 +231,7 @@ class ImportDesk:
 
         return is_erased
 
-    def _keep_along(self, draft: Draft, seeing: Seeing, task: _Task, until: int | None) -> None:
+    def _keep_along(self, draft: Draft, seeing: Seeing, task: Task, until: int | None) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
         if task.raw is None:
             return
@@ -332,7 +256,7 @@ class ImportDesk:
         )
         return next(husks, None) is not None or was_erased(draft.sql, draft.view.session(session).n)
 
-    def _land(self, draft: Draft, seeing: Seeing, turn: NativeTurn, task: _Task) -> Landed:
+    def _land(self, draft: Draft, seeing: Seeing, turn: NativeTurn, task: Task) -> Landed:
         landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
         source = self.secret.source(turn.records)
@@ -460,7 +384,7 @@ class ImportDesk:
             draft.add_event(event)
             counts.superseded += 1
 
-    def _bring_back(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
+    def _bring_back(self, draft: Draft, seeing: Seeing, task: Task) -> None:
         """A source that was rewritten and now shows again what it showed before: what replaced that goes."""
         if not task.reread:
             return
@@ -490,7 +414,7 @@ class ImportDesk:
                 return True
         return False
 
-    def _ensure_session(self, draft: Draft, task: _Task) -> None:
+    def _ensure_session(self, draft: Draft, task: Task) -> None:
         id = self.secret.session_id(task.session.id)
         if draft.view.find_session_id(id) is not None:
             return
@@ -508,7 +432,7 @@ class ImportDesk:
         )
         task.counts.sessions += 1
 
-    def _tell(self, draft: Draft, seeing: Seeing, task: _Task) -> None:
+    def _tell(self, draft: Draft, seeing: Seeing, task: Task) -> None:
         """What the source tells of the session itself, and links whose other end has come."""
         end = max(task.end, task.raw.end) if task.raw else task.end
         self._see(draft, seeing.told(task.session, end), new=False)
