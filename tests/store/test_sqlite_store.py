@@ -243,6 +243,31 @@ def test_stores_in_memory_know_nothing_of_each_other() -> None:
     two.close()
 
 
+@pytest.mark.parametrize("kind", [SqliteStore, MemoryStore])
+def test_a_writer_that_failed_is_discarded_before_anybody_else_can_have_it(
+    kind: type[SqliteStore] | type[MemoryStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "l.db") if kind is SqliteStore else MemoryStore()
+    discard, free = store._discard_writer, list[bool]()
+
+    def seen() -> None:
+        free.append(store._alone.acquire(blocking=False))
+        discard()
+
+    def fail(*_: object) -> None:
+        raise apsw.IOError("the disk is gone")
+
+    monkeypatch.setattr(store, "_discard_writer", seen)
+    monkeypatch.setattr(store, "_run_all", fail)
+    with pytest.raises(StoreError, match="the disk is gone"):
+        store.write(lambda txn: None)
+    assert free == [False]
+    monkeypatch.undo()
+    append(store, "and goes on")
+    assert_sound(store)
+    store.close()
+
+
 def test_closing_while_others_write_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "ledger.db")
 

@@ -96,7 +96,8 @@ class SqlStore:
         raise NotImplementedError
 
     def _transact(self, batch: Batch[Work], results: Results) -> None:
-        """One durable transaction around `_run_all`, and then `succeed` for its results, whatever happens after."""
+        """One durable transaction around `_run_all`, and then `succeed` for its results, whatever happens after.
+        Should it fail, the writer is discarded before anybody else can have it."""
         raise NotImplementedError
 
     def _start(self, sql: BufferedSql) -> Tip:
@@ -153,7 +154,6 @@ class SqlStore:
         try:
             self._transact(batch, [])
         except BaseException as error:  # whatever it was, every waiting caller must hear of it
-            self._discard_writer()
             self._fail_unsettled(batch, error)
             if not isinstance(error, Exception):
                 raise

@@ -159,7 +159,11 @@ class PostgresStore(SqlStore):
             self._write_sql = None
 
     def _transact(self, batch: Batch[Work], results: Results) -> None:
-        self._persist(lambda: self._attempt(batch, results), self._discard_writer)
+        try:
+            self._persist(lambda: self._attempt(batch, results), self._discard_writer)
+        except BaseException:  # whatever it was, the next write begins with a connection of its own
+            self._discard_writer()
+            raise
 
     def _persist(self, attempt: Callable[[], T], clear: Callable[[], None]) -> T:
         """Again, a bounded number of times, where the moment was wrong and nothing came of it."""

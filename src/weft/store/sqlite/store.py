@@ -66,9 +66,9 @@ class SqliteBase(SqlStore):
         """The transaction is durable."""
 
     def _transact(self, batch: Batch[Work], results: Results) -> None:
-        committing, sql = False, None
-        try:
-            with self._alone, self._exclusive():
+        with self._alone, self._exclusive():
+            committing, sql = False, None
+            try:
                 sql = self._writer()
                 sql.run("BEGIN IMMEDIATE")
                 tip = self._run_all(sql, batch, results)
@@ -77,10 +77,11 @@ class SqliteBase(SqlStore):
                 succeed(results)
                 self._version = sql.connection.data_version()
                 self._committed(tip)
-        except BaseException as error:  # an interrupt can come after the commit as well as before it
-            if committing and sql and not isinstance(error, apsw.Error) and not sql.connection.in_transaction:
-                succeed(results)
-            raise
+            except BaseException as error:  # an interrupt can come after the commit as well as before it
+                if committing and sql and not isinstance(error, apsw.Error) and not sql.connection.in_transaction:
+                    succeed(results)
+                self._discard_writer()
+                raise
 
     def _begin_again(self, sql: BufferedSql) -> None:
         sql.run("ROLLBACK")
