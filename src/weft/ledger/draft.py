@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import sha256
@@ -46,7 +47,8 @@ class Desk:
         self.store, self.clock, self.ulids = store, clock, ulids
         self._memory = RowMemory()
         self.seen_beats: dict[int, tuple[int, int, float]] = {}
-        self.held: dict[int, str] | None = {}
+        self._held: dict[int, str] | None = {}
+        self._holding = threading.Lock()
         self._serial = 0
 
     def write(
@@ -76,13 +78,21 @@ class Desk:
 
     def hold(self, key: int, turn: str) -> None:
         """A turn is being begun here; whoever closes the ledger ends it. One that is being closed begins no more."""
-        if self.held is None:
-            raise StoreError(f"{self.store.path} is closed", "open it again")
-        self.held[key] = turn
+        with self._holding:
+            if self._held is None:
+                raise StoreError(f"{self.store.path} is closed", "open it again")
+            self._held[key] = turn
 
     def let_go(self, key: int) -> None:
-        if self.held is not None:
-            self.held.pop(key, None)
+        with self._holding:
+            if self._held is not None:
+                self._held.pop(key, None)
+
+    def give_all_up(self) -> list[tuple[int, str]]:
+        """Whatever is held at this moment, for whoever closes the ledger; from now on nothing more is."""
+        with self._holding:
+            held, self._held = self._held or {}, None
+            return list(held.items())
 
     def put_large(self, contents: Iterable[bytes], scope: int) -> None:
         """Contents of more than one row go first, in transactions of their own; the append then finds them."""

@@ -138,8 +138,7 @@ def sweep_dead(desk: Desk) -> int:
 
 def give_up(desk: Desk) -> None:
     """At the end: fail the turns that this ledger began and nobody ended, so that their sessions are free at once."""
-    held, desk.held = desk.held, None
-    for key, turn in (held or {}).items():
+    for key, turn in desk.give_all_up():
         desk.write(partial(_give_up, key, turn))
 
 
