@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+COMMIT = b"\x00COMMIT\x00"
+"""Within a message of either of PostgreSQL's protocols, and alone in its statement."""
 Cut = Literal["unsent", "unanswered", "unheard", "hanging"]
 """Where a connection ends: the server never gets the COMMIT and sees the end; it gets it and nobody waits for what it
 says; it has answered and nobody hears it; it neither gets it nor sees that its client is gone."""
@@ -62,42 +63,34 @@ class Proxy:
                 client.close()
                 continue
             self._open |= {client, server}
-            answered = threading.Event()
             deaf = threading.Event()
-            threading.Thread(target=self._pass_back, args=(server, client, answered, deaf), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(client, server, answered, deaf), daemon=True).start()
+            threading.Thread(target=self._pass_back, args=(server, client, deaf), daemon=True).start()
+            threading.Thread(target=self._pass_on, args=(client, server, deaf), daemon=True).start()
 
-    def _pass_on(
-        self, client: socket.socket, server: socket.socket, answered: threading.Event, deaf: threading.Event
-    ) -> None:
+    def _pass_on(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
+        """What follows a COMMIT that is answered unheard still goes to the server: it answers a whole pipeline."""
         while data := _receive(client):
-            how = self._choose() if data.endswith(COMMIT) else None
-            if how is None:
+            how = self._choose() if COMMIT in data else None
+            if how is not None:
+                deaf.set()
+            if how in (None, "unheard"):
                 if not _send(server, data):
                     break
                 continue
-            deaf.set()
-            if how in ("unanswered", "unheard"):
-                answered.clear()
+            if how == "unanswered":
                 _send(server, data)
-            if how == "unheard":
-                answered.wait()
             _end(client)
             if how != "hanging":
                 _end(server)
             return
         _end(server)
 
-    def _pass_back(
-        self, server: socket.socket, client: socket.socket, answered: threading.Event, deaf: threading.Event
-    ) -> None:
-        while data := _receive(server):
-            answered.set()
-            if not deaf.is_set() and not _send(client, data):
-                break
-        answered.set()
-        if not deaf.is_set():
-            _end(client)
+    def _pass_back(self, server: socket.socket, client: socket.socket, deaf: threading.Event) -> None:
+        while (data := _receive(server)) and not deaf.is_set() and _send(client, data):
+            pass
+        _end(client)
+        if deaf.is_set():
+            _end(server)
 
     def _choose(self) -> Cut | None:
         with self._lock:

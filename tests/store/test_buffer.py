@@ -9,9 +9,11 @@ from typing import Any
 import apsw
 import pytest
 
+from tests.postgres import shared_server
 from weft.kernel.errors import IdCollision
 from weft.store.buffer import MAX_ROWS, Insert, RowsRefused, WriteBuffer
 from weft.store.port import Store, WriteTxn
+from weft.store.postgres import PostgresStore
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.store import MemoryStore, SqliteStore
 
@@ -149,9 +151,13 @@ def test_a_buffer_knows_no_engine() -> None:
 # --- in a store -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "memory", "server"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = SqliteStore(tmp_path / "ledger.db") if request.param == "disk" else MemoryStore()
+    made: Store
+    if request.param == "server":
+        made = PostgresStore(shared_server().address())
+    else:
+        made = SqliteStore(tmp_path / "ledger.db") if request.param == "disk" else MemoryStore()
     yield made
     made.close()
 

@@ -1,6 +1,6 @@
 """A commit at which the server dies and stays away: nobody is told that it went well, nor that it did not."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,17 +13,16 @@ from weft.store.postgres.connection import PostgresSql
 
 
 def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, script = Server(), PostgresSql.script
+    server, conclude = Server(), PostgresSql.conclude
 
-    def dying(sql: PostgresSql, text: str) -> Any:
-        if text == "COMMIT":
-            server.kill()
-        return script(sql, text)
+    def dying(sql: PostgresSql, statements: Sequence[str]) -> None:
+        server.kill()
+        conclude(sql, statements)
 
     try:
         with weft.open(server.address(), clock=FixedClock(1_794_700_800_000)) as ledger:
             grow(ledger, "main", "before")
-            monkeypatch.setattr(PostgresSql, "script", dying)
+            monkeypatch.setattr(PostgresSql, "conclude", dying)
             with pytest.raises(OutcomeUnknown) as unknown:
                 grow(ledger, "main", "perhaps")
             assert "look whether it is there" in unknown.value.hint

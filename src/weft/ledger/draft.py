@@ -24,7 +24,7 @@ from weft.kernel.ulid import UlidSource
 from weft.ledger.labels import checked_length
 from weft.ledger.model import StoredContent
 from weft.ledger.preparing import Preparation
-from weft.ledger.rows import RowMemory
+from weft.ledger.rows import RowMemory, standing_question
 from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.store.facts import LEDGER_SCOPE, Stored
@@ -49,7 +49,7 @@ class Desk:
         self.seen_beats: dict[int, tuple[int, int, float]] = {}
         self._held: dict[int, str] | None = {}
         self._holding = threading.Lock()
-        self._serial = 0
+        self._serial, self._disturbed = 0, True
 
     def write(
         self,
@@ -57,18 +57,21 @@ class Desk:
         weight: int = 0,
         ready: Preparation | None = None,
         secret: ImportSecret | None = None,
+        session: str | None = None,
     ) -> T:
         """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew.
 
-        With `secret` the draft's contents are imported ones, salted by it.
+        With `secret` the draft's contents are imported ones, salted by it. `session` is the label of the one that will
+        be asked for, unless it is remembered.
         """
         keys = ready.keys() if ready else ()
+        ahead = (standing_question(session),) if session and self._disturbed else ()
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys)
+                return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys, ahead)
             except IdCollision:
                 self.ulids.skip()
-        return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys)
+        return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys, ahead)
 
     def prepare(self, session: str | None, parent: object) -> Preparation:
         """For contents of a turn that will most likely belong to this tree; should it not, they are looked up later."""
@@ -103,7 +106,8 @@ class Desk:
         self, work: Callable[[Draft], T], txn: WriteTxn, ready: Preparation | None, secret: ImportSecret | None
     ) -> T:
         """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
-        if not txn.undisturbed or txn.serial != self._serial + 1:
+        self._disturbed = not txn.undisturbed or txn.serial != self._serial + 1
+        if self._disturbed:
             self._memory.clear()
         self._serial = txn.serial
         try:

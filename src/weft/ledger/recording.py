@@ -146,7 +146,7 @@ def record_turn(
         place = _place(draft, turn, session, parent, expected, patience)
         return _write_whole(draft, turn, place)
 
-    return patience.keep_trying(lambda: desk.write(work, turn.weight.size, ready))
+    return patience.keep_trying(lambda: desk.write(work, turn.weight.size, ready, session=session))
 
 
 def _place(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from weft.store.buffer import Insert
-from weft.store.port import Sql
+from weft.store.port import Question, Sql
 
 
 class TurnRow(Struct, gc=False):
@@ -198,6 +198,7 @@ class Table:
         columns = record.__struct_fields__
         self.name, self.record = name, record
         self._key, self._fixed = key, fixed
+        self.columns = columns
         self.select = f"SELECT {', '.join(columns)} FROM {name}"
         self._new = Insert(name, columns)
         self._changed = Insert(name, columns, key, [c for c in columns if c not in key and c not in fixed])
@@ -253,6 +254,51 @@ def find_session(sql: Sql, name: str) -> SessionRow | None:
     return SessionRow(*row) if row else None
 
 
+class Standing(Struct, frozen=True):
+    """A session, and what a turn that goes on there needs to know."""
+
+    session: SessionRow
+    lease: tuple[str, int, int, str | None] | None
+    """Owner, epoch, beat, and the turn that it is held for."""
+    head: TurnRow | None
+    followed: bool
+    """The head is not the last turn of its segment."""
+
+
+_LEASE = ("owner", "epoch", "beat", "turn")
+_STANDING = (
+    f"SELECT {', '.join(f's.{column}' for column in SESSION.columns)}, l.session,"
+    f" {', '.join(f'l.{column}' for column in _LEASE)}, {', '.join(f't.{column}' for column in TURN.columns)},"
+    " EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)"
+    " FROM session s LEFT JOIN lease l ON l.session = s.n LEFT JOIN turn t ON t.id = s.head"
+    " WHERE s.{} = ? AND s.status <> 'deleted'"
+)
+_BY_LABEL, _BY_NUMBER = _STANDING.replace("{}", "label"), _STANDING.replace("{}", "n")
+
+
+def standing_question(label: str) -> Question:
+    """What `find_standing` asks first."""
+    return _BY_LABEL, (label,)
+
+
+def find_standing(sql: Sql, name: str) -> Standing | None:
+    """As `find_session`, with all that belongs to it in the same answer."""
+    row = sql.one(*standing_question(name))
+    if row is None:
+        target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
+        row = sql.one(_BY_NUMBER, target) if target else None
+    if row is None:
+        return None
+    session, rest = row[: len(SESSION.columns)], row[len(SESSION.columns) :]
+    held, lease, turn = rest[0], rest[1 : 1 + len(_LEASE)], rest[1 + len(_LEASE) : -1]
+    return Standing(
+        SessionRow(*session),
+        None if held is None else lease,
+        None if turn[0] is None else TurnRow(*turn),
+        bool(rest[-1]),
+    )
+
+
 class RowMemory:
     """Rows this ledger wrote or read a moment ago. Good until somebody else writes or something is undone.
 
@@ -272,6 +318,18 @@ class RowMemory:
     def clear(self) -> None:
         for held in (self.turns, self.sessions, self.labels, self.ends, self.free_epochs):
             held.clear()
+
+    def learn(self, name: str, found: Standing) -> SessionRow:
+        """What was read just now, as far as nothing is known that was changed since; returns the session."""
+        session, head, lease = found.session, found.head, found.lease
+        session = self.labels[name] = self.sessions.setdefault(session.id, session)
+        if head is not None:
+            self.turns.setdefault(head.id, head)
+            if not found.followed:
+                self.ends.setdefault(head.segment, head.depth)
+        if lease is None or lease[-1] is None:
+            self.free_epochs.setdefault(session.n, lease[1] if lease else 0)
+        return session
 
     def shrink(self) -> None:
         """Keep the memory small; what is forgotten is read again."""

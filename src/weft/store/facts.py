@@ -9,7 +9,7 @@ filled in batches, up to a watermark, and whoever looks something up scans the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,15 @@ from weft.kernel.contents import (
 )
 from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
 from weft.store.buffer import Insert
-from weft.store.husks import ERASING, make_husks, note_erasing
+from weft.store.husks import make_husks, note_erasing
 from weft.store.packs import PackReader
 
 if TYPE_CHECKING:
     from weft.kernel.imported import ImportSecret
     from weft.store.port import Sql
+    from weft.store.tail import Tail
 
 KEY_BYTES = 8
-A_FEW, ASKED_AT_ONCE = 8, 64
 HELD_AT_ONCE = 256
 FIRST_ROWS = 8
 LEDGER_SCOPE = 0
@@ -351,70 +351,6 @@ def checked_pieces(head: ContentHead, piece: Callable[[int], bytes]) -> Iterator
     if hasher.ref() != head.ref:
         raise FactDamaged("content", head.ref.hex(), "its bytes do not hash to its reference")
     yield held
-
-
-class Tail:
-    """The contents that the lookup view does not know yet, by scope and plain digest; shared by a store's writers.
-
-    `asked` holds what the view said of others, for the length of one commit.
-    """
-
-    LIMIT = 16_384
-
-    def __init__(self) -> None:
-        self.seen, self.erasures = -1, 0
-        self.by_digest: dict[Key, Stored] = {}
-        self.asked: dict[Key, Stored | None] = {}
-
-    def forget(self) -> None:
-        self.seen = -1
-        self.by_digest.clear()
-        self.asked.clear()
-
-    def refresh(self, facts: FactReader) -> None:
-        """Take in what other processes put since we last looked; what one of them erased is no longer found by its
-        bytes."""
-        if (erasures := facts.watermark(ERASING)) != self.erasures:
-            self.forget()
-            self.erasures = erasures
-        if self.seen < 0:
-            self.seen = facts.watermark("lookup_content")
-        rows = facts.sql.all("SELECT n, scope, digest, ref FROM content WHERE n > ? ORDER BY n", (self.seen,))
-        for n, scope, digest, ref in rows:
-            if scope < LEDGER_SCOPE or digest:
-                self.by_digest[scope, bytes(ref if scope < LEDGER_SCOPE else digest)] = Stored(n, bytes(ref))
-            self.seen = n
-
-    def drop(self, gone: set[int]) -> None:
-        """These contents were erased: equal bytes are another content from now on. Imported ones are found by their
-        reference, which stays, so that importing them again brings nothing back."""
-        for known in (self.by_digest, self.asked):
-            for key in [key for key, stored in known.items() if stored and stored.n in gone and key[0] >= LEDGER_SCOPE]:
-                del known[key]
-
-    def ask(self, sql: Sql, keys: Iterable[Key]) -> None:
-        """One question to the view for many contents that will be put."""
-        wanted = [key for key in keys if key not in self.by_digest and key not in self.asked]
-        self.asked.update(dict.fromkeys(wanted))
-        for start in range(0, len(wanted), ASKED_AT_ONCE):
-            some = wanted[start : start + ASKED_AT_ONCE]
-            some += [some[-1]] * ((A_FEW if len(some) <= A_FEW else ASKED_AT_ONCE) - len(some))
-            values = [value for scope, digest in some for value in (scope, digest[:KEY_BYTES])]
-            for scope, digest, n, ref in sql.all(_known_among(len(some)), values):
-                self.asked[scope, bytes(digest)] = Stored(n, bytes(ref))
-
-    @property
-    def is_long(self) -> bool:
-        return len(self.by_digest) > self.LIMIT
-
-
-@cache
-def _known_among(count: int) -> str:
-    return (
-        f"WITH wanted(scope, key) AS (VALUES {','.join(['(CAST(? AS BIGINT),?)'] * count)})"
-        " SELECT l.scope, c.digest, c.n, c.ref FROM wanted w"
-        " JOIN lookup_bytes l ON l.scope = w.scope AND l.key = w.key JOIN content c ON c.n = l.n"
-    )
 
 
 class FactWriter(FactReader):

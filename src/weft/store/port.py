@@ -22,6 +22,8 @@ from weft.store.words import WordIndex
 Row = tuple[Any, ...]
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
+Question = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
 
 
 PATIENCE = 5.0
@@ -81,12 +83,19 @@ class Store(Protocol):
     def prepare(self, data: bytes) -> Prepared:
         """A content made ready to be put, without holding anybody up."""
 
-    def write(self, work: Callable[[WriteTxn], T], weight: int = 0, contents: Sequence[Key] = ()) -> T:
+    def write(
+        self,
+        work: Callable[[WriteTxn], T],
+        weight: int = 0,
+        contents: Sequence[Key] = (),
+        ahead: Sequence[Question] = (),
+    ) -> T:
         """Run `work`, which will store about `weight` bytes, in a transaction; return once it is durable.
 
         Concurrent callers share one commit; each is undone alone if its work raises. Work may be run again if the
         first time did not count. Whether `contents` are known is asked for all callers at once, where it can be said
-        beforehand which ones will be put; others are asked for one by one.
+        beforehand which ones will be put; others are asked for one by one. The same goes for `ahead`, questions that
+        `work` will likely ask before it changes anything: where a server answers them, they go with the first.
         """
 
     def read(self) -> AbstractContextManager[ReadTxn]:

@@ -31,10 +31,11 @@ from weft.kernel.errors import (
 )
 from weft.kernel.ulid import UlidSource
 from weft.store.buffer import RowsRefused, WriteBuffer
-from weft.store.facts import FactWriter, Key, Stored, Tail, Tip
+from weft.store.facts import FactWriter, Key, Stored, Tip
 from weft.store.group_commit import Batch, GroupCommit, Job
 from weft.store.lookups import LookupView
-from weft.store.port import Sql, WriteTxn
+from weft.store.port import Question, Sql, WriteTxn
+from weft.store.tail import Tail
 
 T = TypeVar("T")
 Results = list[tuple[Job["Work"], Any]]
@@ -43,10 +44,11 @@ CLOSE_LAG = 256
 
 
 class Work(Struct, frozen=True):
-    """What one caller wants done, and which contents it will likely put."""
+    """What one caller wants done, which contents it will likely put, and what it will likely ask."""
 
     run: Callable[[WriteTxn], Any]
     contents: Sequence[Key]
+    ahead: Sequence[Question]
 
 
 class BufferedSql(Sql, Protocol):
@@ -100,9 +102,14 @@ class SqlStore:
         Should it fail, the writer is discarded before anybody else can have it."""
         raise NotImplementedError
 
-    def _start(self, sql: BufferedSql) -> Tip:
-        """The transaction has begun: where the log ends. Keeps `_tip` if it is still true, else forgets it."""
+    def _start(self, sql: BufferedSql, works: Sequence[Work]) -> Tip:
+        """At the beginning of a transaction that is for these: where the log ends. Keeps `_tip` if it is still true,
+        else forgets it."""
         raise NotImplementedError
+
+    def _conclude(self, sql: BufferedSql, tip: Tip, results: Results) -> None:
+        """All work is done: its rows into their tables. An engine may commit in the same go."""
+        sql.buffer.put_down()
 
     def _begin_again(self, sql: BufferedSql) -> None:
         """Undo the whole transaction and begin another."""
@@ -140,11 +147,17 @@ class SqlStore:
     def prepare(self, data: bytes) -> Prepared:
         return prepare(data, self._salts.draw())
 
-    def write(self, work: Callable[[WriteTxn], T], weight: int = 0, contents: Sequence[Key] = ()) -> T:
+    def write(
+        self,
+        work: Callable[[WriteTxn], T],
+        weight: int = 0,
+        contents: Sequence[Key] = (),
+        ahead: Sequence[Question] = (),
+    ) -> T:
         self._refuse_closed()
         if self.read_only:
             raise ReadOnlyLedger(self.path)
-        result: T = self._jobs.submit(Work(work, contents), weight)
+        result: T = self._jobs.submit(Work(work, contents, ahead), weight)
         if self._tail.is_long and self._lookups_fill:
             self._fill_lookups()
         return result
@@ -171,11 +184,12 @@ class SqlStore:
         """Their rows go down together. Should one not fit, all is undone and each goes down alone, to see whose."""
         batch.join()
         try:
-            tip, jobs = self._start(sql), [job for job in batch if not job.settled]
+            jobs = [job for job in batch if not job.settled]
+            tip = self._start(sql, [job.work for job in jobs])
             while jobs:
                 tip = self._run_each(sql, jobs, tip, results)
                 jobs = batch.join()
-            sql.buffer.put_down()
+            self._conclude(sql, tip, results)
         except RowsRefused as refused:
             if self._violates(refused.__cause__) is None:
                 raise refused.__cause__ or refused from None
@@ -192,7 +206,10 @@ class SqlStore:
             self._start_over(sql)
             jobs = [job for job in batch if not job.settled]
             with suppress(TransactionLost):
-                return self._run_each(sql, jobs, self._start(sql), results, alone=True)
+                tip = self._start(sql, [job.work for job in jobs])
+                tip = self._run_each(sql, jobs, tip, results, alone=True)
+                self._conclude(sql, tip, results)
+                return tip
 
     def _run_each(
         self, sql: BufferedSql, jobs: Sequence[Job[Work]], tip: Tip, results: Results, alone: bool = False

@@ -29,7 +29,7 @@ from weft.ledger.rows import (
     RowMemory,
     SessionRow,
     TurnRow,
-    find_session,
+    find_standing,
     has_turn_at,
     load_session,
     load_session_number,
@@ -146,10 +146,11 @@ class Projector:
         """By label or alias; also one that this very append has created."""
         row = self.memory.labels.get(name)
         if row is None:
-            found = next((new for new in self.new_sessions if new.label == name), None) or find_session(self.sql, name)
-            if found is None:
-                return None
-            row = self.memory.labels[name] = self.memory.sessions.setdefault(found.id, found)
+            new = next((new for new in self.new_sessions if new.label == name), None)
+            if new is not None:
+                row = self.memory.labels[name] = self.memory.sessions.setdefault(new.id, new)
+            elif (found := find_standing(self.sql, name)) is not None:
+                row = self.memory.learn(name, found)
         return row
 
     def add_turn(self, row: TurnRow) -> None:

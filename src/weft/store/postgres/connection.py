@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.buffer import WriteBuffer, words_of
+from weft.store.port import Question
 from weft.store.postgres.address import Address
 
 OLDEST_SERVER = 160_000
@@ -108,8 +109,9 @@ class PostgresSql:
         self.connection = connection
         self._cursor = connection.cursor()
         self._cursors = 0
-        self.buffer = WriteBuffer(self._execute, connection.pipeline)
+        self.buffer = WriteBuffer(self._execute, self._together)
         self.add = self.buffer.add
+        self._foreseen: dict[Question, list[Row]] = {}
 
     @property
     def lost(self) -> bool:
@@ -119,17 +121,26 @@ class PostgresSql:
     def broken(self) -> bool:
         return self.connection.closed
 
+    def _together(self) -> AbstractContextManager[object]:
+        """Around statements whose answers nobody needs one by one: all go to the server before it has answered any."""
+        return nullcontext() if self.connection.pgconn.pipeline_status else self.connection.pipeline()
+
     def _execute(self, sql: str, values: Sequence[Any]) -> None:
+        self._foreseen.clear()
         self._cursor.execute(translate(sql), values, binary=True)
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
+        if (known := self._foreseen.get((sql, tuple(values)))) is not None:
+            return known[0] if known else None
         return self._ask(sql, values).fetchone()
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         if self.buffer.waiting and not self.buffer.waiting.keys().isdisjoint(words_of(sql)):
             self.buffer.put_down()
+        if (known := self._foreseen.get((sql, tuple(values)))) is not None:
+            return known
         return self._ask(sql, values).fetchall()
 
     def _ask(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
@@ -141,6 +152,24 @@ class PostgresSql:
             if stand_ins == list(values):
                 raise
             return self._cursor.execute(translate(sql), stand_ins, binary=True)
+
+    def ask_together(self, questions: Sequence[Question]) -> list[list[Row]]:
+        """The rows of several statements, for one way to the server and back."""
+        with self._together():
+            asked = [self.connection.cursor().execute(translate(sql), values, binary=True) for sql, values in questions]
+        return [_rows(cursor) for cursor in asked]
+
+    def foresee(self, questions: Sequence[Question], answers: Sequence[list[Row]]) -> None:
+        """These answers are true until this transaction changes something."""
+        self._foreseen = dict(zip(questions, answers, strict=True))
+
+    def conclude(self, statements: Sequence[str]) -> None:
+        """Every waiting row into its table and then these statements, for one way to the server and back. If a row does
+        not fit, none of them is run, and the transaction is lost."""
+        with self._together():
+            self.buffer.put_down()
+            for statement in statements:
+                self._cursor.execute(statement.encode(), prepare=False)
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """A few rows are here at a time, however many there are, and fewer where they are large."""
@@ -167,18 +196,26 @@ class PostgresSql:
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self.buffer.make_way()
+        self._foreseen.clear()
         self._cursor.executemany(translate(sql), rows)
 
     def script(self, text: str) -> list[Row]:
         """Several statements without values in one go; the rows of the last. Past the buffer: it begins and ends."""
+        self._foreseen.clear()
         cursor = self._cursor.execute(text.encode(), prepare=False)
         while cursor.nextset():
             pass
-        return cursor.fetchall() if cursor.description else []
+        return _rows(cursor)
 
     def close(self) -> None:
         with suppress(psycopg.Error):
             self.connection.close()
+
+
+def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
+    """None where a statement has none; a cursor's description would be made, column by column, to be thrown away."""
+    result = cursor.pgresult
+    return cursor.fetchall() if result is not None and result.status == pq.ExecStatus.TUPLES_OK else []
 
 
 def _weight(rows: Sequence[Row]) -> int:

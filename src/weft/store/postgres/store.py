@@ -1,14 +1,15 @@
 """The PostgreSQL backend: a ledger is a schema; writers take turns under one advisory lock, readers see snapshots.
 
 A write begins, takes the ledger's lock, reads where the log ends, runs the waiting callers' work, and commits; the lock
-goes with the transaction. So arrival numbers become visible in their order, and a feed never skips one. A connection
-that dies before the commit leaves nothing and the work goes again; one that dies during it is looked up by what it
-would have written. Nothing is ever retried whose outcome is not known.
+goes with the transaction, and the caller is answered once that is flushed (`flushing`). So arrival numbers become
+visible in their order, and a feed never skips one. A connection that dies before the commit leaves nothing and the work
+goes again; one that dies during it is looked up by what it would have written. Nothing is ever retried whose outcome is
+not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,14 +19,17 @@ from msgspec import Struct
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
+from weft.store.buffer import RowsRefused
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
+from weft.store.husks import ERASING
 from weft.store.names import NOTE, is_copy, take_new_name
 from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import WRITER, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
+from weft.store.postgres.flushing import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
 from weft.store.postgres.health import find_damage
 from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
@@ -36,6 +40,7 @@ from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as scratch_schema
 from weft.store.sqlite.scratch import scratch
+from weft.store.tail import NEWER_CONTENTS, questions_about
 from weft.store.words import WordIndex
 
 T = TypeVar("T")
@@ -46,7 +51,13 @@ ASKING_SECONDS = 60.0
 LOCK_SECONDS = 5
 POOLED_READERS = 4
 _BACKEND = "pid || '/' || extract(epoch FROM backend_start)"
-_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_STATE = (
+    f"SELECT nextval('writes'), m.number, l.n, l.chain, l.contents, coalesce(e.n, 0) FROM {MARK} m"
+    " LEFT JOIN (SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1) l ON true"
+    f" LEFT JOIN watermark e ON e.view = '{ERASING}'"
+)
+"""Who wrote last, by which schema, where the log ends, and which erasure was the last."""
 
 
 class Trace(Struct, frozen=True):
@@ -78,9 +89,10 @@ class PostgresStore(SqlStore):
         self._pool: list[PostgresSql] = []
         self._write_sql: PostgresSql | None = None
         self._backend, self._last_write, self._began_at = "", -1, 0
-        self._begin = (
-            f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT pg_advisory_xact_lock({self.address.lock})"
-        )
+        self._lock = f"SELECT pg_advisory_xact_lock({self.address.lock})"
+        self._begin = f"{_BEGIN}; {self._lock}"
+        self._durable = 0
+        """The newest event that is known to be durable."""
         self._crier = Crier(self._connect_reader, self.address.channel)
         self._listeners = Listeners(self._connect_reader, self.address.channel)
         with translated(self.path):
@@ -153,7 +165,7 @@ class PostgresStore(SqlStore):
 
     def _discard_writer(self) -> None:
         self._forget()
-        self._last_write = -1
+        self._last_write, self._durable = -1, 0
         if self._write_sql is not None:
             self._write_sql.close()
             self._write_sql = None
@@ -184,24 +196,29 @@ class PostgresStore(SqlStore):
 
     def _attempt(self, batch: Batch[Work], results: Results) -> None:
         results.clear()
-        sql = self._writer()
-        tip = self._run_all(sql, batch, results)
-        if not results:  # everybody was refused, and has been told
-            sql.script("ROLLBACK")
+        self._run_all(self._writer(), batch, results)
+
+    def _conclude(self, sql: BufferedSql, tip: Tip, results: Results) -> None:
+        """The rows, the commit and the sync, for one way to the server and back."""
+        assert isinstance(sql, PostgresSql)
+        if not results:  # everybody was refused, and is told once that is durable which they were refused for
+            sql.script("ROLLBACK" if self._began_at <= self._durable else f"ROLLBACK; {FLUSH}")
             return
         trace = self._trace(sql, tip)
         try:
-            sql.script("COMMIT")
+            sql.conclude(COMMIT_THEN_FLUSH if trace.n else COMMIT)
         except BaseException as error:  # also an interrupt can come before, during or after it
-            if isinstance(error, psycopg.Error) and not sql.broken:
-                raise  # the server has answered: it is undone
-            if self._came_through(trace):
-                succeed(results)
-                self._discard_writer()
-                if isinstance(error, psycopg.Error):
-                    return
-            raise
-        succeed(results)
+            cause = error.__cause__ if isinstance(error, RowsRefused) else error
+            if sql.lost and not sql.broken:  # the server did not get as far as the commit
+                raise RowsRefused from cause if isinstance(cause, psycopg.Error) else error
+            if not self._came_through(trace):
+                raise cause or error from None
+            succeed(results)
+            if not isinstance(cause, psycopg.Error):
+                raise
+        else:
+            succeed(results)
+            self._durable = max(self._durable, tip.n)
         if trace.n:
             self._crier.announce()
 
@@ -240,30 +257,37 @@ class PostgresStore(SqlStore):
                 )
             sql.script(f"SET lock_timeout TO '{LOCK_SECONDS}s'; {self._begin}")
             if trace.n:
-                return sql.one("SELECT 1 FROM log WHERE n = ? AND chain = ?", (trace.n, trace.chain)) is not None
-            return (
-                sql.one("SELECT 1 FROM outcome WHERE writer = ? AND mark = ?", (trace.backend, trace.mark)) is not None
-            )
+                found = sql.one("SELECT 1 FROM log WHERE n = ? AND chain = ?", (trace.n, trace.chain))
+            else:
+                found = sql.one("SELECT 1 FROM outcome WHERE writer = ? AND mark = ?", (trace.backend, trace.mark))
+            sql.script(f"ROLLBACK; {FLUSH}")
+            return found is not None
         finally:
             sql.close()
 
-    def _start(self, sql: BufferedSql) -> Tip:
-        """One round trip: begin, take the lock, and read who wrote last, by which schema, and where the log ends."""
+    def _start(self, sql: BufferedSql, works: Sequence[Work]) -> Tip:
+        """One way to the server and back: begin, take the lock, read the state, and ask what the work will ask."""
         assert isinstance(sql, PostgresSql)
-        self._tail.asked.clear()
-        ((write, number, n, chain, contents),) = sql.script(
-            f"{self._begin}; SELECT nextval('writes'), m.number, l.n, l.chain, l.contents FROM {MARK} m LEFT JOIN"
-            " (SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1) l ON true"
-        )
+        tail = self._tail
+        tail.asked.clear()
+        wanted = tail.unknown(dict.fromkeys(key for work in works for key in work.contents))
+        about, ahead = questions_about(wanted), list({ask: None for work in works for ask in work.ahead})
+        first = [(_BEGIN, ()), (self._lock, ()), (_STATE, ()), (NEWER_CONTENTS, (max(tail.seen, 0),))]
+        _, _, (state,), newer, *answers = sql.ask_together([*first, *about, *ahead])
+        write, number, n, chain, contents, erasures = state
         refuse_newer(number, self._schema)
+        tail.answered(wanted, answers[: len(about)])
+        sql.foresee(ahead, answers[len(about) :])
         before, self._last_write = self._last_write, write
         self._began_at = n or 0
         if self._tip is not None and write == before + 1:
             return self._tip
         self._tip = None
-        reader = FactReader(sql)
-        self._tail.refresh(reader)
-        return Tip(n, chain, contents) if n is not None else reader.tip()
+        if tail.seen < 0 or tail.erasures != erasures:
+            tail.refresh(FactReader(sql))
+        else:
+            tail.learn(newer)
+        return Tip(n, chain, contents) if n is not None else FactReader(sql).tip()
 
     def _begin_again(self, sql: BufferedSql) -> None:
         assert isinstance(sql, PostgresSql)
@@ -296,28 +320,48 @@ class PostgresStore(SqlStore):
                 self._end_reading(sql)
 
     def _begin_reading(self) -> PostgresSql:
+        sql = self._lend_reader()
         try:
-            sql = self._pool.pop()
-        except IndexError:
-            sql = self._connect_reader()
-        try:
-            sql.script(_SNAPSHOT)
+            ((newest, durable),) = sql.script(SNAPSHOT)
+            if newest > self._durable:
+                if not durable:
+                    self._flush()
+                self._durable = max(self._durable, newest)
         except BaseException:  # a connection that cannot begin is of no use to anybody
             sql.close()
             raise
         return sql
 
+    def _flush(self) -> None:
+        """From another connection: the snapshot must not be given up for it."""
+        sql = self._lend_reader()
+        try:
+            sql.script(FLUSH)
+        finally:
+            self._take_back(sql)
+
+    def _lend_reader(self) -> PostgresSql:
+        try:
+            return self._pool.pop()
+        except IndexError:
+            return self._connect_reader()
+
     def _drop_readers(self) -> None:
         """One connection has died: most likely all have."""
+        self._durable = 0
         while self._pool:
             self._pool.pop().close()
 
     def _end_reading(self, sql: PostgresSql) -> None:
-        """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
+        """Not by ROLLBACK, after which psycopg forgets the statements that it has prepared."""
         try:
-            sql.script("ROLLBACK")
+            sql.script("COMMIT")
         except psycopg.Error:  # what was read has been read
             sql.close()
+        self._take_back(sql)
+
+    def _take_back(self, sql: PostgresSql) -> None:
+        """A few readers are kept for the next; those of a rush, or of a store closed meanwhile, are not."""
         if sql.broken or self._closed or len(self._pool) >= POOLED_READERS:
             sql.close()
         else:

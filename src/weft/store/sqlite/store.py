@@ -87,7 +87,7 @@ class SqliteBase(SqlStore):
         sql.run("ROLLBACK")
         sql.run("BEGIN IMMEDIATE")
 
-    def _start(self, sql: BufferedSql) -> Tip:
+    def _start(self, sql: BufferedSql, works: Sequence[Work]) -> Tip:
         """The database tells whether another connection has written since our last commit: it may have been a newer
         program's, whose schema this one must not write to."""
         assert isinstance(sql, SqliteSql)
