@@ -71,13 +71,25 @@ def _is_copy(turn: TurnRow, event: own.Sighting) -> bool:
     return turn.seen is not None and all(each is UNSET for each in told)
 
 
+def _words_of(event: own.Sighting) -> tuple[object, ...]:
+    return event.title, event.workspace, event.git_branch, event.version, event.agent, event.metadata, event.task
+
+
+def _says(session: SessionRow) -> int:
+    """How much the sighting says that the session shows: of two that reach equally far the one that says more is newer,
+    such as one that found the card of a subagent beside its file."""
+    shown = (session.title, session.workspace, session.git_branch, session.version, session.agent, session.metadata)
+    return sum(each is not None for each in (*shown, session.task))
+
+
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
     told = plain(event.end) or 0
     if event.started is not UNSET:
         session.created_at = min(session.created_at, event.started)
     if event.archived is True and session.status == "active":
         session.status = "archived"
-    if session.seen is not None and (told, moment.event_id) < (session.told or 0, session.seen):
+    says = sum(each is not UNSET for each in _words_of(event))
+    if session.seen is not None and (told, says, moment.event_id) < (session.told or 0, _says(session), session.seen):
         return
     session.told, session.seen = told, moment.event_id
     session.title, session.workspace = view.number(event.title), view.number(event.workspace)
