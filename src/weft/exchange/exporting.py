@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import count, groupby
 from pathlib import Path
@@ -26,10 +25,10 @@ from weft.ledger.listing import has_title
 from weft.ledger.model import Message, Session
 from weft.ledger.strands import Strand
 from weft.ledger.telling import ToldTurn
+from weft.store.asides import new_file
 from weft.store.port import Progress
 
 LONGEST_TITLE = 120
-BUFFER = 1024 * 1024
 
 
 class Exported(Struct, frozen=True, kw_only=True):
@@ -176,32 +175,16 @@ def _pour(pieces: Iterable[bytes], file: BinaryIO) -> int:
 
 def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force: bool) -> int:
     """Noted before it exists, so that one which is cut short is known too; and after it, with whatever came since."""
+    _refuse_existing(target, force)
     try:
-        with _new_file(target, force=force) as file:
+        with new_file(target) as file:
             ledger.note_export(target)
             written = _pour(pieces, file)
+            _refuse_existing(target, force)
     except OSError as error:
         raise path_error(target, error) from error
     ledger.note_export(target)
     return written
-
-
-@contextmanager
-def _new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """Aside and renamed: either the file is complete or it is as it was."""
-    _refuse_existing(path, force)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb", buffering=BUFFER) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        _refuse_existing(path, force)
-        aside.rename(path)
-    except BaseException:  # also an interrupt from the keyboard leaves nothing half-made
-        with suppress(OSError):
-            aside.unlink()
-        raise
 
 
 def _refuse_existing(path: Path, force: bool) -> None:
@@ -229,7 +212,7 @@ class Folder:
         place = self._path / name
         if not place.exists():
             self._path.mkdir(parents=True, exist_ok=True)
-            with _new_file(place, force=True) as file:
+            with new_file(place) as file:
                 file.write(data)
             self.count += 1
         return f"{self._address}/{name}"

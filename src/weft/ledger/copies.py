@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from weft.store.asides import aside_of
 from weft.store.port import ReadTxn, Store, WriteTxn
 
 BACKUP, FACTS, EXPORT, BUNDLE, LEDGER, BESIDE = "backup", "facts", "export", "bundle", "ledger", "beside"
@@ -55,7 +56,7 @@ def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
     beside the ledger."""
     made = txn.sql.all("SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,))
     for path, kind, made_at in made:
-        there = "://" in path or Path(path).exists() or Path(f"{path}.partial").exists()
+        there = "://" in path or Path(path).exists() or aside_of(Path(path)).exists()
         yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
     for beside in store.lying_beside():
         yield KnownCopy(path=str(beside), kind=BESIDE, made_at=None, exists=True)

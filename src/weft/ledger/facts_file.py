@@ -44,6 +44,7 @@ from weft.ledger.runs import stream_of
 from weft.ledger.values import text_if_there
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
+from weft.store.asides import new_file
 from weft.store.facts import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE, FactReader
 from weft.store.husks import is_husk
 from weft.store.port import Progress, Store, WriteTxn
@@ -104,11 +105,8 @@ def write_new(path: Path, lines: Iterable[bytes]) -> int:
     """Aside and renamed: either the file is complete or it is not there."""
     if path.exists():
         raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
-    aside = path.with_name(path.name + ".partial")
-    with aside.open("wb") as out:
-        count = write_lines(out, lines)
-    aside.rename(path)
-    return count
+    with new_file(path) as out:
+        return write_lines(out, lines)
 
 
 def limited_lines(file: Any) -> Iterator[bytes]:

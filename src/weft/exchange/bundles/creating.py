@@ -26,6 +26,7 @@ from weft.ledger.copies import BUNDLE, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.facts_file import event_line
 from weft.ledger.thread_facts import ThreadFacts, open_thread_facts
+from weft.store.asides import aside_of, put_in_place
 
 LEAKS = 20
 Report = Callable[[int, int], None]
@@ -60,7 +61,7 @@ def create_bundle(
     path = checked_path(target, "target")
     if path.exists():
         raise StoreError(f"{path} exists already", "choose a new file; bundles are never overwritten")
-    aside = path.with_name(path.name + ".partial")
+    aside = aside_of(path)
     try:
         with open_thread_facts(ledger, threads) as facts, Known() as known:
             withholding = Withholding(facts, ledger, withhold, matching)
@@ -71,7 +72,7 @@ def create_bundle(
                 raise WithheldShows(writing.leaks[:LEAKS], max(0, len(writing.leaks) - LEAKS))
         report, size = verify_bundle(aside, [signer.public for signer in signers]), aside.stat().st_size
         with remembered(ledger._store, path, BUNDLE):
-            aside.rename(path)
+            put_in_place(aside, path)
     except OSError as error:
         raise path_error(path, error) from error
     except InvalidBundle as error:  # the ledger's own facts do not lead to these heads
@@ -87,7 +88,7 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
     path, proved = checked_path(target, "target"), verify_bundle(source)
     if path.exists():
         raise StoreError(f"{path} exists already", "choose a new file; bundles are never overwritten")
-    aside = path.with_name(path.name + ".partial")
+    aside = aside_of(path)
     statement = form.statement(proved.digest, proved.heads)
     try:
         with checked_path(source, "bundle").open("rb") as file, aside.open("wb") as out:
@@ -105,7 +106,7 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
                 packer.add(signatures[key])
             packer.finish()
         report = verify_bundle(aside, [signer.public for signer in signers])
-        aside.rename(path)
+        put_in_place(aside, path)
     except OSError as error:
         raise path_error(path, error) from error
     finally:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import apsw
 
+from weft.store.asides import aside_of, put_in_place
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.sqlite.connection import SqliteSql
-from weft.store.sqlite.copies import mark_as_copy, put_in_place
+from weft.store.sqlite.copies import mark_as_copy
 from weft.store.sqlite.migrations import migrate, shipped_schema
 from weft.store.sqlite.words import FtsIndex
 
@@ -28,7 +29,7 @@ _TABLES = (
 
 def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> None:
     """Aside, then renamed: either it is complete or it is not there."""
-    aside = target.with_name(target.name + ".partial")
+    aside = aside_of(target)
     aside.unlink(missing_ok=True)
     connection = apsw.Connection(str(aside))
     try:

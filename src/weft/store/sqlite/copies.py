@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from glob import escape
 from pathlib import Path
 
 import apsw
 
 from weft.kernel.errors import StoreError
+from weft.store.asides import aside_of, put_in_place
 from weft.store.names import COPIED, NOTE
 from weft.store.port import Progress
 
 
 def write_copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
     """Copy what the connection sees, page by page, aside and renamed: either it is complete or it is not there."""
-    aside = target.with_name(target.name + ".partial")
+    aside = aside_of(target)
     aside.unlink(missing_ok=True)
     connection = apsw.Connection(str(aside))
     try:
@@ -39,15 +39,6 @@ def ensure_free(target: Path) -> None:
 
 def mark_as_copy(connection: apsw.Connection) -> None:
     connection.execute(NOTE, (COPIED, ""))
-
-
-def put_in_place(aside: Path, target: Path) -> None:
-    descriptor = os.open(aside, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    aside.rename(target)
 
 
 def copies_beside(ledger: Path) -> list[Path]:

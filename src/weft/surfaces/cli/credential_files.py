@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.runtime.credentials import Credential, checked_credential
+from weft.store.asides import new_file
 from weft.surfaces.cli.price_files import user_prices
 
 NAME = "credentials.json"
@@ -63,9 +64,5 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+    with new_file(path, 0o600) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)

@@ -17,7 +17,8 @@ import apsw
 from msgspec import Struct
 
 from weft.kernel.errors import LedgerTooNew, NotALedger
-from weft.store.sqlite.copies import mark_as_copy, put_in_place
+from weft.store.asides import aside_of, put_in_place
+from weft.store.sqlite.copies import mark_as_copy
 
 APPLICATION_ID = 0x57454654  # "WEFT"
 
@@ -132,7 +133,7 @@ def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None
 def back_up_before(connection: apsw.Connection, target: Path) -> None:
     """A whole copy, made aside and renamed: either it is complete or it is not there. One of an earlier attempt gives
     way, since the ledger may have grown after it."""
-    aside = target.with_name(target.name + ".partial")
+    aside = aside_of(target)
     aside.unlink(missing_ok=True)
     connection.execute("VACUUM INTO ?", (str(aside),))
     copy = apsw.Connection(str(aside))
