@@ -35,7 +35,7 @@ class Taking(Struct):
         session, counts = transcript.session, self.counts
         known = self.known.get(session.id, [])[: transcript.known]
         if len(known) < transcript.known:
-            raise ValueError(f"a reader passes over turns of {session.id} that nobody took")
+            raise AssertionError(f"a reader passes over turns of {session.id} that nobody took")
         self.file.end = self.source.size if transcript.until is None else transcript.until
         raw = self.file if transcript.raw is None else RawBytes(transcript.raw)
         sieve, erased = Sieve(self.source.quiet, raw, Tail(self.stamp), known), counts.erased

@@ -342,6 +342,15 @@ def test_a_compaction_inside_a_turn_divides_it(tmp_path: Path) -> None:
     assert found.turns[0].end <= found.turns[1].offset < found.turns[2].offset
 
 
+def test_what_was_read_before_a_compaction_stays_when_the_session_is_named_anew_behind_it(tmp_path: Path) -> None:
+    begun = [meta(), started("4"), context("4"), user("a"), said("b"), line("compacted", {"message": "short"})]
+    early = import_lines(tmp_path, begun)
+    late = import_lines(tmp_path, [*begun, meta(OTHER), said("c"), complete("4"), *asked("5", "d", "e")])
+    assert early.keys() == [f"{SESSION}/4", f"{SESSION}/4#compaction-1"]
+    assert late.keys() == [*early.keys(), f"{SESSION}/4#{early.keys()[1]}", f"{OTHER}/5"]
+    assert [turn.records for turn in late.turns[:2]] == [turn.records for turn in early.turns]
+
+
 def test_a_compaction_whose_summary_is_encrypted_has_an_empty_one(tmp_path: Path) -> None:
     history = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}]
     lines = [meta(), *asked(ONE, "a", "b"), line("compacted", {"message": "", "replacement_history": history})]

@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 from msgspec.structs import replace
@@ -155,18 +155,19 @@ def main() -> int:
         with job.held():
             work = Work(job, order)
             work.tell()
-            with ready:
-                ready.write(READY)
-            return _guarded(work)
+            return _guarded(work, ready)
     except WeftError as error:
         with ready:
             ready.write(str(error).encode())
         return 1
 
 
-def _guarded(work: Work) -> int:
-    say(f"import of {work.status.ledger} begun by process {work.status.pid}")
+def _guarded(work: Work, ready: BinaryIO) -> int:
+    """Whoever hears that it is ready may ask it to stop at once."""
     try:
+        with ready:
+            ready.write(READY)
+        say(f"import of {work.status.ledger} begun by process {work.status.pid}")
         work.run()
     except KeyboardInterrupt:
         work.end("stopped")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct, field
@@ -79,15 +80,23 @@ class Piece(Struct):
         return tuple(item for thing in self.things for item in thing.items(told if thing is bearer else None))
 
 
+def _before_compaction(group: Group) -> Iterator[Entry]:
+    return takewhile(lambda entry: entry.sort != Sort.COMPACTED, group.entries)
+
+
 class Reading:
     """Walks the entries of one group."""
 
     def __init__(self, thread: Thread, meter: Meter, group: Group) -> None:
         self._thread, self._meter, self._group = thread, meter, group
-        self._told_by_meta = {id(entry): thread.take_meta(entry) for entry in group.entries if entry.sort == Sort.META}
+        metas = [entry for entry in _before_compaction(group) if entry.sort == Sort.META]
+        self._told_by_meta = {id(entry): thread.take_meta(entry) for entry in metas}
+        self.later_metas: list[Entry] = []
+        """Those behind a compaction, before which the turn may have been read already: they are for what comes next."""
         self.copied = thread.is_copied(group)
+        self.owner = thread.owner_of(self.copied)
         thread.take_side(self.copied)
-        self.pieces = [Piece()]
+        self.pieces = [Piece(context=thread.take_left_over())]
         self.start: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
         self.started: int | None = None
@@ -139,7 +148,10 @@ class Reading:
         return False
 
     def _meta(self, at: int, entry: Entry) -> None:
-        self.pieces[-1].context.update(self._told_by_meta[id(entry)])
+        if id(entry) in self._told_by_meta:
+            self.pieces[-1].context.update(self._told_by_meta[id(entry)])
+        else:
+            self.later_metas.append(entry)
 
     def _settings(self, at: int, entry: Entry) -> None:
         piece = self.pieces[-1]

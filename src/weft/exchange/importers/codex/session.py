@@ -8,6 +8,7 @@ lines carry the time of copying, and a subagent's copy lacks tool calls and thin
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -77,6 +78,7 @@ class Thread:
         self._side = self._sides[session.id]
         self._told: dict[str, str] = {}
         """Digests of the instructions that were told last."""
+        self._left_over: dict[str, Any] = {}
         self._forked_from: str | None = None
         self._starts_with_copy = False
         self._own_from: int | None = None
@@ -204,9 +206,19 @@ class Thread:
         """The thread that a turn was made in. Where nothing tells, it counts as copied: a copy must be known again."""
         return self.session.id if is_copied is False else self.owner
 
-    def global_id(self, id: str, is_copied: bool | None) -> str:
-        """An id that no other thread's turn has."""
-        return id if len(id) >= _WIDE else f"{self.owner_of(is_copied)}/{id}"
+    def take_later(self, metas: Iterable[Entry]) -> None:
+        """Those that came inside a turn, once the turn is made; what they tell is for the next one."""
+        for entry in metas:
+            self._left_over.update(self.take_meta(entry))
+
+    def take_left_over(self) -> dict[str, Any]:
+        left, self._left_over = self._left_over, {}
+        return left
+
+
+def global_id(id: str, owner: str) -> str:
+    """An id that no other thread's turn has."""
+    return id if len(id) >= _WIDE else f"{owner}/{id}"
 
 
 def permissions_of(settings: dict[str, Any]) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from weft.exchange.importers.codex.groups import Group, Rollback
 from weft.exchange.importers.codex.kinds import Sort
 from weft.exchange.importers.codex.reading import Piece, Reading
 from weft.exchange.importers.codex.responses import Response
-from weft.exchange.importers.codex.session import Thread, config_of, permissions_of
+from weft.exchange.importers.codex.session import Thread, config_of, global_id, permissions_of
 from weft.exchange.importers.codex.usage import Meter
 from weft.exchange.importers.codex.values import digest, dump, present, whole
 from weft.exchange.importers.port import Report
@@ -67,6 +67,7 @@ class Turns:
         reading = Reading(self._thread, self._meter, group)
         reading.charge(self._learned(reading))
         made = _Making(self, group, reading).turns()
+        self._thread.take_later(reading.later_metas)
         self._count(reading, bool(made))
         if not made:
             return
@@ -151,18 +152,17 @@ class _Making:
 
     def _key(self) -> str:
         """Its id; where it has none, that of its first item; where no item has one, its thread, place and text."""
-        copied = self._reading.copied
         pieces = [piece for piece in self._pieces if piece.compaction is None]
         native = self._group.id or next((name for piece in pieces for name in piece.names), None)
         if native is not None:
-            return self._thread.global_id(native, copied)
+            return global_id(native, self._reading.owner)
         said = next((piece.plain for piece in self._pieces if piece.plain), [])
-        return f"{self._thread.owner_of(copied)}/{self._turns.position}-{digest(said[:1])[:16]}"
+        return f"{self._reading.owner}/{self._turns.position}-{digest(said[:1])[:16]}"
 
     def _compaction_key(self, piece: Piece, key: str, number: int) -> str:
         compaction = piece.compaction
         if compaction is not None and compaction.id is not None:
-            return self._thread.global_id(compaction.id, self._reading.copied)
+            return global_id(compaction.id, self._reading.owner)
         return f"{key}#compaction-{number}"
 
     def _records(self, piece: Piece, after: str | None) -> tuple[bytes, ...]:
@@ -220,7 +220,7 @@ class _Making:
                 aborted=reading.abort,
                 duration_ms=whole(reading.end.get("duration_ms")),
                 time_to_first_token_ms=whole(reading.end.get("time_to_first_token_ms")),
-                copied_from=self._thread.owner if reading.copied else None,
+                copied_from=reading.owner if reading.copied else None,
             )
             or None
         )
