@@ -13,7 +13,7 @@ from weft.exchange.importers.transcript import Transcript
 
 class Codex:
     origin = "codex"
-    mapping = 1
+    mapping = 2
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         root = Path(environment["CODEX_HOME"]) if environment.get("CODEX_HOME") else home / ".codex"
