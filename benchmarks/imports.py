@@ -6,7 +6,6 @@ corpus lies beside the checkout, else made up with the same shape.
 
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from benchmarks.machine import peak_bytes
 from benchmarks.measure import NotMeasured, attempt, say
 from benchmarks.plan import Sizes
 
@@ -84,12 +84,11 @@ def main() -> None:
         summary = Importing(ledger, load_importers("claude-code"), FixedClock(10**13)).run([Path(source)])
         ledger.catch_up()
     totals = summary.of("claude-code")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = {
         "source_bytes": totals.bytes,
         "cpu_seconds": time.process_time() - cpu,
         "wall_seconds": time.perf_counter() - wall,
-        "peak_bytes": peak if sys.platform == "darwin" else peak * 1024,
+        "peak_bytes": peak_bytes(),
     }
     print(json.dumps(answer))
 

@@ -2,8 +2,10 @@
 
 import os
 import platform
+import resource
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +26,17 @@ def describe_machine(directory: Path) -> dict[str, str]:
         "SQLite": f"{apsw.sqlite_lib_version()} under Weft and the bare insert (apsw), "
         f"{sqlite3.sqlite_version} under the peers (standard library)",
     }
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had. What `getrusage` says counts from before its program began: a small
+    one that a large one started would look large."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.machine import peak_bytes
 from benchmarks.measure import NotMeasured, attempt, say
 from benchmarks.plan import Sizes
 from benchmarks.workload import Turn, turns
@@ -143,7 +144,7 @@ def main() -> None:
         done.sent_bytes + done.received_bytes,
         own.ru_utime + own.ru_stime + served.ru_utime + served.ru_stime,
         wall,
-        max(own.ru_maxrss, served.ru_maxrss) * unit,
+        max(peak_bytes(), served.ru_maxrss * unit),
     )
     print(json.dumps(asdict(moved)))
 

@@ -67,6 +67,7 @@ class SqliteSql:
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:
     connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=512)
     connection.set_busy_timeout(BUSY_MS)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or some statements are planned anew for every value
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA cache_size = -32768")
     return connection
