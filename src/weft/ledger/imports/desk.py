@@ -31,6 +31,7 @@ from weft.ledger.imports.seen import Seeing
 from weft.ledger.imports.tasks import ImportCounts, ImportSource, Landed, Mark, Task
 from weft.ledger.natives import NativeSession, NativeTurn
 from weft.ledger.rows import TurnRow, load_turn
+from weft.ledger.runs import recorded
 from weft.ledger.views.versions import mapping_number, versions_of
 from weft.store.facts import KEY_BYTES
 from weft.store.husks import ERASING, is_carried_out, is_husk
@@ -354,7 +355,10 @@ class ImportDesk:
                     found[id] = row
         shown = {at.id for at in landed}
         ours = (row for row in found.values() if row.id not in shown and (self._remap or row.session == session))
-        return [row for row in ours if row.current and row.origin == self.origin]
+        left = [row for row in ours if row.current and row.origin == self.origin]
+        if self._remap or session is None or not _has_other_files(draft, session, seeing.file):
+            return left
+        return [row for row in left if _is_told_in(draft, row, seeing.file)]
 
     def _mapped_before(self, draft: Draft, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""
@@ -484,6 +488,20 @@ class ImportDesk:
 
     def _key(self, name: str) -> bytes:
         return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
+
+
+def _has_other_files(draft: Draft, session: int, file: str) -> bool:
+    """Several may give themselves out as one session, such as fragments of it."""
+    known = draft.number(draft.put_text(file))
+    return draft.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
+
+
+def _is_told_in(draft: Draft, row: TurnRow, file: str) -> bool:
+    """Is it this file whose telling of a turn is shown?"""
+    n = None if row.seen is None else draft.txn.facts.find_event(row.seen)
+    line = None if n is None else draft.txn.facts.line(n)
+    told = None if n is None or line is None else recorded(n, line).event
+    return not isinstance(told, Sighting) or told.file == draft.put_text(file)
 
 
 def _last_round(draft: Draft, *turns: TurnRow) -> int:
