@@ -17,6 +17,7 @@ from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
 from weft.exchange.importing import Importing
+from weft.kernel.ambient import SystemClock
 
 OLD = 1_500_000_000
 
@@ -136,3 +137,22 @@ def test_the_card_of_a_claude_code_subagent_is_read_when_it_comes(
     (session,) = ledger.sessions(every=True)
     assert (session.agent, session.task_description) == ("explorer", "to look around")
     assert home.is_as_imported_cold(tmp_path / "cold.db")
+
+
+def test_a_fragment_that_is_rewritten_replaces_nothing_that_another_file_of_its_session_tells(
+    ledger: Ledger, sources: Path
+) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "Read", "input": {"file_path": "a"}}
+    whole = Lines().user("u1", "look").answer("a1", use).result("t1", "c1").answer("a2", "all of it").end("e1")
+    (sources / "whole.jsonl").write_bytes(whole.bytes())
+    importing = load_importers("claude-code")
+    Importing(ledger, importing, SystemClock()).run([sources])
+    first = Lines().user("x1", "before").answer("x2", "said").end("x3")
+    then = Lines().result("t1", "c1", parent="a1").answer("a2", "a part").end("e1")
+    for age, part in enumerate([first, then]):
+        path = sources / "part.jsonl"
+        path.write_bytes(part.bytes())
+        os.utime(path, (OLD + age, OLD + age))
+        Importing(ledger, importing, SystemClock()).run([sources])
+    assert {turn.native_id for turn in ledger.log()} == {"u1", "x1", "t1"}
+    assert list(ledger.verify()) == []
