@@ -65,7 +65,7 @@ def claude_turn(made: Resume, prompt: str, answer: str, age: int) -> list[Any]:
               "version": "2.1.240", "gitBranch": "main", "timestamp": f"2026-11-16T00:00:0{age}.000Z"}  # fmt: skip
     asked = {**common, "type": "user", "uuid": f"ask-{age}", "parentUuid": last, "promptId": f"p-{age}",
              "message": {"role": "user", "content": prompt}}  # fmt: skip
-    use = {"type": "tool_use", "id": f"toolu_{age}", "name": "Read", "input": {"file_path": "/srv/work/a.py"}}
+    use = {"type": "tool_use", "id": f"toolu_{age}", "name": "Read", "input": {"file_path": "/srv/shop/a.py"}}
     message = {"id": f"msg_{age}", "type": "message", "role": "assistant", "model": "claude-x", "stop_reason": None,
                "usage": {"input_tokens": 10, "output_tokens": 5}}  # fmt: skip
     called = {**common, "type": "assistant", "uuid": f"use-{age}", "parentUuid": f"ask-{age}",

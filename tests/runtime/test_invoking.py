@@ -30,11 +30,6 @@ from weft.runtime.sandbox import Sandbox
 MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
 async def make(bench: Bench, kind: str, name: str, config: dict[str, Any], **more: Any) -> None:
     await bench.shop.across(lambda: bench.programs.create(kind, name, config, **more))
 

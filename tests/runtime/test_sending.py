@@ -13,7 +13,6 @@ from msgspec import UNSET
 import weft
 import weft.aio
 import weft.async_objects
-from tests.postgres import shared_server
 from tests.runtime.inference.asking import CANARY, model, person, provider
 from tests.runtime.scripted import CHAT_STREAM, CLOSE, HANG, Script, Scripted, chat, chat_saying, failure, scripted
 from weft.kernel.dag_events import ModelRequest
@@ -66,16 +65,6 @@ def run(address: str | Path, body: Body, *scripts: Script, attempts: int = 1, **
             assert [problem async for problem in ledger.verify()] == []
 
     asyncio.run(main())
-
-
-@pytest.fixture(params=["disk", "postgres"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
-    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
 
 
 def test_a_message_and_its_reply_are_a_turn_with_everything_that_is_known(address: str | Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import shared_server
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import CHAT_STREAM, chat, failure
@@ -19,16 +18,6 @@ from weft.kernel.errors import (
     ProviderFailed,
     VariableMissing,
 )
-
-
-@pytest.fixture(params=["disk", "postgres"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
-    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
 
 
 def test_a_model_infers_with_its_parameters_as_a_root_turn_of_its_own_session(address: str | Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.postgres import shared_server
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from weft.kernel.enums import ProgramKind
@@ -20,16 +19,6 @@ from weft.runtime.sandbox import Sandbox
 
 SHORT = {"type": "word_count", "max": 3}
 KEYWORD = {"type": "contains", "text": "there"}
-
-
-@pytest.fixture(params=["disk", "postgres"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
-    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
 
 
 def test_every_kind_can_be_invoked() -> None:

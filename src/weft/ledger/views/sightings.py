@@ -20,6 +20,7 @@ from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
 from weft.ledger.views.versions import current_version
 
+_TOLD = ("title", "workspace", "git_branch", "version", "agent", "metadata", "task")
 FIRST_DAY, LAST_DAY = -62_135_510_400_000, 253_402_214_400_000
 """From the second day of the year 1 to the last but one of the year 9999, in Unix milliseconds."""
 IN_PIECES = 0
@@ -71,15 +72,10 @@ def _is_copy(turn: TurnRow, event: own.Sighting) -> bool:
     return turn.seen is not None and all(each is UNSET for each in told)
 
 
-def _words_of(event: own.Sighting) -> tuple[object, ...]:
-    return event.title, event.workspace, event.git_branch, event.version, event.agent, event.metadata, event.task
-
-
-def _says(session: SessionRow) -> int:
-    """How much the sighting says that the session shows: of two that reach equally far the one that says more is newer,
-    such as one that found the card of a subagent beside its file."""
-    shown = (session.title, session.workspace, session.git_branch, session.version, session.agent, session.metadata)
-    return sum(each is not None for each in (*shown, session.task))
+def _says(told: own.Sighting | SessionRow) -> int:
+    """How much is told, or shown, of a session: of two sightings that reach equally far the one that says more is
+    newer, such as one that found the card of a subagent beside its file."""
+    return sum(getattr(told, name) not in (None, UNSET) for name in _TOLD)
 
 
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
@@ -88,8 +84,8 @@ def _see_session(view: Projector, moment: Moment, session: SessionRow, event: ow
         session.created_at = min(session.created_at, event.started)
     if event.archived is True and session.status == "active":
         session.status = "archived"
-    says = sum(each is not UNSET for each in _words_of(event))
-    if session.seen is not None and (told, says, moment.event_id) < (session.told or 0, _says(session), session.seen):
+    rank = (told, _says(event), moment.event_id)
+    if session.seen is not None and rank < (session.told or 0, _says(session), session.seen):
         return
     session.told, session.seen = told, moment.event_id
     session.title, session.workspace = view.number(event.title), view.number(event.workspace)

@@ -16,6 +16,8 @@ READ_WRITE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 READ_ONLY = apsw.SQLITE_OPEN_READONLY
 BUSY_MS = 30_000
 CHECKPOINT_PAGES = 4_000
+CACHED_STATEMENTS = 512
+"""As many as apsw keeps: one that was not run for so many runs of others is prepared anew."""
 
 
 class SqliteSql:
@@ -65,7 +67,7 @@ class SqliteSql:
 
 
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:
-    connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=512)
+    connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=CACHED_STATEMENTS)
     connection.set_busy_timeout(BUSY_MS)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or some statements are planned anew for every value
     connection.execute("PRAGMA foreign_keys = OFF")
