@@ -164,6 +164,19 @@ def test_erasing_twice_is_nothing_and_says_so(ledger: Ledger) -> None:
     assert ledger.stats()["events"] == events
 
 
+def test_a_session_goes_although_others_use_all_that_it_holds(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "shared")
+    first = ledger.fork(turn, label="alt").id
+    ledger.delete_session("alt")
+    second = ledger.fork(turn, label="alt").id
+    assert ledger.plan_erasure("alt").contents == ()
+    assert ledger.erase("alt", reason=WHY).sessions == 1
+    assert [ledger.session(id).status for id in (first, second)] == ["deleted", "deleted"]
+    assert ledger.erase(second, reason=WHY).sessions == 0
+    assert texts(ledger.messages(turn)) == ["shared", "re: shared"]
+    assert problems(ledger) == []
+
+
 def test_an_open_turn_is_not_erased(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
     with ledger.begin_turn(session="main") as turn:

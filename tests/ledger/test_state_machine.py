@@ -107,8 +107,9 @@ class LedgerMachine(RuleBasedStateMachine):
         return writer, turn
 
     def say(self) -> str:
+        """Words that nobody said before; some of them so many that they are worth packing."""
         self.said += 1
-        return f"text {self.said}"
+        return f"text {self.said}" + " and more" * (self.said % 4 // 3 * 20)
 
     def refused(self, error: type[WeftError] | tuple[type[WeftError], ...], call: Callable[[], object]) -> None:
         with pytest.raises(error):
@@ -147,7 +148,7 @@ class LedgerMachine(RuleBasedStateMachine):
         made = self.take(known, wait, lambda: ledger.record_turn(**fields))
         if made is not None:
             session = self.joined(ledger, name)
-            turn = self.plain.add_turn(made.id, session.head, session.head_events)
+            turn = self.plain.add_turn(made.id, session.head, session.head_events, session=session)
             turn.events += [query, None, *[None] * 2 * calls, f"re: {query}", None]
             turn.calls = {f"c{i}": "ok" for i in range(calls)}
             turn.status, turn.tokens = "failed" if fails else "completed", self.said
@@ -173,7 +174,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if writer is not None:
             session = None if name is None else self.joined(ledger, name)
             at = (None, None) if session is None else (session.head, session.head_events)
-            self.plain.add_turn(writer.id, *at)
+            self.plain.add_turn(writer.id, *at, session=session)
             self.writers[writer.id] = (writer, session)
             if session is not None:
                 session.held_by, session.beat = writer.id, self.clock.now_ms()
@@ -232,10 +233,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger(False)
         self.refused(LeaseLost, lambda: writer.message("late") if what == "message" else getattr(writer, what)())
 
-    @precondition(lambda self: any("interrupted" in turn.calls.values() for turn in self.plain.turns.values()))
+    @precondition(lambda self: any(turn.awaits_results for turn in self.plain.turns.values()))
     @rule(side=sides)
     def late_result(self, side: bool) -> None:
-        turn = next(turn for turn in self.plain.turns.values() if "interrupted" in turn.calls.values())
+        turn = next(turn for turn in self.plain.turns.values() if turn.awaits_results)
         call = next(call for call, outcome in turn.calls.items() if outcome == "interrupted")
         self.ledger(side).record_late_result(turn.id, call, "late")
         turn.calls[call] = "ok"
@@ -299,6 +300,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if session.status == "deleted":
             return None  # it has no name to look it up by afterwards
         verbs[how]()
+        session.words.add(name)
         if how == "rename":
             session.label = name
         else:
@@ -333,7 +335,13 @@ class LedgerMachine(RuleBasedStateMachine):
             return self.refused((SessionBusy, NotApplicable), call)
         made = self.take(None if beside else session, wait, call)
         if made is not None:
-            turn = self.plain.add_turn(made.id, session.head, None if beside else session.head_events, "compaction")
+            turn = self.plain.add_turn(
+                made.id,
+                session.head,
+                None if beside else session.head_events,
+                kind="compaction",
+                session=None if beside else session,
+            )
             turn.events += [None, None]
             turn.status = "completed"
             if not beside:
@@ -359,6 +367,34 @@ class LedgerMachine(RuleBasedStateMachine):
         through = ledger.compaction(compaction.id).summarized_through
         ours = self.plain.events_seen(through, session.head, session.head_events)
         return ours == self.plain.events_seen(through, compaction.id, None)
+
+    # --- erasing and packing ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.plain.turns)
+    @rule(side=sides, pick=picks)
+    def erase_turn(self, side: bool, pick: int) -> None:
+        ledger, turn = self.ledger(side), self.turn_at(pick)
+        if not turn.closed:
+            return self.refused(NotApplicable, lambda: ledger.erase(turn.id, reason="asked to"))
+        ledger.erase(turn.id, reason="asked to")
+        return turn.erase()
+
+    @precondition(lambda self: self.plain.sessions)
+    @rule(side=sides, pick=picks)
+    def erase_session(self, side: bool, pick: int) -> None:
+        ledger, session = self.ledger(side), self.session_at(pick)
+        if not all(turn.closed for turn in self.plain.own_turns(session)):
+            return self.refused(NotApplicable, lambda: ledger.erase(session.id, reason="asked to"))
+        ledger.erase(session.id, reason="asked to")
+        return self.plain.erase(session, ledger.session(session.id).label)
+
+    @precondition(lambda self: self.plain.turns)
+    @rule(side=sides, pack=st.booleans())
+    def pack(self, side: bool, pack: bool) -> None:
+        """Where the bytes lie changes; nothing that anybody is told does."""
+        ledger = self.ledger(side)
+        done = ledger.pack() if pack else ledger.unpack()
+        assert done.complete
 
     # --- coming and going ---------------------------------------------------------------------------------------
 

@@ -70,13 +70,13 @@ def ensure_may_erase(actor: str, sessions: Sequence[str]) -> None:
 
 def erase(desk: Desk, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
     """Carry a plan out, if it still says the truth."""
-    if plan.contents:
+    if not plan.is_done:
         desk.write(lambda draft: _write(desk.store, draft, plan, reason, actor))
     return Erasure(
         contents=len(plan.contents),
         bytes=plan.bytes,
         turns=len(plan.turns) if plan.contents else 0,
-        sessions=len(plan.named_sessions) if plan.contents else 0,
+        sessions=0 if plan.is_done else len(plan.named_sessions),
         erased_already=plan.erased_already,
         stays=len(plan.stays),
         copies=plan.copies,
@@ -95,13 +95,9 @@ def _finished(store: Store) -> bool:
 def _write(store: Store, draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
     ensure_may_erase(actor, [session.id for session in plan.sessions])
     _ensure_unchanged(draft, plan)
-    reading = ReadTxn(draft.sql, draft.txn.facts)
-    numbers = numbers_of(reading, plan)
-    forget_sources(draft.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
-    draft.txn.facts.erase(numbers)
-    for forget in FORGETTERS:
-        forget(store, draft.txn, Forgotten(numbers, (*plan.turns, *plan.reached)))
-    _add_tombstones(draft, plan, reason, actor)
+    if plan.contents:
+        _erase_contents(store, draft, plan)
+        _add_tombstones(draft, plan, reason, actor)
     for session in plan.named_sessions:
         row = require_session(draft, session)
         if row.status != SessionStatus.DELETED:
@@ -109,6 +105,15 @@ def _write(store: Store, draft: Draft, plan: ErasurePlan, reason: str, actor: st
     draft.seal_and_forget()
     if plan.renames:
         _note_stale(draft)
+
+
+def _erase_contents(store: Store, draft: Draft, plan: ErasurePlan) -> None:
+    reading = ReadTxn(draft.sql, draft.txn.facts)
+    numbers = numbers_of(reading, plan)
+    forget_sources(draft.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
+    draft.txn.facts.erase(numbers)
+    for forget in FORGETTERS:
+        forget(store, draft.txn, Forgotten(numbers, (*plan.turns, *plan.reached)))
 
 
 def text_at(txn: ReadTxn, ref: str) -> str:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
+from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ContentMissing
 from weft.ledger.batches import rows_in
 from weft.ledger.copies import KnownCopy, known_copies
@@ -86,6 +87,12 @@ class ErasurePlan(Struct, frozen=True, kw_only=True):
     """How many of the contents are stretches of imported sources."""
     sources: tuple[str, ...]
     """References of the names of imported files among the contents."""
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to be taken: no content, and no session that was named and still stands."""
+        standing = any(session.named and session.status != SessionStatus.DELETED for session in self.sessions)
+        return not self.contents and not standing
 
 
 def make_plan(

@@ -37,7 +37,7 @@ def carry_out(
     if dry_run:
         call.answer(plan, *_plan_lines(plan, every=True))
         return
-    if not plan.contents:
+    if plan.is_done:
         call.answer({"contents": 0, "erased_already": plan.erased_already, "stays": len(plan.stays)}, [_nothing(plan)])
         return
     if not yes:
