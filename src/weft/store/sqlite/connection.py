@@ -68,10 +68,14 @@ class SqliteSql:
 
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:
     connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=CACHED_STATEMENTS)
-    connection.set_busy_timeout(BUSY_MS)
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or some statements are planned anew for every value
-    connection.execute("PRAGMA foreign_keys = OFF")
-    connection.execute("PRAGMA cache_size = -32768")
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or some statements are planned anew for every value
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("PRAGMA cache_size = -32768")
+    except BaseException:  # a file that is no database stays open no longer than it takes to see that
+        connection.close()
+        raise
     return connection
 
 
