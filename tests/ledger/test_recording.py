@@ -10,9 +10,11 @@ import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import kinds, problems, select, texts
 from weft.kernel.ambient import FixedClock
+from weft.kernel.dag_events import ToolCall as ToolCallEvent
 from weft.kernel.errors import InvalidInput, NoCanonicalForm, NotApplicable, NotFound
-from weft.kernel.fields import Usage
+from weft.kernel.fields import EventRef, Usage
 from weft.ledger.ledger import Ledger
+from weft.ledger.model import ToolResultPart, ToolUsePart
 
 SETTING: dict[str, Any] = {
     "model": "claude-sonnet-4",
@@ -98,6 +100,34 @@ def test_the_events_of_a_turn_come_in_the_order_in_which_it_happened(ledger: Led
     assert kinds(ledger, made.id) == [
         "run_started", *["history_append"] * 3, "model_request", "tool_call", "tool_result", "tool_call", "tool_result",
         "model_response", "run_finished",
+    ]  # fmt: skip
+
+
+USE = {"content": [{"type": "text", "text": "look"}, {"type": "tool_use", "id": "c1", "name": "read", "input": {}}]}
+
+
+@pytest.mark.parametrize("rest", [[], ["done"], [{"role": "system", "content": "note"}]])
+def test_a_call_comes_after_the_message_that_asks_for_it(ledger: Ledger, rest: list[Any]) -> None:
+    calls = [{"id": "c0", "name": "plan"}, {"id": "c1", "name": "read", "result": "R"}, {"name": "tidy"}]
+    made = ledger.record_turn(session="m", query="q", response=[USE, *rest], tool_calls=calls)
+    events = ledger.events(made.id)
+    asking = next(recorded for recorded in events if b'"tool_use"' in recorded.line)
+    asked = [recorded.event.requested_by for recorded in events if isinstance(recorded.event, ToolCallEvent)]
+    assert asked == [UNSET, EventRef(asking.id), EventRef(asking.id)]
+    calling = ledger.messages(made.id)[1].id
+    assert [(call.name, call.message_id) for call in ledger.tool_calls(made.id)] == [
+        ("plan", None), ("read", calling), ("tidy", calling)
+    ]  # fmt: skip
+    shown = [part for message in ledger.context(session="m").messages for part in message.content]
+    assert shown.index(ToolUsePart("c1", "read", {})) < shown.index(ToolResultPart("c1", "R"))
+
+
+def test_calls_that_share_an_id_go_with_the_messages_that_ask_for_it_in_turn(ledger: Ledger) -> None:
+    calls = [{"id": "c1", "name": "read", "result": i} for i in range(3)]
+    made = ledger.record_turn(session="m", query="q", response=[USE, USE, "done"], tool_calls=calls)
+    first, second = (message.id for message in ledger.messages(made.id)[1:3])
+    assert [(call.message_id, call.result) for call in ledger.tool_calls(made.id)] == [
+        (first, 0), (second, 1), (second, 2)
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -15,8 +16,10 @@ from weft.ledger.labels import checked_label
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import (
     NewError,
+    NewMessage,
     NewToolCall,
     RecordedTurn,
+    ToolUsePart,
     as_messages,
     as_record,
     as_usage,
@@ -27,6 +30,8 @@ from weft.ledger.scribe import Scribe, Setting, as_setting
 from weft.ledger.weights import expected_scope, weigh
 
 ORDINARY = Setting()
+UNASKED = -1
+"""The place of calls that no message of the answer asks for: before it."""
 TURN_FIELDS = tuple(
     "session query response parent expected wait system model provider params usage tool_calls tools_spec finish_reason"
     " error permissions_used persona".split()
@@ -83,9 +88,9 @@ class WholeTurn:
         correlation, request = scribe.turn, None
         if self.asks_model:
             request = self._write_request(scribe, correlation)
-        for call in self.calls:
-            self._write_call(scribe, call, correlation)
-        response = self._write_response(scribe, correlation, request)
+        asked = self._calls_by_message()
+        self._write_calls(scribe, asked.get(UNASKED, ()), correlation)
+        response = self._write_response(scribe, correlation, request, asked)
         exit = RunExit.SUCCESS if self.error is None else RunExit.ERROR
         answered = self.asks_model
         return response, scribe.finish(
@@ -105,19 +110,55 @@ class WholeTurn:
             tools_spec=self.tools_spec,
         )
 
-    def _write_call(self, scribe: Scribe, call: NewToolCall, correlation: str) -> None:
-        event, call_id = scribe.call(call, correlation)
-        spawned = None if call.spawned_session is None else ensure_session(scribe.draft, call.spawned_session).id
-        scribe.result(event, call_id, call, correlation, spawned)
+    def _calls_by_message(self) -> dict[int, list[NewToolCall]]:
+        """Calls by the message of the answer whose tool use asks for them; others go with the call before them."""
+        uses = _uses(self.response) if self.calls else {}
+        asked: dict[int, list[NewToolCall]] = {}
+        place = UNASKED
+        for call in self.calls:
+            named = uses.get(call.id) if call.id else None
+            place = named.pop(0) if named else place
+            asked.setdefault(place, []).append(call)
+        return asked
 
-    def _write_response(self, scribe: Scribe, correlation: str, request: str | None) -> str | None:
-        """Every message of the answer; the last one carries the usage and is the response."""
+    def _write_calls(
+        self, scribe: Scribe, calls: Iterable[NewToolCall], correlation: str, message: str | None = None
+    ) -> None:
+        """Tool calls with their outcomes; `message` asked for them, if it is known and was the last thing written."""
+        requested_by = None if message is None else scribe.run.prev
+        for call in calls:
+            event, call_id = scribe.call(call, correlation, requested_by=requested_by, message=message)
+            spawned = None if call.spawned_session is None else ensure_session(scribe.draft, call.spawned_session).id
+            scribe.result(event, call_id, call, correlation, spawned)
+
+    def _write_response(
+        self, scribe: Scribe, correlation: str, request: str | None, asked: dict[int, list[NewToolCall]]
+    ) -> str | None:
+        """Every message of the answer, each with the calls it asks for; the last one carries the usage and is the
+        response."""
         if not self.asks_model:
             return None
         final = self.response[-1] if self.response and self.response[-1].role == MessageRole.ASSISTANT else None
-        for message in self.response[:-1] if final else self.response:
-            scribe.message(message)
-        return scribe.response(final, correlation, request=request, usage=self.usage, finish_reason=self.finish_reason)
+        for k, message in enumerate(self.response[:-1] if final else self.response):
+            made = scribe.message(message)
+            self._write_calls(scribe, asked.get(k, ()), correlation, made)
+        response = scribe.response(
+            final, correlation, request=request, usage=self.usage, finish_reason=self.finish_reason
+        )
+        if final:
+            self._write_calls(scribe, asked.get(len(self.response) - 1, ()), correlation, response)
+        return response
+
+
+def _uses(answer: list[NewMessage]) -> dict[str, list[int]]:
+    """The ids of all tool uses of the assistant, each with the messages that it stands in."""
+    found: dict[str, list[int]] = {}
+    for k, message in enumerate(answer):
+        if message.role == MessageRole.ASSISTANT and isinstance(message.content, tuple):
+            for part in message.content:
+                if isinstance(part, ToolUsePart):
+                    found.setdefault(part.id, []).append(k)
+    return found
 
 
 def _calls(given: Any) -> list[Any] | tuple[Any, ...]:
