@@ -230,6 +230,30 @@ def test_a_tool_call_keeps_all_its_fields(ledger: Ledger) -> None:
     assert ledger.session("worker-1").head is None
 
 
+def test_a_session_that_a_call_starts_knows_its_parents(ledger: Ledger) -> None:
+    call = {"id": "c1", "name": "spawn", "spawned_session": "worker"}
+    made = ledger.record_turn(session="main", persona="ann", query="q", tool_calls=[call])
+    with ledger.begin_turn(session="main") as writer:
+        asked = writer.tool_call("spawn", id="c2")
+        writer.tool_result(asked, spawned_session="helper")
+        again = writer.tool_call("spawn", id="c3")
+        writer.tool_result(again, spawned_session="worker")
+        writer.finish()
+    worker, helper = ledger.session("worker"), ledger.session("helper")
+    assert [(each.is_subagent, each.parent_session, each.persona_id) for each in (worker, helper)] == [
+        (True, "main", "ann"), (True, "main", "ann")
+    ]  # fmt: skip
+    assert (worker.parent_turn_id, worker.spawn_tool_call_id) == (made.id, "c1")
+    assert (helper.parent_turn_id, helper.spawn_tool_call_id) == (writer.id, "c2")
+    assert list(ledger.verify()) == []
+
+
+def test_a_session_that_a_call_without_a_session_starts_knows_the_turn(ledger: Ledger) -> None:
+    made = ledger.record_turn(query="q", tool_calls=[{"id": "c", "name": "t", "spawned_session": "worker"}])
+    worker = ledger.session("worker")
+    assert (worker.is_subagent, worker.parent_session, worker.parent_turn_id) == (True, None, made.id)
+
+
 def test_call_ids_that_a_provider_repeats_stay_apart(ledger: Ledger) -> None:
     calls = [{"id": "c", "name": "t", "result": i} for i in range(3)]
     made = ledger.record_turn(session="main", tool_calls=calls)

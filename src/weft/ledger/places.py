@@ -119,6 +119,22 @@ def ensure_session(draft: Draft, label: str, persona: str = DEFAULT_AGENT) -> Se
     return create_session(draft, label, persona=persona)
 
 
+def ensure_spawned(draft: Draft, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
+    """The session that a tool call started; a new one knows its parents, and belongs to the agent that spawned it."""
+    if draft.view.find_session(label) is not None:
+        return ensure_session(draft, label)
+    row = draft.view.turn(turn)
+    parent = None if row.session is None else draft.view.session_of_number(row.session)
+    return create_session(
+        draft,
+        label,
+        persona=persona,
+        parent_session=parent.id if parent else UNSET,
+        parent_turn=turn,
+        spawn_tool_call=call_id,
+    )
+
+
 def create_session(draft: Draft, label: str, *, persona: str = DEFAULT_AGENT, **fields: str | UnsetType) -> SessionRow:
     """A session without a head yet. `fields` are references and ids of `session_created`."""
     scope, draft.scope = draft.scope, LEDGER_SCOPE

@@ -24,7 +24,7 @@ from weft.ledger.model import (
     as_record,
     as_usage,
 )
-from weft.ledger.places import Place, ensure_session, find_place
+from weft.ledger.places import Place, ensure_session, ensure_spawned, find_place
 from weft.ledger.preparing import Preparation
 from weft.ledger.scribe import Scribe, Setting, as_setting
 from weft.ledger.weights import expected_scope, weigh
@@ -128,8 +128,7 @@ class WholeTurn:
         requested_by = None if message is None else scribe.run.prev
         for call in calls:
             event, call_id = scribe.call(call, correlation, requested_by=requested_by, message=message)
-            spawned = None if call.spawned_session is None else ensure_session(scribe.draft, call.spawned_session).id
-            scribe.result(event, call_id, call, correlation, spawned)
+            scribe.result(event, call_id, call, correlation, spawned_by(scribe, call.spawned_session, call_id))
 
     def _write_response(
         self, scribe: Scribe, correlation: str, request: str | None, asked: dict[int, list[NewToolCall]]
@@ -148,6 +147,13 @@ class WholeTurn:
         if final:
             self._write_calls(scribe, asked.get(len(self.response) - 1, ()), correlation, response)
         return response
+
+
+def spawned_by(scribe: Scribe, label: str | None, call_id: str) -> str | None:
+    """The id of the session that a call of this turn started, if it did."""
+    if label is None:
+        return None
+    return ensure_spawned(scribe.draft, label, scribe.turn, call_id, scribe.run.actor).id
 
 
 def _uses(answer: list[NewMessage]) -> dict[str, list[int]]:

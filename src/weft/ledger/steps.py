@@ -18,7 +18,7 @@ from weft.ledger.labels import checked_label
 from weft.ledger.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
 from weft.ledger.model import NewError, NewToolCall, RecordedTurn, as_messages, as_record, as_usage, repeated_id
 from weft.ledger.places import Place, ensure_session, find_place
-from weft.ledger.recording import move_with_turn
+from weft.ledger.recording import move_with_turn, spawned_by
 from weft.ledger.rows import SessionRow, TurnRow, load_session_number
 from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
 from weft.ledger.sent import input_of
@@ -186,7 +186,7 @@ class TurnWriter:
         )
 
         def step(scribe: Scribe) -> None:
-            spawned = None if spawned_session is None else ensure_session(scribe.draft, spawned_session).id
+            spawned = spawned_by(scribe, spawned_session, opened.call_id)
             scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
         self._step(step, weigh((), (outcome,)))
