@@ -341,3 +341,12 @@ def test_imported_history_is_in_the_tables_too(disk: Ledger, path: Path) -> None
     assert len(select(path, "SELECT * FROM turn_links")) == 1
     versions = select(path, "SELECT turn_id, current_turn_id FROM turn_versions WHERE native_id = 't2'")
     assert len({row["current_turn_id"] for row in versions}) == 1
+
+
+def test_a_plain_shell_sees_code_blocks_once_the_ledger_is_closed(path: Path, open_ledger: OpenLedger) -> None:
+    ledger = open_ledger()
+    ledger.record_turn(session="main", query="q", response="see\n```py\nx = 1\n```\n")
+    ledger.record_turn(session="main", query="q", response={"content": "", "codeblocks": [{"content": "y"}]})
+    ledger.close()
+    found = select(path, "SELECT language, content FROM message_codeblocks ORDER BY id")
+    assert [tuple(row.values()) for row in found] == [("py", "x = 1\n"), (None, "y")]

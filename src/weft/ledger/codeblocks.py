@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from msgspec import UNSET
@@ -32,9 +32,21 @@ _INSERT = (
 Row = tuple[object, ...]
 
 
-def catch_up(store: Store) -> None:
-    while not store.read_only and store.write(advance):
-        pass
+def catch_up(store: Store, seconds: float | None = None, now: Callable[[], float] | None = None) -> None:
+    """Batch by batch, so that writers get their turn in between; with `seconds`, by the clock `now`, for so long at
+    most."""
+    until = None if seconds is None or now is None else now() + seconds
+    while _is_behind(store) and store.write(advance):
+        if until is not None and now is not None and now() >= until:
+            return
+
+
+def _is_behind(store: Store) -> bool:
+    """Whoever has nothing to add takes no lock."""
+    if store.read_only:
+        return False
+    with store.read() as txn:
+        return txn.facts.watermark(VIEW) < txn.facts.tip().n
 
 
 def advance(txn: WriteTxn) -> bool:

@@ -36,5 +36,6 @@ class Ledger(
         try:
             give_up(self._desk)
             self.index_if_behind(seconds=MOMENT)
+            self._show_codeblocks(MOMENT)
         finally:
             self._store.close()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from weft.kernel.chain import Receipt
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_flag, checked_path, path_error
 from weft.ledger.copies import BACKUP, EXPORT, FACTS, note_copy, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
 from weft.ledger.verifying import Problem
+
+IN_MEMORY = ":memory:"
 
 
 class Keeping(Face):
@@ -46,6 +49,12 @@ class Keeping(Face):
         self._store.catch_up()
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store, progress=progress)
+
+    def _show_codeblocks(self, seconds: float) -> None:
+        """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
+        if self.path != IN_MEMORY:
+            with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
+                codeblocks.catch_up(self._store, seconds, self._clock.monotonic)
 
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
