@@ -204,3 +204,24 @@ def test_two_ledgers_on_one_file_agree_about_names_at_once(open_ledger: OpenLedg
     assert queries(ours, "trunk") == queries(theirs, "nick") == ["1", "2", "3", "4"]
     assert queries(ours, "main") == ["of a third session"]
     assert problems(ours) == problems(theirs) == []
+
+
+def test_the_id_of_a_session_means_that_session_and_no_other(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a")
+    main = ledger.session("main").id
+    made = ledger.record_turn(session=main, query="b", response="r")
+    with ledger.begin_turn(session=main) as writer:
+        ended = writer.finish()
+    assert (made.session, made.parent_id, ended.parent_id) == ("main", turn, made.id)
+    assert [session.label for session in ledger.sessions()] == ["main"]
+    grow(ledger, "other", "x")
+    for verb in naming_verbs(ledger, "other", main):
+        with pytest.raises(LabelTaken, match="the id of 'main'"):
+            verb()
+
+
+def test_a_deleted_session_is_not_recorded_in_by_its_id(ledger: Ledger) -> None:
+    grow(ledger, "main", "a")
+    gone = ledger.delete_session("main").id
+    with pytest.raises(NotApplicable, match="is deleted"):
+        ledger.record_turn(session=gone, query="b")

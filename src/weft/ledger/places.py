@@ -9,6 +9,7 @@ from weft.kernel.errors import HeadMoved, NotApplicable, NotFound
 from weft.kernel.events import session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.ledger_events import SessionCreated
+from weft.kernel.ulid import is_ulid
 from weft.ledger.draft import DEFAULT_AGENT, Draft
 from weft.ledger.rows import SessionRow, TurnRow
 from weft.ledger.runs import event_at
@@ -109,9 +110,15 @@ def _scope(draft: Draft, parent: TurnRow | None) -> int:
     return parent.root
 
 
+def find_named(draft: Draft, name: str) -> SessionRow | None:
+    """By label, then by alias; else by a session's own id, which is never the name of another."""
+    found = draft.view.find_session(name)
+    return draft.view.find_session_id(name) if found is None and is_ulid(name) else found
+
+
 def ensure_session(draft: Draft, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
-    """Label, then alias, then a new session."""
-    found = draft.view.find_session(label)
+    """Label, then alias, then a new session; the id of a session means that one."""
+    found = find_named(draft, label)
     if found is not None:
         if found.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {label!r} is {found.status}", "make it active again first, or fork it")
@@ -121,7 +128,7 @@ def ensure_session(draft: Draft, label: str, persona: str = DEFAULT_AGENT) -> Se
 
 def ensure_spawned(draft: Draft, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
     """The session that a tool call started; a new one knows its parents, and belongs to the agent that spawned it."""
-    if draft.view.find_session(label) is not None:
+    if find_named(draft, label) is not None:
         return ensure_session(draft, label)
     row = draft.view.turn(turn)
     parent = None if row.session is None else draft.view.session_of_number(row.session)

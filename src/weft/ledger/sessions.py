@@ -20,7 +20,7 @@ from weft.ledger.draft import DEFAULT_AGENT, Desk, Draft, Stream
 from weft.ledger.labels import checked_label
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import HeadMove, Session
-from weft.ledger.places import create_session, load_parent
+from weft.ledger.places import create_session, find_named, load_parent
 from weft.ledger.rows import HISTORY, SESSION, HistoryRow, SessionRow, TurnRow, load_session, load_session_number
 from weft.ledger.runs import event_at
 from weft.ledger.scribe import checked_id, member
@@ -50,13 +50,19 @@ def create(desk: Desk, label: str, persona: str, details: dict[str, Any]) -> str
     checked_label(label)
 
     def work(draft: Draft) -> str:
-        if (taken := draft.view.find_session(label)) is not None:
-            raise LabelTaken(label, "a session" if taken.label == label else f"an alias of {taken.label!r}")
+        if (taken := find_named(draft, label)) is not None:
+            raise _label_taken(label, taken)
         row = create_session(draft, label, persona=persona, **_details(draft, details))
         draft.seal()
         return row.id
 
     return desk.write(work)
+
+
+def _label_taken(name: str, by: SessionRow) -> LabelTaken:
+    if name == by.label:
+        return LabelTaken(name, "a session")
+    return LabelTaken(name, f"{'the id' if name == by.id else 'an alias'} of {by.label!r}")
 
 
 def _details(draft: Draft, details: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +91,8 @@ def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | Non
     checked_label(label)
 
     def work(draft: Draft) -> str:
-        if draft.view.find_session(label) is not None:
-            raise LabelTaken(label, "taken")
+        if (taken := find_named(draft, label)) is not None:
+            raise _label_taken(label, taken)
         row = load_parent(draft, turn)
         origin = require_session(draft, source) if source else None
         owner = persona or (origin.persona if origin else row.persona)
@@ -157,9 +163,9 @@ def rename(desk: Desk, name: str, label: str) -> None:
 
     def work(draft: Draft) -> None:
         row = require_session(draft, name)
-        taken = draft.view.find_session(label)
+        taken = find_named(draft, label)
         if taken is not None and (taken.id != row.id or taken.label == label):
-            raise LabelTaken(label, "a session" if taken.label == label else f"an alias of {taken.label!r}")
+            raise _label_taken(label, taken)
         stream_of(draft, row).add(SessionRenamed, label=draft.put_text(label))
         draft.seal()
 
@@ -173,9 +179,8 @@ def add_alias(desk: Desk, alias: str, name: str, reason: str) -> None:
 
     def work(draft: Draft) -> None:
         row = require_session(draft, name)
-        taken = draft.view.find_session(alias)
-        if taken is not None:
-            raise LabelTaken(alias, "a session" if taken.label == alias else f"an alias of {taken.label!r}")
+        if (taken := find_named(draft, alias)) is not None:
+            raise _label_taken(alias, taken)
         stream_of(draft, row).add(AliasAdded, alias=draft.put_text(alias), reason=why)
         draft.seal()
 
