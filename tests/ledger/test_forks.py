@@ -54,13 +54,15 @@ def test_the_event_of_a_fork_says_where_it_comes_from(ledger: Ledger) -> None:
     ledger.fork("main", label="alt")
     ledger.fork(turn, label="other", session="main")
     ledger.fork(turn, label="third")
+    nobodys = ledger.record_turn(query="q")
+    ledger.fork(nobodys.id, label="fourth")
     forks = [found.event for found in ledger.changes() if b'"agent_forked"' in found.line]
     main = ledger.session("main").id
     origins = [getattr(event, "from_branch", None) or None for event in forks]
-    assert origins == [main, main, None]
-    assert {event.at_event.event_id for event in forks} == {ledger.turn(turn).digest}  # type: ignore[union-attr]
+    assert origins == [main, main, main, None]
+    assert {event.at_event.event_id for event in forks} == {ledger.turn(turn).digest, nobodys.digest}  # type: ignore[union-attr]
     assert [event.to_branch for event in forks] == [  # type: ignore[union-attr]
-        ledger.session(label).id for label in ("alt", "other", "third")
+        ledger.session(label).id for label in ("alt", "other", "third", "fourth")
     ]
 
 

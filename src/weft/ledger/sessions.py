@@ -87,7 +87,10 @@ def _details(draft: Draft, details: dict[str, Any]) -> dict[str, Any]:
 
 
 def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | None, persona: str | None) -> str:
-    """A new session whose head stands at a turn, or at an event inside one. Returns the session's id."""
+    """A new session whose head stands at a turn, or at an event inside one. Returns the session's id.
+
+    It comes from `source`, or from the session that made the turn.
+    """
     checked_label(label)
 
     def work(draft: Draft) -> str:
@@ -96,13 +99,14 @@ def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | Non
         row = load_parent(draft, turn)
         origin = require_session(draft, source) if source else None
         owner = persona or (origin.persona if origin else row.persona)
+        branch = origin or (None if row.session is None else draft.view.session_of_number(row.session))
         session = create_session(draft, label, persona=owner)
         stream_of(draft, session).add(
             AgentForked,
             to_branch=session.id,
             at_event=EventRef(event or row.digest),
             at_turn=row.id,
-            from_branch=origin.id if origin else UNSET,
+            from_branch=branch.id if branch else UNSET,
         )
         if origin is not None and origin.compaction is not None and _passes_on_choice(draft, origin, row, event):
             stream_of(draft, session).add(CompactionChosen, compaction=origin.compaction or None)
