@@ -224,3 +224,24 @@ def test_equal_texts_within_a_tree_are_one_content(ledger: Ledger) -> None:
     for _ in range(5):
         ledger.record_turn(session="main", system="the same long rules", query="same", response="same")
     assert ledger.stats()["contents"] == 3  # the label, the rules, the word
+
+
+def test_a_message_that_was_read_can_be_recorded_again(ledger: Ledger) -> None:
+    given = {
+        "content": [{"type": "text", "text": "a\0\ud800"}, {"type": "image_url", "url": "u", "detail": "odd"}],
+        "source": "webhook", "model": "m", "thinking_config": {"b": 1}, "context": {"c": [1]}, "metadata": {"d": None},
+    }  # fmt: skip
+    first = ledger.record_turn(session="main", query=given, response="r")
+    query, response = ledger.messages(first.id)
+    again = ledger.record_turn(session="other", query=[query], response=response)
+    said = ("role", "content", "source", "parent_id", "model", "thinking_config", "context", "metadata")
+    for old, new in zip((query, response), ledger.messages(again.id), strict=True):
+        assert [getattr(new, name) for name in said] == [getattr(old, name) for name in said]
+        assert new.id != old.id
+
+
+@pytest.mark.parametrize("part", [TextPart("a"), {"type": "text", "text": "a"}])
+def test_a_part_alone_is_no_message(ledger: Ledger, part: Any) -> None:
+    for query in (part, [part]):
+        with pytest.raises(InvalidInput, match="is a part of a message"):
+            ledger.record_turn(session="main", query=query)

@@ -363,9 +363,20 @@ def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> li
             raise InvalidInput(f"{what} lies within too many lists", "give one list of messages")
         found = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
         return [message for messages in found for message in messages]
+    if isinstance(value, Message):
+        return [_said_again(value, what)]
+    if isinstance(value, Part) or (isinstance(value, dict) and "type" in value and "content" not in value):
+        raise InvalidInput(f"{what} is a part of a message", 'give it in a message: {"content": [part, …]}')
     if isinstance(value, dict) and "role" not in value:
         value = {"role": role.value, **value}
     return [as_record(value, NewMessage, what)]
+
+
+def _said_again(message: Message, what: str) -> NewMessage:
+    """A message that was read, to be recorded as a new one: all of it but its id, its place and its time."""
+    fields = "content source model thinking_config context metadata".split()
+    kept = {name: getattr(message, name) for name in fields}
+    return as_record({"role": message.role, "parent": message.parent_id, **kept}, NewMessage, what)
 
 
 _TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
