@@ -394,3 +394,9 @@ def act(ledger: Ledger, turns: list[str], compactions: list[str], action: str, n
     elif compactions:
         with suppress(NotApplicable):
             ledger.choose_compaction("main", compactions[number % len(compactions)])
+
+
+def test_a_compaction_without_a_summary_leaves_no_empty_message(ledger: Ledger) -> None:
+    turns = grow(ledger, "main", "a", "b", "c")
+    ledger.record_compaction(session="main", summary="", first_kept=turns[2], compaction_type="sliding_window")
+    assert [message.text for message in ledger.context(session="main").messages] == ["c", "re: c"]

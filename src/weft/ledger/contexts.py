@@ -96,7 +96,8 @@ def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Messa
 
 
 def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
-    """The depth from which turns are shown in full, and the summary of what lies before it."""
+    """The depth from which turns are shown in full, and the summary of what lies before it, unless it is empty: what a
+    sliding window leaves out is told by nothing."""
     if compaction is None:
         return 1, []
     row = txn.sql.one("SELECT summary, through, first_kept FROM compaction WHERE turn = ?", (compaction,))
@@ -106,7 +107,8 @@ def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
     kept = load_turn(txn.sql, first_kept or through)
     if kept is None:
         raise NotFound("turn", first_kept or through)
-    return kept.depth + (0 if first_kept else 1), [summary_message(txn, compaction, summary)]
+    told = summary_message(txn, compaction, summary)
+    return kept.depth + (0 if first_kept else 1), [told] if told.text else []
 
 
 def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
