@@ -5,7 +5,7 @@ import pytest
 from tests.ledger.histories import grow, problems, texts
 from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.dag_events import ModelRequest
-from weft.kernel.errors import NotFound
+from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.fields import RequestInput
 from weft.ledger.contexts import Context
 from weft.ledger.ledger import Ledger
@@ -173,16 +173,6 @@ def test_an_input_may_name_events_and_summaries(ledger: Ledger) -> None:
     assert first != writer.id
 
 
-def test_an_input_that_names_nothing_known_is_found_out_when_it_is_read(ledger: Ledger) -> None:
-    nobody = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
-    for sent in ([nobody], [{"event_id": "0" * 64}], {"base": "0" * 64, "keep": 0, "then": []}):
-        with ledger.begin_turn(session="main") as writer:
-            writer.request("m", input=sent)
-            writer.finish()
-        with pytest.raises(NotFound):
-            ledger.context(writer.id)
-
-
 def test_a_context_can_be_given_as_the_input(ledger: Ledger) -> None:
     grow(ledger, "main", "a", "b")
     with ledger.begin_turn(session="main") as writer:
@@ -242,3 +232,30 @@ def test_an_open_call_at_a_fork_inside_a_turn_leaves_the_input_unsaid(ledger: Le
         other.finish()
     assert not ledger.context(other.id).observed
     assert "interrupted" in str(ledger.context(other.id).messages)
+
+
+def test_an_input_that_names_nothing_of_this_ledger_is_refused(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a")
+    finished = ledger.turn(turn).digest
+    with ledger.begin_turn(session="main") as writer:
+        query = writer.message("b")
+        asked = writer.request("m")
+        for wrong in (
+            ["01M7EK42XE0TTJZQCRYZJ07TSY"],
+            [query, turn],
+            [{"event_id": "0" * 64}],
+            [{"event_id": finished}],
+            {"base": "0" * 64, "keep": 0, "then": []},
+            {"base": asked, "keep": 0, "then": []},
+        ):
+            with pytest.raises(NotFound):
+                writer.request("m", input=wrong)
+        writer.request("m", input=[query])
+        writer.finish()
+    assert problems(ledger) == []
+
+
+def test_a_context_is_that_of_a_turn_or_of_a_session(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "a")
+    with pytest.raises(InvalidInput, match="both a turn and a session"):
+        ledger.context(turn, session="main")

@@ -199,6 +199,25 @@ def messages_named(txn: ReadTxn, refs: Sequence[Ref]) -> list[Message]:
     return [*found, *_as_message(calls, of)]
 
 
+def check_input(txn: ReadTxn, sent: RequestInput) -> None:
+    """Refuse what could never be told again: entries that are no message here, a base that names none."""
+    if sent.base is not None and _Requests(txn).get(sent.base) is None:
+        raise NotFound("model request with a recorded input", sent.base)
+    for ref in sent.then:
+        if isinstance(ref, EventRef):
+            _told(txn, ref.event_id)
+        elif not _is_message(txn, ref):
+            raise NotFound("message", ref)
+
+
+def _is_message(txn: ReadTxn, id: str) -> bool:
+    """A message, or a compaction that stands for its summary."""
+    if txn.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (id,)) is not None:
+        return True
+    turn = txn.sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (id,))
+    return turn is not None and txn.sql.one("SELECT 1 FROM message WHERE turn = ? AND id = ?", (*turn, id)) is not None
+
+
 def _as_message(calls: list[ToolCall], of: tuple[str, bool] | None) -> Iterator[Message]:
     """Neighbouring calls, or their results, of one turn."""
     if of is not None:

@@ -21,7 +21,7 @@ from weft.ledger.places import Place, ensure_session, find_place
 from weft.ledger.recording import move_with_turn, spawned_by
 from weft.ledger.rows import SessionRow, TurnRow, load_session_number
 from weft.ledger.scribe import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
-from weft.ledger.sent import input_of
+from weft.ledger.sent import check_input, input_of
 from weft.ledger.weights import Weight, weigh
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class TurnWriter:
     ) -> str:
         """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
         Returns the event, a base for later inputs."""
-        sent = self._named_input(input) if isinstance(input, Context) else as_input(input)
+        sent = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
 
         def step(scribe: Scribe) -> tuple[str, str]:
             correlation = scribe.draft.ulids.mint()
@@ -96,6 +96,13 @@ class TurnWriter:
 
         self._request, self._correlation = self._step(step)
         return self._request
+
+    def _checked_input(self, given: Any) -> RequestInput | UnsetType:
+        sent = as_input(given)
+        if sent is not UNSET:
+            with self._desk.store.read() as txn:
+                check_input(txn, sent)
+        return sent
 
     def _named_input(self, seen: Context) -> RequestInput | UnsetType:
         with self._desk.store.read() as txn:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from msgspec import UNSET
 
-from weft.kernel.errors import NotFound
+from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger import codeblocks, compactions
 from weft.ledger.arguments import checked_count, checked_seconds, checked_text
@@ -96,6 +96,8 @@ class Reading(Face):
 
     def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
         """What an agent saw at a turn; or, of a session, what its next turn would see."""
+        if turn is not None and session is not None:
+            raise InvalidInput("both a turn and a session are given", "ask for the context of one of them")
         with self._store.read() as txn:
             if turn is not None:
                 return context_of_turn(txn, self._resolve(txn, turn).turn)
