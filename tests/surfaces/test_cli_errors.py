@@ -141,7 +141,7 @@ def test_an_ambiguous_name_lists_what_it_could_mean(weft: Shell, monkeypatch: py
     [
         (("lgo",), "did you mean log?"),
         (("log", "--grpah"), "--grpah"),
-        (("show",), "Missing argument"),
+        (("diff",), "Missing argument"),
         (("log", "-n", "many"), "many"),
         (("completion", "tcsh"), "tcsh"),
         (("help", "everything"), "topics are"),

@@ -98,7 +98,9 @@ def test_facts_go_out_and_into_an_empty_ledger_with_the_same_digests(weft: Shell
 def test_facts_go_through_pipes(weft: Shell, database: Path) -> None:
     facts = weft("export-facts", "-").out
     weft("init", "copy.db")
+    assert weft("export-facts").out == facts
     assert weft("import-facts", "-", "--ledger", "copy.db", stdin=facts).code == 0
+    assert ", 0 known already" not in weft("import-facts", "--ledger", "copy.db", stdin=facts).out
     assert len(weft.json("log", "--ledger", "copy.db")) == 4
 
 

@@ -425,3 +425,15 @@ def test_reading_writes_nothing(story: Shell, folder: Path) -> None:
 
 def test_json_may_stand_before_or_after_the_command(story: Shell) -> None:
     assert json.loads(story("--json", "stats").out) == json.loads(story("stats", "--json").out)
+
+
+def test_where_nothing_is_named_main_is_meant(story: Shell) -> None:
+    for name in ("show", "tree", "reflog"):
+        answer = story(name)
+        assert (answer.code, answer.out) == (0, story(name, "main").out)
+
+
+def test_a_bare_number_limits_the_log(story: Shell) -> None:
+    assert story("log", "-2", "--oneline").out == story("log", "-n", "2", "--oneline").out
+    assert story("log", "main", "-1", "--oneline").out.count("\n") == 1
+    assert story("log", "-n", "-1").code == 2

@@ -140,6 +140,13 @@ def test_restore_goes_back_by_the_lines_of_the_reflog(weft: Shell, turns: list[s
     assert weft("restore", "nobody").code == 3
 
 
+def test_restore_takes_a_line_of_the_reflog_by_its_name(weft: Shell, turns: list[str]) -> None:
+    assert weft("restore", "main@{2}").code == 0
+    assert head(weft, "main") == turns[0]
+    assert weft("restore", "main@{99}").code == 3
+    assert weft("restore", "main@{1}", "2").code == 3
+
+
 def test_a_deleted_session_comes_back_where_it_stood(weft: Shell, turns: list[str]) -> None:
     answer = weft("delete", "main", "--reason", "done")
     assert "its turns stay" in answer.out

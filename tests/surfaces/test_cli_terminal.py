@@ -161,6 +161,8 @@ def test_no_stored_text_can_drive_the_terminal(weft: Shell, arguments: tuple[str
 
 def test_facts_are_not_written_to_a_terminal(weft: Shell) -> None:
     weft.record(HOSTILE)
+    code, shown = on_terminal(weft.folder, "import-facts")
+    assert (code, "pipe them in" in shown) == (2, True)
     code, shown = on_terminal(weft.folder, "export-facts", "-")
     assert code == 2
     assert "pwned" not in shown
@@ -298,3 +300,8 @@ def test_progress_is_shown_where_it_is_wanted_and_once_work_takes_a_while(folder
 def test_progress_is_not_shown_in_a_pipe(forked: Shell) -> None:
     for command in (("verify",), ("rebuild",), ("backup", "copy.db"), ("export-facts", "facts")):
         assert spawn(forked.folder, *command).stderr == b""
+
+
+def test_the_package_runs_as_a_module(weft: Shell) -> None:
+    made = subprocess.run([sys.executable, "-m", "weft", "--version"], cwd=weft.folder, capture_output=True, check=True)
+    assert made.stdout.startswith(b"weft ")

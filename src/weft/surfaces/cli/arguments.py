@@ -25,9 +25,13 @@ def complete_labels(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     return [label for label in labels if label.startswith(incomplete)]
 
 
-def rev(name: str = "rev", *, required: bool = True) -> Callable[[F], F]:
+MAIN = "main"
+"""The session that is meant where none is named, as in `@{1}`."""
+
+
+def rev(name: str = "rev", **details: Any) -> Callable[[F], F]:
     """A turn as people write it."""
-    return click.argument(name, required=required, shell_complete=complete_labels)
+    return click.argument(name, shell_complete=complete_labels, **details)
 
 
 def session(name: str = "session", **details: Any) -> Callable[[F], F]:

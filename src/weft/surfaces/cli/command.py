@@ -87,10 +87,12 @@ def group(name: str, help: str, *commands: click.Command) -> SharedGroup:
     return SharedGroup(name, {str(each.name): each for each in commands}, help=help)
 
 
-def command(name: str) -> Callable[[Callable[..., int | None]], SharedCommand]:
+def command(
+    name: str, cls: type[SharedCommand] = SharedCommand
+) -> Callable[[Callable[..., int | None]], SharedCommand]:
     """Make a function a command. It returns an exit code where that is not 0."""
 
     def made(function: Callable[..., int | None]) -> SharedCommand:
-        return click.command(name, cls=SharedCommand)(click.pass_obj(function))
+        return click.command(name, cls=cls)(click.pass_obj(function))
 
     return made

@@ -23,6 +23,10 @@ def read_input(file: str | None, missing: str) -> bytes:
     """The bytes of a file, or of what is piped in; nobody types a whole document at a terminal."""
     if file not in (None, STANDARD):
         return Path(str(file)).read_bytes()
+    return piped_input(missing).read()
+
+
+def piped_input(missing: str) -> BinaryIO:
     if sys.stdin.isatty():
         raise click.UsageError(missing)
-    return stdin_bytes().read()
+    return stdin_bytes()

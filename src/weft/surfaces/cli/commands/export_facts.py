@@ -13,11 +13,12 @@ from weft.surfaces.cli.turn_lines import counted
 
 
 @weft_command("export-facts")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=click.Path(), default=STANDARD)
 def command(call: Call, file: str) -> None:
     """Write every fact as a JSON line.
 
-    FILE must not exist yet; - is standard output. Into an empty ledger the lines give the same digests.
+    FILE must not exist yet; without it, or with -, they go to standard output. Into an empty ledger the lines give the
+    same digests.
     """
     with call.copying() as ledger:
         if file == STANDARD and call.screen.terminal:

@@ -7,20 +7,22 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.streams import STANDARD, stdin_bytes
+from weft.surfaces.cli.streams import STANDARD, piped_input
 from weft.surfaces.cli.turn_lines import counted
+
+NO_FACTS = "no facts were given: pipe them in, or name a FILE"
 
 
 @weft_command("import-facts")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=click.Path(), default=STANDARD)
 def command(call: Call, file: str) -> None:
     """Bring facts in from JSON lines.
 
-    FILE is what `weft export-facts` wrote; - is standard input. Facts that are known already are passed over, so an
-    import that was cut short is simply run again.
+    FILE is what `weft export-facts` wrote; without it, or with -, standard input is read. Facts that are known already
+    are passed over, so an import that was cut short is simply run again.
     """
     with call.writing() as ledger, progress(call, "import") as bar:
-        source = stdin_bytes() if file == STANDARD else file
+        source = piped_input(NO_FACTS) if file == STANDARD else file
         brought = ledger.import_facts(source, progress=bar.counted)
         waiting = len(ledger.pending_erasures())
     new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 from weft.ledger.model import Turn
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import SharedCommand
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, Place, gutter, gutter_below, upward
 from weft.surfaces.cli.history import Reader, chosen_turns
@@ -22,8 +24,24 @@ if TYPE_CHECKING:
     from weft.ledger.imports import ProvisionalTurn
     from weft.ledger.ledger import Ledger
 
+_COUNT = re.compile(r"-\d+")
 
-@weft_command("log")
+
+class LogCommand(SharedCommand):
+    """`weft log -3` is `weft log -n 3`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before = ("", *args)
+        spelled = [f"-n{arg[1:]}" if _is_count(last, arg) else arg for last, arg in zip(before, args, strict=False)]
+        return super().parse_args(ctx, spelled)
+
+
+def _is_count(last: str, arg: str) -> bool:
+    """Not where the argument is the value of an option."""
+    return _COUNT.fullmatch(arg) is not None and last not in ("-n", "--limit", "--session", "--ledger")
+
+
+@weft_command("log", cls=LogCommand)
 @arguments.rev(required=False)
 @click.option("--graph", is_flag=True, help="Draw the branches.")
 @click.option("--oneline", is_flag=True, help="One line for each turn.")
@@ -32,8 +50,8 @@ if TYPE_CHECKING:
 def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int | None, session: str | None) -> None:
     """Show turns, the newest first.
 
-    Without REV all turns are shown; with REV that turn and its ancestors. What another tool is still writing stands
-    above the turn that it follows, marked as provisional.
+    Without REV all turns are shown; with REV that turn and its ancestors. -3 is short for -n 3. What another tool is
+    still writing stands above the turn that it follows, marked as provisional.
     """
     with call.reading() as ledger:
         show_log(call, ledger, rev, graph=graph, oneline=oneline, limit=limit, session=session)

@@ -17,12 +17,13 @@ HEADER = ("name", "turn", "when", "why", "reason")
 
 
 @weft_command("reflog")
-@arguments.session()
+@arguments.session(default=arguments.MAIN)
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N moves.")
 def command(call: Call, session: str, limit: int | None) -> None:
     """Show where a session has stood.
 
-    The newest first; each line names the place as `weft show`, `weft move` and the others take it.
+    Without SESSION it is main. The newest first; each line names the place as `weft show`, `weft move` and the others
+    take it.
     """
     with call.reading() as ledger:
         found = find_session(ledger, session)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from weft.surfaces.cli import arguments
@@ -9,6 +11,8 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import find_session, short
 from weft.surfaces.cli.screen import Span
+
+_PLACE = re.compile(r"(.+)@\{(\d{1,15})\}")
 
 
 @weft_command("restore")
@@ -19,8 +23,11 @@ def command(call: Call, session: str, number: int | None, reason: str | None) ->
     """Move a session back, or bring a deleted one back.
 
     N counts the lines of `weft reflog`: 1 is where the session stood before its last move. Without N an active session
-    goes back by 1, a deleted or archived one becomes active again where it stood.
+    goes back by 1, a deleted or archived one becomes active again where it stood. SESSION may name the line itself, as
+    `weft reflog` does: main@{2}.
     """
+    if number is None and (place := _PLACE.fullmatch(session)):
+        session, number = place[1], int(place[2])
     with call.writing() as ledger:
         restored = ledger.restore_session(find_session(ledger, session).id, number, reason=reason)
     head = "no turn" if restored.head is None else short(restored.head)

@@ -34,13 +34,14 @@ RULES = 8
 
 
 @weft_command("show")
-@arguments.rev()
+@arguments.rev(default=arguments.MAIN)
 @click.option("--full", is_flag=True, help="Fold nothing: whole results, arguments and thinking.")
 def command(call: Call, rev: str, full: bool) -> None:
     """Show one turn: messages, tool calls, usage.
 
-    Long results and thinking are folded to a few lines. Where REV is an event inside a turn, the turn is shown up to
-    it. What another tool is still writing after it is shown below, as provisional.
+    Without REV it is where main stands. Long results and thinking are folded to a few lines. Where REV is an event
+    inside a turn, the turn is shown up to it. What another tool is still writing after it is shown below, as
+    provisional.
     """
     with call.reading() as ledger:
         show_turn(call, ledger, rev, full)

@@ -16,11 +16,11 @@ from weft.surfaces.cli.turn_lines import mark, one_line
 
 
 @weft_command("tree")
-@arguments.rev()
+@arguments.rev(default=arguments.MAIN)
 def command(call: Call, rev: str) -> None:
     """Show the whole tree that a turn belongs to.
 
-    From the root on; the longest branch runs straight down, the others are set in.
+    Without REV it is that of main. From the root on; the longest branch runs straight down, the others are set in.
     """
     with call.reading() as ledger:
         reader = Reader(ledger)

@@ -1,0 +1,9 @@
+"""`python -m weft` is `weft`."""
+
+from __future__ import annotations
+
+import sys
+
+from weft.surfaces.cli.main import main
+
+sys.exit(main())
