@@ -47,6 +47,8 @@ def turns(ledger: Ledger, clock: FixedClock) -> list[str]:
         ("main@{now}", 4),
         ("main@{yesterday}", 3),
         ("main@{ 2 days ago }", 2),
+        ("main@{2.days.ago}", 2),
+        ("main@{last day}", 3),
         ("main@{25h}", 3),
         ("main@{30 minutes ago}", 4),
         ("main@{2 hours ago}", 3),
