@@ -22,6 +22,18 @@ def ask(writer: TurnWriter) -> str:
     return writer.tool_call("read", {"path": "x"}, id="c1")
 
 
+def test_a_model_without_a_provider_is_not_given_that_of_another(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as writer:
+        writer.request("first", provider="p")
+        writer.request("first")
+        assert (ledger.turn(writer.id).model, ledger.turn(writer.id).provider) == ("first", "p")
+        writer.request("second")
+        writer.finish()
+    turn = ledger.turn(writer.id)
+    assert (turn.model, turn.provider) == ("second", None)
+    assert problems(ledger) == []
+
+
 def test_every_step_is_there_for_others_before_its_call_returns(open_ledger: OpenLedger) -> None:
     ours, theirs = open_ledger(), open_ledger()
     writer = ours.begin_turn(session="main", role="manager")

@@ -100,8 +100,9 @@ def tool_names(view: Projector, tools: tuple[Named, ...] | UnsetType) -> str | N
 @handles(dag.ModelRequest, RUN)
 def _model_request(view: Projector, moment: Moment, event: dag.ModelRequest) -> None:
     row: TurnRow = moment.row
-    row.model = view.name(event.model)
-    row.provider = view.name(event.provider) or row.provider
+    model, provider = view.name(event.model), view.name(event.provider)
+    row.provider = provider or (row.provider if model == row.model else None)
+    row.model = model
     if row.status == PENDING:
         row.status = STREAMING
 
