@@ -56,6 +56,14 @@ def test_a_session_keeps_where_it_came_from(ledger: Ledger, clock: FixedClock) -
     assert (made.spawn_tool_call_id, made.task_description, made.is_subagent) == ("call 7", "mend the roof", True)
     assert made.created_at == made.updated_at == NOON + 5000
     assert not ledger.session("main").is_subagent
+    assert (made.task_status, ledger.session("main").task_status) == ("pending", None)
+    label = made.label
+    grow(ledger, label, "dig")
+    assert ledger.session(label).task_status == "completed"
+    bad = ledger.record_turn(session=label, query="dig on", error="no spade")
+    assert ledger.move_head(label, new=bad.id).task_status == "failed"
+    with ledger.begin_turn(parent=bad.id) as writer:
+        assert ledger.move_head(label, new=writer.id).task_status == "running"
 
 
 @pytest.mark.parametrize(

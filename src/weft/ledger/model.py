@@ -267,6 +267,8 @@ class Session(Struct, frozen=True, gc=False, kw_only=True):
     parent_turn_id: str | None = None
     spawn_tool_call_id: str | None = None
     task_description: str | None = None
+    task_status: str | None = None
+    """Of a subagent: pending, running, completed or failed, read off its head."""
     routing_key: str | None = None
     origin_session_id: str | None = None
     title: str | None = None

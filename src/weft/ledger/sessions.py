@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from weft.kernel.dag_events import AgentForked
-from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
+from weft.kernel.enums import AliasReason, MoveReason, SessionStatus, TaskStatus
 from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
 from weft.kernel.events import session_stream
 from weft.kernel.fields import EventRef, is_name
@@ -264,7 +264,23 @@ def to_sessions(txn: ReadTxn, rows: list[SessionRow]) -> list[Session]:
     above = {row.parent_session for row in rows if row.parent_session}
     parents: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, label FROM session WHERE id IN", above))
     names = agent_names(txn.sql, (row.persona for row in rows))
-    return [_to_session(txn, row, parents, names) for row in rows]
+    heads = {row.head for row in rows if row.head and _is_subagent(row)}
+    ends: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, status FROM turn WHERE id IN", heads))
+    return [_to_session(txn, row, parents, names, ends) for row in rows]
+
+
+def _is_subagent(row: SessionRow) -> bool:
+    return row.parent_session is not None or row.parent_turn is not None
+
+
+def _task_status(row: SessionRow, ends: dict[str, str]) -> str | None:
+    """How far a subagent is; `ends` are the states of heads."""
+    if not _is_subagent(row):
+        return None
+    if row.head is None:
+        return TaskStatus.PENDING.value
+    ended = ends.get(row.head)
+    return ended if ended in (None, TaskStatus.COMPLETED, TaskStatus.FAILED) else TaskStatus.RUNNING.value
 
 
 def _contents(row: SessionRow) -> tuple[int | None, ...]:
@@ -274,7 +290,9 @@ def _contents(row: SessionRow) -> tuple[int | None, ...]:
     )  # fmt: skip
 
 
-def _to_session(txn: ReadTxn, row: SessionRow, parents: dict[str, str], names: dict[str, str]) -> Session:
+def _to_session(
+    txn: ReadTxn, row: SessionRow, parents: dict[str, str], names: dict[str, str], ends: dict[str, str]
+) -> Session:
     return Session(
         id=row.id,
         label=row.label,
@@ -287,11 +305,12 @@ def _to_session(txn: ReadTxn, row: SessionRow, parents: dict[str, str], names: d
         origin=row.origin or "weft",
         head_event=row.head_events,
         chosen_compaction=row.compaction,
-        is_subagent=row.parent_session is not None or row.parent_turn is not None,
+        is_subagent=_is_subagent(row),
         parent_session=parents.get(row.parent_session) if row.parent_session else None,
         parent_turn_id=row.parent_turn,
         spawn_tool_call_id=text_of(txn, row.spawn_call),
         task_description=text_of(txn, row.task),
+        task_status=_task_status(row, ends),
         routing_key=text_of(txn, row.routing),
         origin_session_id=text_of(txn, row.origin_session),
         title=text_of(txn, row.title),
