@@ -14,7 +14,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.test_verifying import rich
 from weft.kernel import canonical
-from weft.kernel.errors import InvalidFact, StoreError
+from weft.kernel.errors import InvalidFact, InvalidInput, StoreError
 from weft.ledger import facts_file
 from weft.ledger.ledger import Ledger
 
@@ -50,6 +50,11 @@ def empty(open_ledger: OpenLedger, tmp_path: Path) -> Ledger:
 def facts(disk: Ledger) -> bytes:
     rich(disk)
     return exported(disk)
+
+
+def test_facts_are_bytes_and_not_written_to_a_file_of_text(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="a file of text"):
+        ledger.export_facts(io.StringIO())
 
 
 def test_a_line_is_a_content_with_its_salt_or_an_event_with_its_id(facts: bytes) -> None:

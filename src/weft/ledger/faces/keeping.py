@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ class Keeping(Face):
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
         lines = facts_file.export_lines(self._store, progress)
+        if isinstance(target, TextIOBase):
+            raise InvalidInput("target is a file of text", "open it for bytes, or give its path")
         if hasattr(target, "write"):
             return facts_file.write_lines(target, lines)
         path = checked_path(target, "target")
