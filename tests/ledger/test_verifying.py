@@ -255,6 +255,21 @@ def test_a_text_deleted_by_hand_is_missing_for_ever_and_no_other_shows_in_its_pl
     assert [problem for problem in problems(again) if problem.startswith("content")]
 
 
+def test_a_content_that_is_looked_up_and_gone_is_told_as_such(open_ledger: OpenLedger) -> None:
+    ledger = open_ledger()
+    ledger.record_turn(session="main", query="kept", response="lost")
+    assert problems(ledger) == []
+    ledger.close()
+    change(ledger.path, "DELETE FROM content WHERE n = (SELECT max(n) FROM content)")
+    again = open_ledger()
+    assert problems(again) == [
+        f"view {table}: has 3 rows for 2 contents: some are of contents that are not here"
+        for table in ("lookup_content", "lookup_bytes")
+    ]
+    again.rebuild()
+    assert [problem for problem in problems(again) if problem.startswith("content")]
+
+
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small ledger is read in many goes."""
