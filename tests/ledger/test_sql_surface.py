@@ -350,3 +350,17 @@ def test_a_plain_shell_sees_code_blocks_once_the_ledger_is_closed(path: Path, op
     ledger.close()
     found = select(path, "SELECT language, content FROM message_codeblocks ORDER BY id")
     assert [tuple(row.values()) for row in found] == [("py", "x = 1\n"), (None, "y")]
+
+
+def test_closing_reads_no_code_blocks_out_of_a_large_text(path: Path, open_ledger: OpenLedger) -> None:
+    ledger = open_ledger()
+    ledger.record_turn(session="main", query="q", response="```py\nx\n```\n")
+    large = ledger.record_turn(session="main", query="q", response="```py\ny\n```\n" + " " * 1024 * 1024)
+    ledger.record_turn(session="main", query="q", response="```py\nz\n```\n")
+    ledger.close()
+    asked = "SELECT content FROM message_codeblocks ORDER BY id"
+    assert [row["content"] for row in select(path, asked)] == ["x\n"]
+    again = open_ledger()
+    assert [block.content for block in again.codeblocks(str(large.response_message_id))] == ["y\n"]
+    assert [row["content"] for row in select(path, asked)] == ["x\n", "y\n", "z\n"]
+    assert problems(again) == []

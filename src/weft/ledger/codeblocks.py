@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from weft.kernel.dag_events import HistoryAppend, ModelResponse
 from weft.kernel.errors import ContentMissing
@@ -22,6 +23,7 @@ from weft.store.port import ReadTxn, Sql, Store, WriteTxn
 
 VIEW = "codeblock"
 BATCH = 512
+LIGHT = 1024 * 1024
 _FENCE = re.compile(
     r"^(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)(?:^(?P=fence)[`~]*[ \t]*$|\Z)", re.M | re.S
 )
@@ -32,13 +34,16 @@ _INSERT = (
 Row = tuple[object, ...]
 
 
-def catch_up(store: Store, seconds: float | None = None, now: Callable[[], float] | None = None) -> None:
-    """Batch by batch, so that writers get their turn in between; with `seconds`, by the clock `now`, for so long at
-    most."""
-    until = None if seconds is None or now is None else now() + seconds
+def catch_up(store: Store) -> None:
     while _is_behind(store) and store.write(advance):
-        if until is not None and now is not None and now() >= until:
-            return
+        pass
+
+
+def catch_up_lightly(store: Store, seconds: float, now: Callable[[], float]) -> None:
+    """For so long at most, and only up to the first text that is too large to be read out in passing."""
+    until = now() + seconds
+    while _is_behind(store) and store.write(partial(advance, most=LIGHT)) and now() < until:
+        pass
 
 
 def _is_behind(store: Store) -> bool:
@@ -49,14 +54,25 @@ def _is_behind(store: Store) -> bool:
         return txn.facts.watermark(VIEW) < txn.facts.tip().n
 
 
-def advance(txn: WriteTxn) -> bool:
-    """One batch from the watermark on; True when there may be more."""
+def advance(txn: WriteTxn, most: int | None = None) -> bool:
+    """One batch from the watermark on; True when there may be more. It ends before a text of more than `most` bytes."""
     mark = txn.facts.watermark(VIEW)
     rows = txn.facts.log(mark, BATCH)
     if not rows:
         return False
-    fill(txn.sql, txn.facts, mark, rows[-1].n)
-    return True
+    end = rows[-1].n if most is None else _end_of_light(txn.facts, mark, rows[-1].n, most)
+    fill(txn.sql, txn.facts, mark, end)
+    return end == rows[-1].n
+
+
+def _end_of_light(facts: FactReader, after: int, until: int, most: int) -> int:
+    """The event before the first one whose message is heavier than that."""
+    for n, line in facts.lines(after, until):
+        message = _message_in(line)
+        texts = [part.text for part in message.parts if isinstance(part, TextFact)] if message else []
+        if sum(facts.content_size(_number(facts, text)) for text in texts) > most:
+            return n - 1
+    return until
 
 
 def fill(sql: Sql, facts: FactReader, after: int, until: int) -> None:
@@ -102,17 +118,22 @@ def _to_block(
     )
 
 
-def _blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
+def _message_in(line: bytes) -> MessageFact | None:
+    """The assistant's message that an event brings, if it does."""
     if b'"assistant"' not in line:
-        return
+        return None
     event = KINDS.decode(line)
+    message: MessageFact | UnsetType = UNSET
     if isinstance(event, HistoryAppend):
         message = event.message
-    elif isinstance(event, ModelResponse) and event.output is not UNSET:
+    elif isinstance(event, ModelResponse):
         message = event.output
-    else:
-        return
-    if message.role == "assistant":
+    return message if message is not UNSET and message.role == "assistant" else None
+
+
+def _blocks(facts: FactReader, n: int, line: bytes) -> Iterator[Row]:
+    message = _message_in(line)
+    if message is not None:
         found = _named(facts, message) if message.codeblocks is not UNSET else _derived(facts, message)
         for idx, (language, content, *rest) in enumerate(islice(found, ROWS_PER_EVENT - 1)):
             yield (n * ROWS_PER_EVENT + idx, message.id, idx, language, content, *rest)

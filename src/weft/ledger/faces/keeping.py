@@ -55,7 +55,7 @@ class Keeping(Face):
         """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
         if self.path != IN_MEMORY:
             with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-                codeblocks.catch_up(self._store, seconds, self._clock.monotonic)
+                codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
 
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
