@@ -174,15 +174,15 @@ def test_rows_that_are_no_json_and_parts_without_a_message_harm_no_others(tmp_pa
     assert b"{broken" in found.raw
 
 
-def test_messages_in_the_form_of_a_later_version_are_kept(tmp_path: Path) -> None:
+def test_messages_that_are_told_a_second_time_in_the_form_of_a_later_version_are_kept(tmp_path: Path) -> None:
     path = write_database(tmp_path, dialogue())
     connection = apsw.Connection(str(path))
     connection.execute("CREATE TABLE session_message(id text, session_id text, type text, data text)")
     connection.execute("INSERT INTO session_message VALUES ('1', 'ses_one', 'shell', '{}')")
     connection.close()
-    _, report = read(path)
+    (found,), report = read(path)
     assert_counted(report)
-    assert report.unknown == {"session_message.shell": 1}
+    assert (len(found.turns), report.kept, report.unknown) == (2, {"session_message.shell": 1}, {})
 
 
 def test_tables_with_accounts_are_never_read(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""`opencode.db`, since version 1.2: the tables session, message and part, their JSON without the ids.
+"""`opencode.db`, since version 1.2: the tables session, message and part, their JSON without the ids; since version 2
+session_v2 and session_message, one row for a message with all it holds.
 
 A copy is read, one session after the other, and of its tables only these; what others of them hold (accounts, tokens)
-is not touched.
+is not touched. Version 2 copies the sessions it finds into its own tables and leaves the others as they are: what both
+hold is told by the first, which says more, and by the second what came after.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ import orjson
 from weft.exchange.importers.databases import UNREADABLE, Database, opened
 from weft.exchange.importers.loading import loaded
 from weft.exchange.importers.opencode.rows import Session
+from weft.exchange.importers.opencode.tables import NewerMessages, fork_of
 from weft.exchange.importers.opencode.verbatim import Drafted, Verbatim
 from weft.exchange.importers.port import Report
 
-JSON_COLUMNS = frozenset({"revert", "permission", "summary_diffs", "model", "metadata", "goal"})
+JSON_COLUMNS = frozenset({"revert", "permission", "summary_diffs", "model", "metadata", "goal", "fork_boundary"})
 TOKENS = ("input", "output", "reasoning")
+SESSIONS = ("session", "session_v2")
+MESSAGES = ("message", "session_message")
 
 
 def read_database(path: Path, report: Report) -> Iterator[Session]:
@@ -37,6 +42,7 @@ class _Database:
             database.has,
             database.columns,
         )
+        self._newer = NewerMessages(database)
 
     def sessions(self) -> Iterator[Session]:
         try:
@@ -55,20 +61,27 @@ class _Database:
     def _session_ids(self) -> list[str]:
         """Those of the table, then those that only messages name."""
         found: list[Any] = []
-        if self._has("session", "id"):
-            order = "time_created, id" if self._has("session", "time_created") else "id"
-            found += self._rows(f"SELECT id FROM session ORDER BY {order}")
-        if self._has("message", "session_id"):
-            found += self._rows("SELECT DISTINCT session_id FROM message ORDER BY session_id")
+        for table in SESSIONS:
+            if self._has(table, "id"):
+                order = "time_created, id" if self._has(table, "time_created") else "id"
+                found += self._rows(f"SELECT id FROM {table} ORDER BY {order}")
+        for table in MESSAGES:
+            if self._has(table, "session_id"):
+                found += self._rows(f"SELECT DISTINCT session_id FROM {table} ORDER BY session_id")
         return [id for id in dict.fromkeys(row[0] for row in found) if isinstance(id, str)]
 
     def _session(self, id: str) -> Session:
         verbatim = Verbatim()
-        row = self._one("session", "id", id)
-        if row:
-            verbatim.add("session", id, orjson.dumps(row, default=str))
-        session = Session(info=_info(row) | {"id": id}, is_told=bool(row))
+        rows = {table: row for table in SESSIONS if (row := self._one(table, "id", id))}
+        told: dict[str, Any] = {}
+        for table, row in rows.items():
+            verbatim.add(table, id, orjson.dumps(row, default=str))
+            told |= _info(row)
+        session = Session(info=told | {"id": id}, is_told=bool(rows))
+        if len(rows) > 1:
+            session.tell("session_v2")
         drafted = self._messages(id, verbatim)
+        drafted += self._newer.draft(session, drafted, verbatim)
         session.todos = self._todos(id, verbatim)
         self._others(id, session, verbatim)
         session.raw, session.messages = verbatim.finish(drafted)
@@ -110,7 +123,7 @@ class _Database:
         return found
 
     def _others(self, session: str, kept: Session, verbatim: Verbatim) -> None:
-        """Parts without their message, and messages in the form of a version to come."""
+        """Parts without their message."""
         if self._has("part", "id", "message_id", "session_id", "data") and self._has("message", "id"):
             sql = (
                 "SELECT id, CAST(data AS BLOB), message_id FROM part WHERE session_id = ?"
@@ -119,11 +132,6 @@ class _Database:
             for id, data, message in self._walk(sql, (session,)):
                 verbatim.add("part", _id(id), data or b"", message_id=message)
                 kept.keep("part.without message", is_unknown=False)
-        if self._has("session_message", "id", "session_id", "type", "data"):
-            sql = "SELECT id, type, CAST(data AS BLOB) FROM session_message WHERE session_id = ? ORDER BY id"
-            for id, kind, data in self._walk(sql, (session,)):
-                verbatim.add("session_message", _id(id), data or b"", type=kind)
-                kept.keep(f"session_message.{kind}", is_unknown=True)
 
 
 def _id(value: Any) -> str | None:
@@ -145,6 +153,7 @@ def _info(row: dict[str, Any]) -> dict[str, Any]:
         "summary": {name: value for name, value in summary.items() if value is not None} or None,
         "time": {name: value for name, value in time.items() if value is not None},
         "tokens": tokens if any(value is not None for value in tokens.values()) else None,
+        "fork": fork_of(told),
     }
     same = (
         "slug",

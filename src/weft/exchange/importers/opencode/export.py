@@ -1,4 +1,5 @@
-"""What `opencode export` writes: one JSON document, `{info, messages: [{info, parts}]}`.
+"""What `opencode export` writes: one JSON document, `{info, messages: [{info, parts}]}`; version 2 gives its messages
+as they are, `{info, messages: [{id, type, …}]}`.
 
 The document is read into memory once; its messages stay unread bytes of it until they are mapped. One that is cut or
 damaged is taken as far as it goes.
@@ -9,16 +10,19 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
+from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from weft.exchange.importers.jsonl import BOM
 from weft.exchange.importers.loading import loaded, loaded_object
+from weft.exchange.importers.opencode.newer import SETTINGS, Newer, Reshaped, is_known
 from weft.exchange.importers.opencode.rows import MessageRow, Row, Session
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.values import canonical, mapping, sequence
+from weft.exchange.importers.values import canonical, mapping, sequence, text
 
+ANNOUNCED = re.compile(rb"\s*Exporting session: [^{]{0,200}(?=\{)")
 KEY = re.compile(r'"(info|messages)"\s*:\s*')
 KNOWN = frozenset({"info", "messages", "todos"})
 
@@ -28,6 +32,12 @@ class _Message(Struct):
     parts: list[Raw] = field(default_factory=list)
 
 
+class _Kind(Struct):
+    type: Any = None
+    info: Raw | UnsetType = UNSET
+
+
+_kinds = msgspec.json.Decoder(list[_Kind])
 _document = msgspec.json.Decoder(dict[str, Raw])
 _messages = msgspec.json.Decoder(list[_Message])
 _list = msgspec.json.Decoder(list[Raw])
@@ -35,19 +45,66 @@ _list = msgspec.json.Decoder(list[Raw])
 
 def read_export(data: bytes, report: Report) -> Session:
     try:
-        document = _sections(data.removeprefix(BOM))
+        document = _sections(data.removeprefix(BOM)[announced(data.removeprefix(BOM)) :])
         info = loaded(document["info"]) if "info" in document else None
         session = Session(info=mapping(info), is_told=isinstance(info, dict))
-        session.messages = _rows(document.get("messages", Raw(b"[]")), report)
+        _take_messages(session, document.get("messages", Raw(b"[]")), data, report)
         session.todos = sequence(loaded(document["todos"])) if "todos" in document else []
     except (ValueError, RecursionError) as error:
         return _recovered(data, report, str(error))
     if info is not None and not session.is_told:
         _damaged(report, f"the session's info is a JSON {type(info).__name__}")
-    _place(data, session.messages)
     for name in document.keys() - KNOWN:
         session.keep(f"export.{name}", is_unknown=True)
     return session
+
+
+def announced(data: bytes) -> int:
+    """How much stands before the document: releases before 1.2 said there what they exported."""
+    match = ANNOUNCED.match(data)
+    return match.end() if match else 0
+
+
+def _take_messages(session: Session, raw: Raw, data: bytes, report: Report) -> None:
+    newer = _newer(raw)
+    if newer is None:
+        session.messages = _rows(raw, report)
+        _place(data, session.messages)
+        return
+    folder = mapping(session.info.get("location")).get("directory")
+    session.info.setdefault("directory", folder)
+    _reshape(session, newer, data)
+
+
+def _newer(raw: Raw) -> list[Raw] | list[bytes] | None:
+    """The messages of version 2: none of them has an info."""
+    try:
+        kinds = _kinds.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    is_newer = any(isinstance(each.type, str) for each in kinds) and all(each.info is UNSET for each in kinds)
+    return _each(raw) if is_newer else None
+
+
+def _reshape(session: Session, raws: list[Raw] | list[bytes], data: bytes) -> None:
+    taker, at = Newer(), 0
+    drafted: list[tuple[MessageRow, Reshaped]] = []
+    for raw in raws:
+        at = max(data.find(raw, at), at)
+        value = mapping(loaded(raw))
+        kind = text(value.get("type")) or "none"
+        made = taker.take(kind, text(value.get("id")), value)
+        if made is None:
+            session.count(kind, kind in SETTINGS, is_known(kind))
+            continue
+        parts = [Row(canonical(part)) for part in made.parts]
+        drafted.append((MessageRow(Row(b""), parts, at, at + len(raw)), made))
+        at += len(raw)
+    for message, made in drafted:
+        message.row = Row(canonical(made.info))
+    session.messages = [message for message, _ in drafted]
+    if session.messages:
+        session.messages[-1].end = len(data)
 
 
 def _sections(data: bytes) -> dict[str, Raw]:

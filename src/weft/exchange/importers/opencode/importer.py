@@ -78,7 +78,7 @@ def _transcript(session: Session, fallback: str, report: Report) -> Transcript:
     info = session.info
     id = text(info.get("id"))
     id = fallback if id is None or id == HIDDEN else id
-    mapped = {"session": int(session.is_told), "todo": len(session.todos)}
+    mapped = {"session": int(session.is_told), "todo": len(session.todos), **session.told}
     report.found += sum(mapped.values()) + sum(session.kept.values())
     report.mapped.update({kind: count for kind, count in mapped.items() if count})
     report.kept.update(session.kept)
@@ -113,6 +113,7 @@ def told_session(id: str, session: Session) -> NativeSession:
             revert=revert,
             todos=session.todos,
             metadata=info.get("metadata"),
+            fork=info.get("fork"),
         ),
     )
 

@@ -114,6 +114,18 @@ def _agent(said: Said, part: dict[str, Any]) -> list[Any]:
     return [part.get("name")]
 
 
+def _skill(said: Said, part: dict[str, Any]) -> list[Any]:
+    said.note("skills", text(part.get("name")))
+    return [part.get("name")]
+
+
+def _shell(said: Said, part: dict[str, Any]) -> list[Any]:
+    """What a person ran; the words of it are a text beside it."""
+    told = {name: part[name] for name in ("command", "exit", "status") if part.get(name) is not None}
+    said.note("ran", told)
+    return [part.get("command")]
+
+
 def _retry(said: Said, part: dict[str, Any]) -> list[Any]:
     error, when = failure(part.get("error")), mapping(part.get("time")).get("created")
     said.note("retries", present(attempt=part.get("attempt"), error=error, at=when))
@@ -136,6 +148,8 @@ TAKERS: dict[str, Callable[[Said, dict[str, Any]], list[Any]]] = {
     "snapshot": _step,
     "subtask": _subtask,
     "agent": _agent,
+    "skill": _skill,
+    "shell": _shell,
     "retry": _retry,
     "compaction": _compaction,
 }
@@ -176,7 +190,7 @@ def prompt(info: dict[str, Any], said: Said, native: str | None, is_subagent: bo
 def response(info: dict[str, Any], said: Said, native: str | None) -> tuple[Item, ...]:
     """An assistant's message, then its calls."""
     written = {note.path for call in said.calls for note in call.files if note.kind == FileKind.WRITTEN}
-    patched = [path for path in dict.fromkeys(said.patched) if path not in written]
+    patched = [path for path in dict.fromkeys(said.patched) if not _is_among(path, written)]
     message = NativeMessage(
         role=MessageRole.ASSISTANT,
         parts=tuple(said.parts),
@@ -198,6 +212,11 @@ def response(info: dict[str, Any], said: Said, native: str | None) -> tuple[Item
         files=(*said.files, *(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched)),
     )
     return (message, *said.calls)
+
+
+def _is_among(path: str, written: set[str]) -> bool:
+    """Is it one of them, perhaps told from the root of the project?"""
+    return path in written or any(each.endswith(f"/{path}") for each in written)
 
 
 def _error(error: Any) -> Any:

@@ -46,7 +46,9 @@ class Planner:
 
     def plan(self) -> list[Plan]:
         for number, head in enumerate(self._heads):
-            if head is not None and head.role == "user":
+            if head is not None and head.begins is not None:
+                self._placed(number, head)
+            elif head is not None and head.role == "user":
                 self._user(number, head)
             elif head is not None and head.role == "assistant":
                 self._assistant(number, head)
@@ -77,6 +79,12 @@ class Planner:
         parent = len(self.plans) - 1 if self.plans else None
         self.plans.append(Plan(unique, [number], parent, is_compaction))
         return len(self.plans) - 1
+
+    def _placed(self, number: int, head: Head) -> None:
+        if head.begins or not self.plans:
+            self._begin(number, self._name(number), head.is_summary)
+        else:
+            self.plans[-1].messages.append(number)
 
     def _user(self, number: int, head: Head) -> None:
         if head.is_notice and self.plans:

@@ -10,6 +10,7 @@ import orjson
 
 from weft.exchange.importers.databases import MAGIC
 from weft.exchange.importers.jsonl import BOM
+from weft.exchange.importers.opencode.export import announced
 from weft.exchange.importers.opencode.folder import is_first_orphan
 from weft.exchange.importers.port import Source
 from weft.exchange.importers.values import mapping, text
@@ -24,7 +25,7 @@ class Container(Enum):
 
 
 DATABASE_NAME = re.compile(r"opencode([-.].+)?\.db")
-TABLE = re.compile(rb'CREATE TABLE\s+[`"\']?message[`"\']?\s*\(')
+TABLE = re.compile(rb'CREATE TABLE\s+[`"\']?(?:session_)?message[`"\']?\s*\(')
 EXPORT = re.compile(rb'\s*\{\s*("info"\s*:\s*\{|"messages"\s*:\s*\[\s*\{\s*"(info|parts)")')
 EXPORT_SIGNS = (b'"messages"', b'"projectID"', b'"directory"', b'"sessionID"', b'"slug"')
 SESSION_SIGNS = (b'"projectID"', b'"directory"', b'"time"')
@@ -37,6 +38,7 @@ BESIDE = frozenset({"todo", "session_diff", "session_share"})
 def container(source: Source) -> Container | None:
     """Which of the three a file is, if any."""
     head = source.head.removeprefix(BOM)
+    head = head[announced(head) :]
     if head.startswith(MAGIC):
         return Container.DATABASE if _is_database(source) else None
     if _is_message(source):

@@ -40,10 +40,22 @@ class Session(Struct):
     """There is a record of the session itself."""
     messages: list[MessageRow] = field(default_factory=list)
     todos: list[Any] = field(default_factory=list)
+    told: dict[str, int] = field(default_factory=dict)
+    """Records that are no messages and tell something of the session or its turns, by kind."""
     kept: dict[str, int] = field(default_factory=dict)
     """Records of this session that are told by the verbatim copy alone, by kind."""
     unknown: dict[str, int] = field(default_factory=dict)
     raw: bytes | None = None
+
+    def tell(self, kind: str) -> None:
+        self.told[kind] = self.told.get(kind, 0) + 1
+
+    def count(self, kind: str, is_told: bool, is_known: bool) -> None:
+        """A row of version 2 that is no message."""
+        if is_told:
+            self.tell(f"session_message.{kind}")
+        else:
+            self.keep(f"session_message.{kind}", is_unknown=not is_known)
 
     def keep(self, kind: str, is_unknown: bool) -> None:
         self.kept[kind] = self.kept.get(kind, 0) + 1
@@ -56,6 +68,7 @@ class _Info(Struct):
     role: Any = None
     parentID: Any = None  # noqa: N815 - as opencode spells it
     summary: Raw = Raw(b"null")
+    begins: Any = None
 
 
 class _Part(Struct):
@@ -73,6 +86,8 @@ class Head(Struct, frozen=True):
     compacts: bool = False
     is_notice: bool = False
     """A user's message that the model was not shown: a plugin tells the person something."""
+    begins: bool | None = None
+    """Whether a turn begins with it, where its place among the others tells and not what it names."""
 
 
 _info = msgspec.json.Decoder(_Info)
@@ -93,6 +108,7 @@ def head_of(message: MessageRow) -> Head | None:
         is_summary=role == "assistant" and bytes(info.summary).strip() == b"true",
         compacts=any(part.type == "compaction" for part in kinds),
         is_notice=bool(kinds) and all(part.type == "text" and part.ignored is True for part in kinds),
+        begins=info.begins if isinstance(info.begins, bool) else None,
     )
 
 

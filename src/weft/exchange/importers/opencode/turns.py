@@ -33,6 +33,8 @@ class Making(Struct):
     """The info of its last response."""
     has_calls: bool = False
     """That response asked for tools."""
+    outcome: str | None = None
+    """How opencode itself says that it ended."""
     compaction: dict[str, Any] | None = None
     summary: list[str] = field(default_factory=list)
 
@@ -115,6 +117,7 @@ class Turns:
 
     def _say(self, making: Making, plan: Plan, info: dict[str, Any], said: Said, native: str | None) -> None:
         role = info.get("role")
+        making.outcome = text(info.get("outcome")) or making.outcome
         if role == "user":
             making.user = making.user or info
             making.compaction = making.compaction or said.compaction
@@ -124,6 +127,7 @@ class Turns:
         elif role == "assistant":
             making.last, making.has_calls = info, bool(said.calls)
             making.items += messages.response(info, said, native)
+            making.compaction = making.compaction or said.compaction
             if plan.is_compaction:
                 making.summary += [str(part.text) for part in said.parts if isinstance(part, TextPart)]
         elif role == "system":
@@ -132,7 +136,8 @@ class Turns:
     def _made(self, turn: int, plan: Plan, making: Making) -> NativeTurn:
         info, last, user = self._session.info, making.last, making.user
         error = mapping(last.get("error"))
-        is_stopped = error.get("name") == "MessageAbortedError"
+        is_stopped = error.get("name") == "MessageAbortedError" or making.outcome == "interrupted"
+        has_failed = bool(error) or making.outcome == "failed"
         first, end = self._session.messages[plan.messages[0]], self._session.messages[plan.messages[-1]]
         return NativeTurn(
             key=plan.key,
@@ -142,7 +147,7 @@ class Turns:
             parent=plan.parent,
             compaction=self._compaction(turn, plan, making) if plan.is_compaction else None,
             closed=turn < len(self._plans) - 1 or is_finished(making),
-            error=failure(error) if error and not is_stopped else None,
+            error=failure(error) or "failed" if has_failed and not is_stopped else None,
             interrupted=is_stopped,
             started=making.times[0] if making.times else None,
             ended=max(making.times, default=None),
@@ -185,6 +190,8 @@ class Turns:
 def is_finished(making: Making) -> bool:
     """Does its last response say that no other follows?"""
     last = making.last
+    if making.outcome is not None:
+        return True
     if not last:
         return False
     if last.get("error"):

@@ -1,0 +1,142 @@
+"""The messages of opencode 2 in its database: the table session_message.
+
+A fork of a session copies the rows before it: they keep their place and their time and get ids of their own. Here they
+are told by the ids they had first, so that they are the same messages. (A session that version 1 had is copied with its
+ids; what both tables hold is told by the first, which says more.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from weft.exchange.importers.databases import Database
+from weft.exchange.importers.loading import loaded
+from weft.exchange.importers.opencode.newer import SETTINGS, Newer, Reshaped, is_known
+from weft.exchange.importers.opencode.rows import Session
+from weft.exchange.importers.opencode.verbatim import Drafted, Span, Verbatim
+from weft.exchange.importers.values import canonical, mapping, text
+
+FORKED = ("session_v2", "session")
+DEEPEST = 100
+"""Forks of forks that are followed."""
+
+
+class Row(Struct, frozen=True):
+    id: str | None
+    kind: str
+    place: Any
+    created: Any
+    data: bytes
+
+
+class Known(Struct, frozen=True):
+    """What tells a copied row from others, and the id that it had first."""
+
+    id: str | None
+    kind: str
+    created: Any
+
+
+class NewerMessages:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._columns = [name for name in ("seq", "time_created") if database.has("session_message", name)]
+        self._known: dict[str, dict[Any, Known]] = {}
+
+    def draft(self, session: Session, older: list[Drafted], verbatim: Verbatim) -> list[Drafted]:
+        """Those of a session that come after what the first version's tables told."""
+        rows = self._rows(session.info["id"])
+        repeated = _repeated(rows, {draft.message.id for draft in older})
+        newer = Newer()
+        drafted: list[tuple[Drafted, Reshaped | None]] = []
+        for number, row in enumerate(rows):
+            before = verbatim.count
+            span = verbatim.add("session_message", row.id, row.data, type=row.kind, seq=row.place)
+            if number < repeated:
+                session.keep(f"session_message.{row.kind}", is_unknown=False)
+                continue
+            value = _object(row.data)
+            made = None if value is None else newer.take(row.kind, row.id, value)
+            if made is not None:
+                parts = [Span(0, 0, None, canonical(part)) for part in made.parts]
+                verbatim.count += len(parts)
+                drafted.append((Drafted(span, parts, before), made))
+            elif value is None:
+                drafted.append((Drafted(span, [], before), None))
+            else:
+                session.count(row.kind, row.kind in SETTINGS, is_known(row.kind))
+        for draft, made in drafted:
+            if made is not None:  # only now: a row may still be told how its turn ended
+                draft.message = Span(0, 0, text(made.info.get("id")), canonical(made.info))
+        return [draft for draft, _ in drafted]
+
+    def _rows(self, session: str) -> list[Row]:
+        """In their order, each by the id that it had first."""
+        if not self._database.has("session_message", "id", "session_id", "type", "data"):
+            return []
+        place, created = (name if name in self._columns else "NULL" for name in ("seq", "time_created"))
+        order = ", ".join([*self._columns, "id"])
+        sql = f"SELECT id, type, {place}, {created}, CAST(data AS BLOB) FROM session_message WHERE session_id = ?"
+        found = self._database.walk(f"{sql} ORDER BY {order}", (session,))
+        known = self._ids(session, DEEPEST)
+        rows = [Row(_word(id), str(kind), place, created, data or b"") for id, kind, place, created, data in found]
+        return [
+            Row(known[row.place].id, row.kind, row.place, row.created, row.data) if row.place in known else row
+            for row in rows
+        ]
+
+    def _ids(self, session: str, deepest: int) -> dict[Any, Known]:
+        """The rows of a session by their places."""
+        if "seq" not in self._columns or "time_created" not in self._columns:
+            return {}
+        if session not in self._known:
+            sql = "SELECT seq, id, type, time_created FROM session_message WHERE session_id = ?"
+            own = {row[0]: Known(_word(row[1]), str(row[2]), row[3]) for row in self._database.walk(sql, (session,))}
+            self._known[session] = own
+            parent = self._forked_from(session)
+            first = self._ids(parent, deepest - 1) if parent is not None and deepest else {}
+            for place, row in own.items():
+                copied = first.get(place)
+                if copied is not None and (copied.kind, copied.created) == (row.kind, row.created):
+                    own[place] = copied
+        return self._known[session]
+
+    def _forked_from(self, session: str) -> str | None:
+        for table in FORKED:
+            if self._database.has(table, "id", "fork_session_id"):
+                found = self._database.rows(f"SELECT fork_session_id FROM {table} WHERE id = ?", (session,))
+                if found and (parent := text(found[0][0])) is not None:
+                    return parent
+        return None
+
+
+def _repeated(rows: list[Row], older: set[str | None]) -> int:
+    """How many of the rows tell again what the first version's tables have told: up to the last one that both have. All
+    of them where they share none: some releases of version 1 wrote both, under other ids."""
+    if not older:
+        return 0
+    both = [number for number, row in enumerate(rows, 1) if row.id in older]
+    return both[-1] if both else len(rows)
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = loaded(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) or value is None else str(value)
+
+
+def fork_of(told: dict[str, Any]) -> dict[str, Any] | None:
+    """Where a session was forked from, as its row tells."""
+    parent = text(told.get("fork_session_id"))
+    if parent is None:
+        return None
+    boundary = mapping(told.get("fork_boundary"))
+    return {"session": parent, "message": text(boundary.get("messageID")) or text(told.get("fork_message_id"))}
