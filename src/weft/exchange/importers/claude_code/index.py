@@ -43,6 +43,19 @@ MIRRORED, MIRRORED_PROMPT = 1, 2
 """How a subagent's line lies inside a progress line: as its message, or as the prompt told beside it."""
 
 _SPAWNING: Final = frozenset({"Task", "Agent"})
+_COSTS: Final = frozenset(
+    "totalCostUSD totalAPIDuration totalToolDuration totalDuration totalLinesAdded totalLinesRemoved modelUsage"
+    " hasUnknownModelCost".split()
+)
+"""What a session says at its end of what it cost: its helpers are in it, that write no lines."""
+_WORDS: Final = {
+    "agent-name": ("agentName", "agentName"),
+    "agent-setting": ("agentSetting", "agentSetting"),
+    "continued-in": ("continuedInSessionId", "continuedIn"),
+    "relocated": ("relocatedCwd", "relocatedCwd"),
+    "tag": ("tag", "tag"),
+}
+"""Notes of one word: its field, and what it is called among what is told of the session."""
 
 
 class Entry(Struct, gc=False):
@@ -110,6 +123,8 @@ class Index(Struct):
     """Calls that start a subagent, by the hash of the prompt they give it."""
     briefs: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """What such a call says of its subagent: its kind and its task."""
+    forked: dict[str | None, str] = field(default_factory=dict)
+    """The line of the main session that a subagent with all its context went on from, by agent."""
     openings: dict[int, int] = field(default_factory=dict)
     """The hash of the prompt of an inline subagent, by its line."""
     mirrors: dict[str, str | None] = field(default_factory=dict)
@@ -209,12 +224,14 @@ def _is_told(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
             notes.pull_requests[url] = {
                 key: value[key] for key in ("prNumber", "prRepository", "prUrl") if key in value
             }
-        case "agent-name" if name := text_or_none(value.get("agentName")):
-            notes.metadata["agentName"] = name
         case "worktree-state" if isinstance(state := value.get("worktreeSession"), dict):
             notes.metadata["worktree"] = state
-        case "relocated" if path := text_or_none(value.get("relocatedCwd")):
-            notes.metadata["relocatedCwd"] = path
+        case "cost-state":
+            notes.metadata["cost"] = {key: value[key] for key in sorted(_COSTS.intersection(value))}
+        case "fork-context-ref" if last := text_or_none(value.get("parentLastUuid")):
+            index.forked[text_or_none(value.get("agentId")) or index.agent] = last
+        case _ if kind in _WORDS and (word := text_or_none(value.get(_WORDS[kind][0]))):
+            notes.metadata[_WORDS[kind][1]] = word
         case _:
             return False
     return True

@@ -41,17 +41,20 @@ class Kind(Enum):
 
 TREE_TYPES: Final = frozenset("user assistant system attachment progress tool tool_use tool_result".split())
 SESSION_TYPES: Final = frozenset(
-    "ai-title custom-title summary permission-mode mode pr-link agent-name worktree-state relocated".split()
+    "ai-title custom-title summary permission-mode mode pr-link agent-name worktree-state relocated cost-state"
+    " continued-in fork-context-ref tag agent-setting".split()
 )
 SILENT_TYPES: Final = frozenset(
     "file-history-snapshot file-history-delta queue-operation last-prompt atis-latch bridge-session turn-capsule"
-    " frame-link started result".split()
+    " frame-link started result launched failed agent-color task-summary attribution-snapshot speculation-accept"
+    " content-replacement marble-origami-commit marble-origami-snapshot artifact-autoreact-ledger"
+    " artifact-comment-monitor".split()
 )
 """Known, and nothing of them is mapped: only the verbatim copy holds them."""
 
 NOTICES: Final = frozenset(
     "api_error api_refusal away_summary bridge_status error informational local_command microcompact_boundary"
-    " model_refusal_fallback scheduled_task_fire turn_duration".split()
+    " model_refusal_fallback model_refusal_no_fallback scheduled_task_fire turn_duration".split()
 )
 """Subtypes of system lines that say something about their turn."""
 SILENT_NOTICES: Final = frozenset(

@@ -15,6 +15,7 @@ from weft.exchange.importers.port import Place
 
 _SIDECAR_BYTES: Final = 65536
 _agent_file: Final = re.compile(r"agent-([\w.@-]{1,128})\.jsonl").fullmatch
+_is_journal: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"(launched|started)"').match
 _is_safe_id: Final = re.compile(r"[\w-][\w.@-]{0,127}").fullmatch
 
 
@@ -78,9 +79,13 @@ def card_owner(path: Path) -> Path | None:
 
 
 def is_sidecar(path: Path, head: bytes) -> bool:
-    """Cards of subagents, journals of workflows, and large outputs: they belong to a session file elsewhere."""
+    """Cards of subagents, journals and outcomes of workflows, titles and large outputs: they belong to a session file
+    elsewhere."""
     if path.name.startswith("agent-") and path.name.endswith(".meta.json"):
         return True
     if path.parent.name == "tool-results" and path.parent.parent.with_suffix(".jsonl").is_file():
         return True
-    return path.name == "journal.jsonl" and workflow_of_folder(path) is not None and b'"type":"started"' in head
+    if path.name == "custom-title.json" or path.parent.name == "workflows":
+        folder = path.parent if path.name == "custom-title.json" else path.parent.parent
+        return path.suffix == ".json" and folder.with_suffix(".jsonl").is_file()
+    return path.name == "journal.jsonl" and workflow_of_folder(path) is not None and _is_journal(head) is not None

@@ -150,6 +150,8 @@ def _session(index: Index, group: Group, main: str) -> NativeSession:
         session.agent = text_or_none(card.pop("agentType", None)) or session.agent
         session.task = text_or_none(card.pop("description", None)) or session.task
         session.spawn_call = text_or_none(card.pop("toolUseId", None)) or session.spawn_call
+        if above := text_or_none(card.get("parentAgentId")):
+            session.parent = f"{group.parent}/agent-{above}"
         metadata = card
         if workflow := workflow_of_folder(index.source.path):
             metadata["workflow"] = workflow
@@ -317,10 +319,13 @@ class _Walk:
         return key
 
     def _link(self, plan: Plan) -> NativeLink | None:
-        """A service agent goes on from a line of the main session; else a file goes on where another one ended."""
-        if plan.missing is None or plan.parent != NOBODY:
+        """A service agent, or one that was given all the context, goes on from a line of the main session; else a file
+        goes on where another one ended."""
+        first = plan is self.plans[self.group.plans[0]]
+        missing = plan.missing or (self.index.forked.get(self.group.agent) if self.group.agent and first else None)
+        if missing is None or plan.parent != NOBODY:
             return None
-        return NativeLink(to=plan.missing, why=LinkReason.FORK if self.group.agent else LinkReason.CONTINUATION)
+        return NativeLink(to=missing, why=LinkReason.FORK if self.group.agent else LinkReason.CONTINUATION)
 
     def _kept(self, id: str, number: int) -> int | None:
         place = self.index.places.get(id, NOBODY)
