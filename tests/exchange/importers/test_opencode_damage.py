@@ -18,7 +18,9 @@ from tests.exchange.fixtures.opencode.sessions import (
     assert_counted,
     assert_sound,
     dialogue,
+    every_kind,
     export,
+    newer_export,
     read,
     read_one,
     said,
@@ -174,16 +176,22 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(found for key, each in inner for found in places(each, (*path, key)))]
 
 
-BASE = json.loads(json.dumps(export(everything())))
-PLACES = [place for place in places(BASE) if place]
+BASES = [json.loads(json.dumps(document)) for document in (export(everything()), newer_export(every_kind()))]
+"""Of versions 1 and 2."""
+CHANGES = [
+    st.lists(
+        st.tuples(st.sampled_from([place for place in places(base) if place]), st.none() | ODD.map(lambda odd: (odd,))),
+        min_size=1,
+        max_size=6,
+    )
+    for base in BASES
+]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(PLACES), st.none() | ODD.map(lambda value: (value,))), min_size=1, max_size=6)
-)
-def test_mutated_exports_are_never_fatal_and_always_counted(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
-    document = copy.deepcopy(BASE)
-    for place, change in changes:
+@given(st.one_of(*(st.tuples(st.just(base), changes) for base, changes in zip(BASES, CHANGES, strict=True))))
+def test_mutated_exports_are_never_fatal_and_always_counted(drawn: tuple[Any, list[Any]]) -> None:
+    document = copy.deepcopy(drawn[0])
+    for place, change in drawn[1]:
         target = document
         try:
             for key in place[:-1]:
@@ -198,9 +206,9 @@ def test_mutated_exports_are_never_fatal_and_always_counted(changes: list[tuple[
         read_bytes(Path(folder), json.dumps(document).encode())
 
 
-@given(st.integers(0, 3000), st.binary(max_size=4))
-def test_exports_with_bytes_put_in_are_never_fatal(at: int, junk: bytes) -> None:
-    data = orjson.dumps(BASE)
+@given(st.sampled_from(BASES), st.integers(0, 3000), st.binary(max_size=4))
+def test_exports_with_bytes_put_in_are_never_fatal(base: Any, at: int, junk: bytes) -> None:
+    data = orjson.dumps(base)
     with TemporaryDirectory() as folder:
         read_bytes(Path(folder), data[:at] + junk + data[at:])
 

@@ -20,6 +20,7 @@ from tests.exchange.fixtures.opencode.sessions import (
     called,
     dialogue,
     newer,
+    newer_export,
     ran,
     read,
     read_one,
@@ -91,9 +92,7 @@ def test_a_session_is_read_with_its_turns_calls_and_cost(tmp_path: Path) -> None
 
 def test_an_export_and_the_database_give_the_same_turns(tmp_path: Path) -> None:
     stored = read_one(write_newer(tmp_path, rows()))
-    info = {"id": SESSION, "projectID": "project1", "title": "A session", "location": {"directory": "/shop"},
-            "cost": 0, "time": {"created": AT, "updated": AT}}  # fmt: skip
-    path = write_export(tmp_path, {"info": info, "messages": rows()})
+    path = write_export(tmp_path, newer_export(rows()))
     assert Opencode().recognises(source_of(path))
     exported = read_one(path)
     assert_sound(exported)
@@ -256,6 +255,17 @@ def test_files_of_a_prompt_and_of_a_response(tmp_path: Path) -> None:
     assert len(prompt.parts) == 2
     assert [note.path for note in response.files] == ["src/c.py"]
     assert response.metadata["snapshots"] == ["1a", "2b"]
+
+
+def test_what_stands_beside_a_response_is_no_part_of_its_identity(tmp_path: Path) -> None:
+    """Snapshots come and go, and a retry is forgotten once it went well."""
+    asked, plain = newer("user", "msg_01", text="Go."), answer("msg_02", text("Done."))
+    retry = {"attempt": 2, "at": AT, "error": {"type": "provider.error", "message": "busy"}}
+    (tmp_path / "two").mkdir()
+    one = turns(tmp_path, asked, plain)
+    two = turns(tmp_path / "two", asked, {**plain, "retry": retry, "snapshot": {"start": "1a", "files": ["a"]}})
+    assert [turn.records for turn in one] == [turn.records for turn in two]
+    assert said(two[0])[1].metadata["retries"] == [{"attempt": 2, "error": "provider.error: busy", "at": AT}]
 
 
 def test_a_session_that_moves_runs_its_later_turns_elsewhere(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.exchange.fixtures.atif import trajectories
 from tests.exchange.fixtures.claude_ai import exports
 from tests.exchange.fixtures.langgraph import agents
 from tests.exchange.fixtures.llm import databases
+from tests.exchange.fixtures.opencode import sessions
 from weft.exchange.importers.plugins import load_importers
 
 PINNED = Path(__file__).parents[1] / "pinned_digests.json"
@@ -50,12 +51,17 @@ def atif(folder: Path) -> None:
     trajectories.write(folder, trajectories.trajectory())
 
 
+def opencode(folder: Path) -> None:
+    """Of version 2, which no corpus has."""
+    sessions.write_newer(folder, sessions.every_kind())
+
+
 def restore(beside: str, name: str, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(Path(beside).with_name(name).read_text())
 
 
-@pytest.mark.parametrize("write", [claude_ai, aider, llm, langgraph, atif])
+@pytest.mark.parametrize("write", [claude_ai, aider, llm, langgraph, atif, opencode])
 def test_digests_are_what_they_were(write: Callable[[Path], None], tmp_path: Path) -> None:
     origin = write.__name__.replace("_", "-")
     folder = tmp_path / "fixtures"

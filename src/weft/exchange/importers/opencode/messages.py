@@ -46,7 +46,9 @@ def take(said: Said, part: dict[str, Any]) -> bool:
     if taker is None:
         said.reduced.append([kind, text(part.get("id"))])
         return False
-    said.reduced.append([kind, text(part.get("id")), *taker(said, part)])
+    reduced = taker(said, part)
+    if part.get("beside") is not True:  # else it is a field of the message, and no part that stands for itself
+        said.reduced.append([kind, text(part.get("id")), *reduced])
     return True
 
 

@@ -144,14 +144,15 @@ def _shell(row: dict[str, Any]) -> Made:
 
 def _assistant(row: dict[str, Any]) -> Made:
     snapshot = mapping(row.get("snapshot"))
-    parts = [_content(each) for each in sequence(row.get("content"))]
-    parts += [{"type": "snapshot", "snapshot": hash} for name in ("start", "end") if (hash := snapshot.get(name))]
+    hashes = [snapshot[name] for name in ("start", "end") if snapshot.get(name)]
+    beside = [{"type": "snapshot", "snapshot": hash} for hash in hashes]
     if files := sequence(snapshot.get("files")):
-        parts.append({"type": "patch", "files": files})
+        beside.append({"type": "patch", "files": files})
     if retry := mapping(row.get("retry")):
         told = {"attempt": retry.get("attempt"), "error": _error(retry.get("error"))}
-        parts.append({"type": "retry", **told, "time": {"created": retry.get("at")}})
-    return {"role": "assistant"}, parts
+        beside.append({"type": "retry", **told, "time": {"created": retry.get("at")}})
+    content = [_content(each) for each in sequence(row.get("content"))]
+    return {"role": "assistant"}, [*content, *({**part, "beside": True} for part in beside)]
 
 
 def _compaction(row: dict[str, Any]) -> Made | None:

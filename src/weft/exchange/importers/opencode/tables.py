@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.exchange.importers.databases import Database
 from weft.exchange.importers.loading import loaded
@@ -80,28 +81,24 @@ class NewerMessages:
         order = ", ".join([*self._columns, "id"])
         sql = f"SELECT id, type, {place}, {created}, CAST(data AS BLOB) FROM session_message WHERE session_id = ?"
         found = self._database.walk(f"{sql} ORDER BY {order}", (session,))
-        known = self._ids(session, DEEPEST)
         rows = [Row(_word(id), str(kind), place, created, data or b"") for id, kind, place, created, data in found]
-        return [
-            Row(known[row.place].id, row.kind, row.place, row.created, row.data) if row.place in known else row
-            for row in rows
-        ]
+        first = self._copied(session, DEEPEST)
+        return [replace(row, id=_first_id(first, row.place, Known(row.id, row.kind, row.created)).id) for row in rows]
 
-    def _ids(self, session: str, deepest: int) -> dict[Any, Known]:
-        """The rows of a session by their places."""
-        if "seq" not in self._columns or "time_created" not in self._columns:
+    def _copied(self, session: str, deepest: int) -> dict[Any, Known]:
+        """What a fork may have copied: the rows of the session it comes from, by their places."""
+        parent = self._forked_from(session)
+        if parent is None or not deepest or len(self._columns) < 2:
             return {}
-        if session not in self._known:
+        if parent not in self._known:
+            self._known[parent] = {}  # while it is found out, for forks that lead back to themselves
             sql = "SELECT seq, id, type, time_created FROM session_message WHERE session_id = ?"
-            own = {row[0]: Known(_word(row[1]), str(row[2]), row[3]) for row in self._database.walk(sql, (session,))}
-            self._known[session] = own
-            parent = self._forked_from(session)
-            first = self._ids(parent, deepest - 1) if parent is not None and deepest else {}
-            for place, row in own.items():
-                copied = first.get(place)
-                if copied is not None and (copied.kind, copied.created) == (row.kind, row.created):
-                    own[place] = copied
-        return self._known[session]
+            first = self._copied(parent, deepest - 1)
+            self._known[parent] = {
+                place: _first_id(first, place, Known(_word(id), str(kind), created))
+                for place, id, kind, created in self._database.walk(sql, (parent,))
+            }
+        return self._known[parent]
 
     def _forked_from(self, session: str) -> str | None:
         for table in FORKED:
@@ -110,6 +107,12 @@ class NewerMessages:
                 if found and (parent := text(found[0][0])) is not None:
                     return parent
         return None
+
+
+def _first_id(first: dict[Any, Known], place: Any, row: Known) -> Known:
+    copied = first.get(place)
+    is_copy = copied is not None and (copied.kind, copied.created) == (row.kind, row.created)
+    return copied if copied is not None and is_copy else row
 
 
 def _repeated(rows: list[Row], older: set[str | None]) -> int:
