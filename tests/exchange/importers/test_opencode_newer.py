@@ -324,6 +324,36 @@ def test_a_fork_shares_the_messages_that_it_copied(tmp_path: Path) -> None:
     assert fork_found.session.metadata["fork"] == {"session": SESSION, "message": "msg_04"}
 
 
+def test_a_fork_of_a_migrated_session_shares_what_version_one_tells(tmp_path: Path) -> None:
+    path = write_database(tmp_path, dialogue())
+    connection = apsw.Connection(str(path))
+    connection.execute(NEWER)
+    copied = [
+        newer("user", "msg_01", 1, text="What is this?"),
+        answer("msg_02", text("A test.")),
+        newer("user", "msg_03", 4, text="Thanks."),
+        answer("msg_04", text("Welcome."), at=5),
+    ]
+    add_newer(connection, copied)
+    forked = [{**row, "id": f"msg_c{number}"} for number, row in enumerate(copied[:2])]
+    own = [newer("user", "msg_f1", 30, text="Otherwise."), answer("msg_f2", text("So."), at=31)]
+    add_newer(connection, [*forked, *own], id="ses_fork", fork_session_id=SESSION, time_created=AT + 30)
+    connection.close()
+    (first, fork), report = read(path)
+    assert_counted(report)
+    assert_sound(fork)
+    assert fork.turns[0].records == first.turns[0].records
+    assert [turn.key for turn in fork.turns] == ["msg_01", "msg_f1"]
+
+
+def test_forks_that_lead_back_to_themselves_are_read(tmp_path: Path) -> None:
+    path = write_newer(tmp_path, rows(), fork_session_id="ses_other")
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE session_v2 SET fork_session_id = id")
+    connection.close()
+    assert len(read_one(path).turns) == 2
+
+
 def test_rows_of_unknown_kinds_and_rows_that_are_no_json_harm_no_others(tmp_path: Path) -> None:
     path = write_newer(tmp_path, [*rows(), newer("hologram", "msg_90", 50, text="?")])
     connection = apsw.Connection(str(path))

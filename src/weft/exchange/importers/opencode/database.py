@@ -81,6 +81,8 @@ class _Database:
         if len(rows) > 1:
             session.tell("session_v2")
         drafted = self._messages(id, verbatim)
+        if not drafted and (copied := self._newer.migrated(id)) is not None:
+            drafted = self._messages(copied[0], verbatim, until=copied[1])
         drafted += self._newer.draft(session, drafted, verbatim)
         session.todos = self._todos(id, verbatim)
         self._others(id, session, verbatim)
@@ -93,7 +95,7 @@ class _Database:
         found = self._rows(f"SELECT * FROM {table} WHERE {column} = ?", (value,))
         return dict(zip(self._columns[table], found[0], strict=False)) if found else {}
 
-    def _messages(self, session: str, verbatim: Verbatim) -> list[Drafted]:
+    def _messages(self, session: str, verbatim: Verbatim, until: str | None = None) -> list[Drafted]:
         if not self._has("message", "id", "session_id", "data"):
             return []
         order = "time_created, id" if self._has("message", "time_created") else "id"
@@ -105,6 +107,8 @@ class _Database:
             message = verbatim.add("message", _id(id), data or b"", time_created=when)
             parts = [verbatim.add("part", _id(part), text or b"") for part, text in self._parts(id)]
             drafted.append(Drafted(message, parts, number))
+            if until is not None and id == until:
+                break
         return drafted
 
     def _parts(self, message: Any) -> list[Any]:

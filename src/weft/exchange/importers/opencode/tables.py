@@ -73,6 +73,18 @@ class NewerMessages:
                 draft.message = Span(0, 0, text(made.info.get("id")), canonical(made.info))
         return [draft for draft, _ in drafted]
 
+    def migrated(self, session: str) -> tuple[str, str] | None:
+        """Of a fork of a session that version 1 tells: that session, and the last of its messages that were copied."""
+        root, seen = session, {session}
+        while (parent := self._forked_from(root)) is not None and parent not in seen:
+            root = parent
+            seen.add(root)
+        if root == session or not self._database.has("message", "id", "session_id"):
+            return None
+        older = {row[0] for row in self._database.rows("SELECT id FROM message WHERE session_id = ?", (root,))}
+        last = next((row.id for row in reversed(self._rows(session)) if row.id in older), None) if older else None
+        return None if last is None else (root, last)
+
     def _rows(self, session: str) -> list[Row]:
         """In their order, each by the id that it had first."""
         if not self._database.has("session_message", "id", "session_id", "type", "data"):
