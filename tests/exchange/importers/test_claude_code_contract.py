@@ -7,6 +7,7 @@ import orjson
 import weft
 from tests.exchange.fixtures.claude_code.lines import SESSION, Lines, use
 from tests.exchange.fixtures.claude_code.story import story
+from tests.exchange.importers.test_claude_code_printed import run, write_lines
 from weft.exchange.importers.claude_code import ClaudeCode
 from weft.exchange.testing import ImporterContract
 
@@ -26,3 +27,11 @@ class TestClaudeCode(ImporterContract):
             found.append(path)
         (folder / "agent-a1b2.meta.json").write_bytes(orjson.dumps({"agentType": "Explore", "description": "Look"}))
         return found
+
+
+class TestPrintedByClaudeCode(ImporterContract):
+    importer = ClaudeCode()
+    open = staticmethod(weft.open)
+
+    def samples(self, folder: Path) -> list[Path]:
+        return [write_lines(folder, run())]

@@ -10,6 +10,7 @@ import orjson
 
 from weft.exchange.importers.claude_code.kinds import SESSION_TYPES, SILENT_TYPES, TREE_TYPES, JsonObject
 from weft.exchange.importers.claude_code.layout import card_owner, is_sidecar, places
+from weft.exchange.importers.claude_code.printed import first_elements
 from weft.exchange.importers.claude_code.reader import ClaudeCodeReader
 from weft.exchange.importers.jsonl import BOM, first_objects
 from weft.exchange.importers.port import Place, Report, Source
@@ -17,6 +18,8 @@ from weft.exchange.importers.transcript import Transcript
 
 _SPOKEN: Final = frozenset({"user", "assistant"})
 _NOTES: Final = (SESSION_TYPES | SILENT_TYPES) - {"started", "result"}
+_PRINTED: Final = frozenset({"user", "assistant", "system", "result", "stream_event"})
+_SIGNS: Final = frozenset({"parent_tool_use_id", "uuid", "claude_code_version", "num_turns", "mcp_servers"})
 _NOTED: Final = frozenset({"sessionId", "leafUuid", "messageId"})
 
 
@@ -30,7 +33,7 @@ class ClaudeCode:
         return places(home, environment)
 
     def recognises(self, source: Source) -> bool:
-        objects = first_objects(source.head) or _document(source.head)
+        objects = first_objects(source.head) or first_elements(source.head) or _document(source.head)
         if not objects:  # the first record is longer than what is looked at
             return all(mark in source.head for mark in (b'"parentUuid"', b'"sessionId"', b'"type"'))
         return 2 * sum(map(_is_ours, objects)) >= len(objects)
@@ -65,6 +68,8 @@ def _is_ours(value: JsonObject) -> bool:
     kind = value.get("type")
     if not isinstance(kind, str):
         return False
+    if "session_id" in value and "sessionId" not in value:  # what the program prints, and not what it keeps
+        return kind in _PRINTED and not _SIGNS.isdisjoint(value)
     if kind in _SPOKEN:
         return "message" in value and ("sessionId" in value or "uuid" in value)
     if kind in TREE_TYPES:

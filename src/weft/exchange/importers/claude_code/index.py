@@ -33,6 +33,7 @@ from weft.exchange.importers.claude_code.kinds import (
     prompt_kind,
 )
 from weft.exchange.importers.claude_code.layout import agent_of_file
+from weft.exchange.importers.claude_code.printed import asker_of, elements, print_of
 from weft.exchange.importers.jsonl import Reached, Record, record_at, records
 from weft.exchange.importers.port import Report, Source
 from weft.kernel.enums import MessageSource
@@ -48,6 +49,11 @@ _COSTS: Final = frozenset(
     " hasUnknownModelCost".split()
 )
 """What a session says at its end of what it cost: its helpers are in it, that write no lines."""
+_RESULTS: Final = frozenset(
+    "subtype is_error api_error_status duration_ms duration_api_ms num_turns stop_reason total_cost_usd modelUsage"
+    " permission_denials errors".split()
+)
+"""What the program prints at its end."""
 _WORDS: Final = {
     "agent-name": ("agentName", "agentName"),
     "agent-setting": ("agentSetting", "agentSetting"),
@@ -123,6 +129,10 @@ class Index(Struct):
     """Calls that start a subagent, by the hash of the prompt they give it."""
     briefs: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """What such a call says of its subagent: its kind and its task."""
+    printed: dict[str, str] = field(default_factory=dict)
+    """Runs whose lines were printed, by the session they were printed for."""
+    begun: dict[str | None, tuple[Any, Any, tuple[str, ...]]] = field(default_factory=dict)
+    """What a program printed when it began: its folder, its version, its tools; by session."""
     forked: dict[str | None, str] = field(default_factory=dict)
     """The line of the main session that a subagent with all its context went on from, by agent."""
     openings: dict[int, int] = field(default_factory=dict)
@@ -145,6 +155,9 @@ class Index(Struct):
     counted: int = 0
     """So many lines, and titles, an earlier reading has counted."""
     counted_titles: int = 0
+
+    def session_of(self, value: JsonObject) -> str | None:
+        return text_or_none(value.get("sessionId")) or print_of(value, self.printed)
 
     def notes_on(self, session: str | None) -> Notes:
         return self.notes.setdefault(session, Notes())
@@ -177,8 +190,14 @@ def _take_records(index: Index) -> None:
 
 
 def _records(source: Source, report: Report, reached: Reached) -> Iterator[Record]:
-    """The lines; or the one record of a file that spreads it over several."""
-    if source.size <= DOCUMENT_LIMIT and source.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2] in (b"{\n", b"{\r"):
+    """The lines; or the records of a list; or the one record of a file that spreads it over several lines."""
+    begins = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2]
+    if source.size <= DOCUMENT_LIMIT and begins[:1] == b"[" and (found := elements(source.path.read_bytes())):
+        report.found += len(found)
+        reached.is_torn = True
+        yield from found
+        return
+    if source.size <= DOCUMENT_LIMIT and begins in (b"{\n", b"{\r"):
         data = source.path.read_bytes()
         try:
             value = orjson.loads(data)
@@ -200,7 +219,7 @@ def _take_note(index: Index, record: Record) -> None:
         if title and leaf:
             index.summaries.append((title, leaf))
             return
-    if label in SESSION_TYPES and _is_told(index, value, label, record.offset):
+    if (label in SESSION_TYPES or label == "result") and _is_told(index, value, label, record.offset):
         report.mapped[label] += 1
         return
     report.kept[label] += 1
@@ -210,7 +229,7 @@ def _take_note(index: Index, record: Record) -> None:
 
 def _is_told(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
     """Did the record say something of its session?"""
-    notes = index.notes_on(text_or_none(value.get("sessionId")))
+    notes = index.notes_on(index.session_of(value))
     match kind:
         case "custom-title" if title := text_or_none(value.get("customTitle")):
             notes.custom_title = title
@@ -228,6 +247,8 @@ def _is_told(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
             notes.metadata["worktree"] = state
         case "cost-state":
             notes.metadata["cost"] = {key: value[key] for key in sorted(_COSTS.intersection(value))}
+        case "result" if "session_id" in value:
+            notes.metadata["result"] = {key: value[key] for key in sorted(_RESULTS.intersection(value))}
         case "fork-context-ref" if last := text_or_none(value.get("parentLastUuid")):
             index.forked[text_or_none(value.get("agentId")) or index.agent] = last
         case _ if kind in _WORDS and (word := text_or_none(value.get(_WORDS[kind][0]))):
@@ -271,9 +292,12 @@ def _take_line(index: Index, record: Record) -> None:
 
 def _entry(index: Index, record: Record, uuid: str | None) -> Entry:
     value = record.value
-    session, agent = text_or_none(value.get("sessionId")), text_or_none(value.get("agentId"))
+    session, agent = index.session_of(value), text_or_none(value.get("agentId"))
     side = value.get("isSidechain")
     is_side = side is True or (index.agent is not None and agent == index.agent)
+    if (asker := asker_of(value)) is not None:
+        is_side, agent = True, asker
+        index.mirrors.setdefault(asker, asker)
     if session is not None:
         session = intern(session.partition("#agent-")[0])  # as some exports tell a subagent's lines apart
     if is_side:
@@ -383,6 +407,11 @@ def _describe_system(index: Index, entry: Entry, place: int, value: JsonObject) 
             index.logical[place] = logical
         if preserved := _preserved(object_or_empty(value.get("compactMetadata"))):
             index.preserved[place] = preserved
+    elif subtype == "init":
+        entry.counts = False
+        index.begun[entry.session] = value.get("cwd"), value.get("claude_code_version"), _names(value.get("tools"))
+        if mode := text_or_none(value.get("permissionMode")):
+            _change_mode(index, "permissionMode", entry.offset, mode)
     elif subtype == "custom_title":
         title = text_or_none(object_or_empty(value.get("systemPayload")).get("customTitle"))
         index.notes_on(entry.session).custom_title = title

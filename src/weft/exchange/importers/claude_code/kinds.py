@@ -48,7 +48,8 @@ SILENT_TYPES: Final = frozenset(
     "file-history-snapshot file-history-delta queue-operation last-prompt atis-latch bridge-session turn-capsule"
     " frame-link started result launched failed agent-color task-summary attribution-snapshot speculation-accept"
     " content-replacement marble-origami-commit marble-origami-snapshot artifact-autoreact-ledger"
-    " artifact-comment-monitor".split()
+    " artifact-comment-monitor stream_event rate_limit_event tool_progress tool_use_summary prompt_suggestion"
+    " auth_status".split()
 )
 """Known, and nothing of them is mapped: only the verbatim copy holds them."""
 
@@ -58,7 +59,9 @@ NOTICES: Final = frozenset(
 )
 """Subtypes of system lines that say something about their turn."""
 SILENT_NOTICES: Final = frozenset(
-    "session_artifact_snapshot session_start slash_command stop_hook_summary ui_telemetry rewind".split()
+    "session_artifact_snapshot session_start slash_command stop_hook_summary ui_telemetry rewind init status"
+    " task_started task_progress task_updated task_notification hook_started hook_progress hook_response api_retry"
+    " thinking_tokens files_persisted session_state_changed".split()
 )
 SILENT_PROGRESS: Final = frozenset("bash_progress hook_progress mcp_progress query_update waiting_for_task".split())
 

@@ -101,7 +101,7 @@ class TurnDraft:
                 self.facts[key] = value
         written_for = text_or_none(record.get("session_id"))
         if written_for is not None and written_for != record.get("sessionId"):
-            self.facts["session_id"] = written_for  # a line copied from that session, as far as data shows
+            self.facts["session_id"] = written_for  # a line printed for, or copied from, that session
 
     def _record(self, entry: Entry, kind: Any, role: Any, blocks: list[Block], *more: Any) -> None:
         self.records.append(

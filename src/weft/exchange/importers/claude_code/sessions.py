@@ -261,6 +261,7 @@ class _Walk:
         turn.offset, turn.end = min(entry.offset for entry in lines), max(entry.end for entry in lines)
         turn.places = self._places(plan, lines)
         turn.tools = self.tools.get(number)
+        self._apply_beginning(turn)
         if plan.is_compaction:
             turn.compaction = draft.compaction(lambda id: self._kept(id, number))
         if self.group.agent is None:
@@ -331,6 +332,14 @@ class _Walk:
         place = self.index.places.get(id, NOBODY)
         position = self.positions.get(self.index.entries[place].turn) if place != NOBODY else None
         return position if position is not None and position < self.positions[number] else None
+
+    def _apply_beginning(self, turn: NativeTurn) -> None:
+        """What lines that a program printed do not say themselves."""
+        folder, version, tools = self.index.begun.get(self.group.parent, (None, None, ()))
+        turn.workspace = turn.workspace or text_or_none(folder)
+        turn.version = turn.version or text_or_none(version)
+        if self.group.agent is None:
+            turn.tools = turn.tools or tools or None
 
     def _apply_modes(self, turn: NativeTurn) -> None:
         """What a turn does not say itself, the session's last word before its end does."""
