@@ -250,6 +250,8 @@ def test_commands_hung_from_an_old_caveat_follow_what_was_written_last(file: Pat
             MessageSource.AGENT,
         ),
         ({"origin": {"kind": "human"}, "promptSource": "typed"}, "hi", MessageSource.HUMAN),
+        ({"origin": {"kind": "from the future"}}, "wake up", MessageSource.EVENT),
+        ({"origin": {"kind": "from the future"}, "promptSource": "typed"}, "hi", MessageSource.HUMAN),
         ({"isMeta": True, "promptSource": "system", "scheduledTaskId": "t"}, "nightly check", MessageSource.CRON),
         ({"isMeta": True, "promptSource": "system"}, "wake up", MessageSource.EVENT),
     ],

@@ -102,6 +102,8 @@ _ORIGINS: Final = {
     "coordinator": MessageSource.AGENT,
 }
 
+_TYPED: Final = frozenset({"typed", "user", "queued", "suggestion_accepted", "sdk"})
+
 
 def prompt_kind(record: JsonObject, text: str) -> tuple[Kind, MessageSource]:
     """What a user line without tool results is, and who said it."""
@@ -119,7 +121,14 @@ def prompt_kind(record: JsonObject, text: str) -> tuple[Kind, MessageSource]:
     if is_meta and stated is None:
         is_hook = any(words in opening for words in _HOOK_WORDS)
         return Kind.META, MessageSource.TRIGGER if is_hook else MessageSource.EVENT
-    return Kind.PROMPT, stated or MessageSource.HUMAN
+    return Kind.PROMPT, stated or (MessageSource.EVENT if _is_of_others(record) else MessageSource.HUMAN)
+
+
+def _is_of_others(record: JsonObject) -> bool:
+    """Does the line say where its prompt came from, in a word that is not known here? A person's own is known."""
+    origin = record.get("origin")
+    is_strange = isinstance(origin, dict) and isinstance(kind := origin.get("kind"), str) and kind not in _ORIGINS
+    return is_strange and record.get("promptSource") not in _TYPED
 
 
 def stated_source(record: JsonObject) -> MessageSource | None:
