@@ -324,6 +324,19 @@ def test_a_fork_shares_the_messages_that_it_copied(tmp_path: Path) -> None:
     assert fork_found.session.metadata["fork"] == {"session": SESSION, "message": "msg_04"}
 
 
+def test_what_version_one_wrote_into_both_tables_is_told_once(tmp_path: Path) -> None:
+    path = write_database(tmp_path, dialogue())
+    connection = apsw.Connection(str(path))
+    connection.execute(NEWER)
+    add_newer(connection, [newer("user", "msg_03", 4, text="Thanks."), answer("evt_04", text("Welcome."), at=5)])
+    connection.execute("DELETE FROM session_v2")
+    connection.close()
+    (found,), report = read(path)
+    assert_counted(report)
+    assert [ids(turn) for turn in found.turns] == [["msg_01", "msg_02"], ["msg_03", "msg_04"]]
+    assert report.kept.total() == 2
+
+
 def test_a_fork_of_a_migrated_session_shares_what_version_one_tells(tmp_path: Path) -> None:
     path = write_database(tmp_path, dialogue())
     connection = apsw.Connection(str(path))

@@ -83,7 +83,7 @@ class _Database:
         drafted = self._messages(id, verbatim)
         if not drafted and (copied := self._newer.migrated(id)) is not None:
             drafted = self._messages(copied[0], verbatim, until=copied[1])
-        drafted += self._newer.draft(session, drafted, verbatim)
+        drafted += self._newer.draft(session, drafted, verbatim, is_migrated="session_v2" in rows)
         session.todos = self._todos(id, verbatim)
         self._others(id, session, verbatim)
         session.raw, session.messages = verbatim.finish(drafted)

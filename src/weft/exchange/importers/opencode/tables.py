@@ -46,10 +46,11 @@ class NewerMessages:
         self._columns = [name for name in ("seq", "time_created") if database.has("session_message", name)]
         self._known: dict[str, dict[Any, Known]] = {}
 
-    def draft(self, session: Session, older: list[Drafted], verbatim: Verbatim) -> list[Drafted]:
-        """Those of a session that come after what the first version's tables told."""
+    def draft(self, session: Session, older: list[Drafted], verbatim: Verbatim, is_migrated: bool) -> list[Drafted]:
+        """Those of a session that come after what the first version's tables told; none, if that had not ended: some of
+        its releases wrote both."""
         rows = self._rows(session.info["id"])
-        repeated = _repeated(rows, {draft.message.id for draft in older})
+        repeated = len(rows) if older and not is_migrated else _repeated(rows, {draft.message.id for draft in older})
         newer = Newer()
         drafted: list[tuple[Drafted, Reshaped | None]] = []
         for number, row in enumerate(rows):
@@ -128,8 +129,8 @@ def _first_id(first: dict[Any, Known], place: Any, row: Known) -> Known:
 
 
 def _repeated(rows: list[Row], older: set[str | None]) -> int:
-    """How many of the rows tell again what the first version's tables have told: up to the last one that both have. All
-    of them where they share none: some releases of version 1 wrote both, under other ids."""
+    """How many of the rows tell again what the first version's tables have told: up to the last one that both have; all
+    of them where they share none."""
     if not older:
         return 0
     both = [number for number, row in enumerate(rows, 1) if row.id in older]
