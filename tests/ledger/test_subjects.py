@@ -20,6 +20,8 @@ def test_a_turn_is_about_what_was_asked_first(ledger: Ledger) -> None:
         ("in parts", {"query": {"content": [{"type": "image_url", "url": "u"}, {"type": "text", "text": "in parts"}]}}),
         ("l" * 4096, {"query": large}),
         ("zoë", {"query": "zoë\n\0"}),
+        ("Now fix it.", {"query": ["Ran `git status`\n```\nclean\n```", "Now fix it."]}),
+        ("Ran `git status`", {"query": "Ran `git status`\n```\nclean\n```", "response": "r"}),
     ):
         expected[ledger.record_turn(session="main", **turn).id] = said
     silent = ledger.record_turn(session="main", tool_calls=[{"name": "t"}]).id
