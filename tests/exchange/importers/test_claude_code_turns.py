@@ -252,6 +252,7 @@ def test_commands_hung_from_an_old_caveat_follow_what_was_written_last(file: Pat
         ({"origin": {"kind": "human"}, "promptSource": "typed"}, "hi", MessageSource.HUMAN),
         ({"origin": {"kind": "from the future"}}, "wake up", MessageSource.EVENT),
         ({"origin": {"kind": "from the future"}, "promptSource": "typed"}, "hi", MessageSource.HUMAN),
+        ({"origin": {"kind": "from the future"}, "promptSource": ["typed"]}, "hi", MessageSource.EVENT),
         ({"isMeta": True, "promptSource": "system", "scheduledTaskId": "t"}, "nightly check", MessageSource.CRON),
         ({"isMeta": True, "promptSource": "system"}, "wake up", MessageSource.EVENT),
     ],

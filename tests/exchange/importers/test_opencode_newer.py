@@ -383,6 +383,14 @@ def test_rows_of_unknown_kinds_and_rows_that_are_no_json_harm_no_others(tmp_path
     assert b"{broken" in found.raw
 
 
+@pytest.mark.parametrize("odd", [[], {}, 7, None, "x"])
+def test_fields_of_another_type_are_never_fatal(tmp_path: Path, odd: object) -> None:
+    failed = ran("shell", status="error", error={"type": odd, "message": odd}, input=odd, content=odd, metadata=odd)
+    told = answer("msg_02", failed, model=odd, finish=odd, tokens=odd, snapshot=odd, retry=odd, error=odd, agent=odd)
+    (turn,) = turns(tmp_path, newer("user", "msg_01", text="Go.", files=[odd], agents=odd, skills=[odd]), told)
+    assert [call.status for call in called(turn)] == [ToolCallStatus.ERROR]
+
+
 def test_messages_without_a_session_row_or_places_make_a_session(tmp_path: Path) -> None:
     path = tmp_path / "copy-of-a-store.db"
     connection = apsw.Connection(str(path))

@@ -128,7 +128,8 @@ def _is_of_others(record: JsonObject) -> bool:
     """Does the line say where its prompt came from, in a word that is not known here? A person's own is known."""
     origin = record.get("origin")
     is_strange = isinstance(origin, dict) and isinstance(kind := origin.get("kind"), str) and kind not in _ORIGINS
-    return is_strange and record.get("promptSource") not in _TYPED
+    source = record.get("promptSource")
+    return is_strange and not (isinstance(source, str) and source in _TYPED)
 
 
 def stated_source(record: JsonObject) -> MessageSource | None:

@@ -207,7 +207,7 @@ def _tool(item: dict[str, Any]) -> dict[str, Any]:
     elif status == "error":
         error = mapping(state.get("error"))
         made["error"] = text(error.get("message")) or text(error.get("type")) or "error"
-        metadata |= {"interrupted": True} if error.get("type") in STOPPED else {}
+        metadata |= {"interrupted": True} if text(error.get("type")) in STOPPED else {}
         metadata |= {"output": "\n".join(texts)} if texts else {}
     return {"type": "tool", "callID": item.get("callID") or item.get("id"), "tool": item.get("name"), "state": made}
 
