@@ -16,6 +16,7 @@ import orjson
 
 from weft.exchange.importers.databases import UNREADABLE, Database, opened
 from weft.exchange.importers.loading import loaded
+from weft.exchange.importers.opencode.copies import Copies, Fork, told_as_first
 from weft.exchange.importers.opencode.rows import Session
 from weft.exchange.importers.opencode.tables import NewerMessages, fork_of
 from weft.exchange.importers.opencode.verbatim import Drafted, Verbatim
@@ -42,7 +43,7 @@ class _Database:
             database.has,
             database.columns,
         )
-        self._newer = NewerMessages(database)
+        self._newer, self._copies = NewerMessages(database), Copies(database)
 
     def sessions(self) -> Iterator[Session]:
         try:
@@ -80,7 +81,10 @@ class _Database:
         session = Session(info=told | {"id": id}, is_told=bool(rows))
         if len(rows) > 1:
             session.tell("session_v2")
-        drafted = self._messages(id, verbatim)
+        fork = self._copies.find(id)
+        if fork is not None:
+            _tell_fork(session.info, fork)
+        drafted = self._messages(id, verbatim, fork=fork)
         if not drafted and (copied := self._newer.migrated(id)) is not None:
             drafted = self._messages(copied[0], verbatim, until=copied[1])
         drafted += self._newer.draft(session, drafted, verbatim, is_migrated="session_v2" in rows)
@@ -95,7 +99,9 @@ class _Database:
         found = self._rows(f"SELECT * FROM {table} WHERE {column} = ?", (value,))
         return dict(zip(self._columns[table], found[0], strict=False)) if found else {}
 
-    def _messages(self, session: str, verbatim: Verbatim, until: str | None = None) -> list[Drafted]:
+    def _messages(
+        self, session: str, verbatim: Verbatim, until: str | None = None, fork: Fork | None = None
+    ) -> list[Drafted]:
         if not self._has("message", "id", "session_id", "data"):
             return []
         order = "time_created, id" if self._has("message", "time_created") else "id"
@@ -105,8 +111,9 @@ class _Database:
         for id, when, data in self._walk(sql, (session,)):
             number = verbatim.count
             message = verbatim.add("message", _id(id), data or b"", time_created=when)
-            parts = [verbatim.add("part", _id(part), text or b"") for part, text in self._parts(id)]
-            drafted.append(Drafted(message, parts, number))
+            rows = [(_id(part), text or b"") for part, text in self._parts(id)]
+            draft = Drafted(message, [verbatim.add("part", *row) for row in rows], number)
+            drafted.append(draft if fork is None else told_as_first(draft, [(_id(id), data or b""), *rows], fork))
             if until is not None and id == until:
                 break
         return drafted
@@ -136,6 +143,13 @@ class _Database:
             for id, data, message in self._walk(sql, (session,)):
                 verbatim.add("part", _id(id), data or b"", message_id=message)
                 kept.keep("part.without message", is_unknown=False)
+
+
+def _tell_fork(info: dict[str, Any], fork: Fork) -> None:
+    info.setdefault("fork", {"session": fork.session, "message": fork.last})
+    revert = info.get("revert")
+    if isinstance(revert, dict) and isinstance(at := revert.get("messageID"), str):
+        info["revert"] = revert | {"messageID": fork.ids.get(at, at)}
 
 
 def _id(value: Any) -> str | None:
