@@ -230,6 +230,8 @@ def test_a_query_without_anything_to_find_is_refused(ledger: Ledger) -> None:
         ("x" * 65, {}),
         ("a " * 65, {}),
         ("a", {"role": "king"}),
+        ("a", {"role": ["user"]}),
+        ("a", {"rank": "best"}),
         ("a", {"tool": "…"}),
         ("a", {"since": 1.5}),
         ("a", {"until": "one day"}),
@@ -350,6 +352,17 @@ def test_ranking_finds_the_same(ledger: Ledger, clock: FixedClock) -> None:
         ranked = ledger.search(words, rank=True)
         assert sorted(said(ranked)) == sorted(found(ledger, words))
     assert len(ledger.search("odd", rank=True, limit=3)) == 3
+
+
+@pytest.mark.parametrize("filters", [{"since": NOON + DAY // 2}, {"until": NOON + DAY}, {"role": "user"}])
+def test_ranking_finds_the_same_where_more_fits_than_is_ranked(
+    ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any]
+) -> None:
+    rich(ledger, clock)
+    ledger.catch_up()
+    monkeypatch.setattr(finding, "RANKED", 1)
+    for words in ("odd", '"even question"', "question 3", ""):
+        assert sorted(said(ledger.search(words, rank=True, **filters))) == sorted(found(ledger, words, **filters))
 
 
 def test_search_looks_into_the_first_mebibyte_of_a_text(ledger: Ledger) -> None:

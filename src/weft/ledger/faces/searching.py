@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from weft.kernel.errors import InvalidInput, StoreError
-from weft.ledger.arguments import checked_count, checked_text
+from weft.ledger.arguments import checked_count, checked_flag, checked_text
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
 from weft.ledger.search.filters import as_filters
@@ -36,10 +36,11 @@ class Searching(Face):
         if not query.phrases and not wanted.any:
             raise InvalidInput("there is nothing to search for", "give a word, or a filter such as role='user'")
         most = None if limit is None else checked_count(limit, "limit")
+        ranked = checked_flag(rank, "rank")
         self._let_index_catch_up()
         with self._store.read() as txn:
             finder = Finder(txn, self._store.word_index(txn.sql), query, wanted)
-            matches = list(islice(finder.best() if rank else finder.newest(), most))
+            matches = list(islice(finder.best() if ranked else finder.newest(), most))
             return to_hits(txn, matches)
 
     def search_lag(self) -> int:

@@ -43,7 +43,7 @@ class Filters(Struct, frozen=True, kw_only=True):
     origin: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("session", "tool", "path", "model", "project", "origin"):
+        for name in ("session", "role", "tool", "path", "model", "project", "origin"):
             if getattr(self, name) is not None:
                 checked_text(getattr(self, name), name)
         for name in ("since", "until"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush, merge
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import Struct
 
@@ -76,11 +76,13 @@ class Finder:
             yield heappop(waiting)[1]
 
     def best(self) -> Iterator[Match]:
-        """In the order of the engine's own ranking; what it has not indexed yet comes first."""
+        """In the order of the engine's own ranking; what it has not indexed yet comes first, and behind the best so many
+        passages everything else that fits, the newest first."""
         numbers = self._index.ranked(self.question, RANKED) if self.question else []
         rows = {row[3]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", numbers)}
         ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
-        for _, matches in self._looked_through((*self._rest, *ranked)):
+        others = (candidate for candidate in self._indexed() if candidate.n not in rows)
+        for _, matches in self._looked_through(chain(self._rest, ranked, others)):
             yield from matches
 
     def _indexed(self) -> Iterator[Candidate]:
