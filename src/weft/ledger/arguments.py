@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ def checked_text(value: Any, what: str) -> str:
             f"{what} {value!r:.80} has a lone surrogate, which nothing is called by", "give well-formed text"
         ) from None
     return value
+
+
+def checked_names(value: Any, what: str) -> list[str]:
+    """One name, or several."""
+    if isinstance(value, bytes | bytearray) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{what} is {value!r:.80}", "give a name, or a list of names")
+    return [checked_text(name, what) for name in ([value] if isinstance(value, str) else value)]
 
 
 def checked_number(value: Any, what: str) -> int:

@@ -212,10 +212,6 @@ def _names(store: Store) -> Iterator[Diagnosis]:
         yield good("copy", f"replica {store.replica}")
 
 
-THOROUGH: tuple[tuple[str, Check], ...] = (("facts", _all_facts), ("views", _all_views))
-QUICK: tuple[tuple[str, Check], ...] = (("facts", _newest_facts), ("views", _newest_views))
-
-
 def _erasures(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
         left, waiting = unfinished(txn.sql), len(pending(txn))

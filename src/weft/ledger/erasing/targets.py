@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.facts import is_digest
-from weft.ledger.arguments import checked_text
+from weft.ledger.arguments import checked_names
 from weft.ledger.batches import rows_in
 from weft.ledger.names import Spot
 from weft.ledger.rows import SESSION, TURN, SessionRow, TurnRow, find_session, load_session
@@ -40,11 +40,11 @@ class Target(Struct):
 def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: Resolve) -> Target:
     """A label or a session's id means the session, a reference its content, anything else a turn; with `tree` all
     turns of the tree that it belongs to, and the sessions that stand in it."""
-    target, asked = Target(), [names] if isinstance(names, str) else list(names)
+    target, asked = Target(), checked_names(names, "name")
     if not asked:
         raise InvalidInput("nothing was named to be erased", "name a turn, a session or a content")
     for name in asked:
-        _add(txn, target, checked_text(name, "name"), tree, resolve)
+        _add(txn, target, name, tree, resolve)
     own = set(target.sessions)
     for session in list(target.sessions.values()) if not tree else ():
         _add_own_turns(txn.sql, target, session, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ledger.arguments import checked_text
 from weft.ledger.faces.face import Face
 from weft.ledger.imports import (
     ImportDesk,
@@ -21,12 +22,13 @@ class Importing(Face):
     def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self._store.catch_up()
-        return ImportDesk(self._desk, origin, mapping, remap=remap)
+        return ImportDesk(self._desk, checked_text(origin, "origin"), mapping, remap=remap)
 
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        name = checked_text(session_or_file, "session or file")
         with self._store.read() as txn:
-            return kept_stretches(txn, session_or_file)
+            return kept_stretches(txn, name)
 
     def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
         """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.

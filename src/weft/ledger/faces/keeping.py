@@ -12,7 +12,7 @@ from typing import Any
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
-from weft.ledger.arguments import checked_flag, checked_path, path_error
+from weft.ledger.arguments import checked_flag, checked_path, checked_progress, path_error
 from weft.ledger.copies import BACKUP, EXPORT, FACTS, note_copy, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
@@ -28,7 +28,7 @@ class Keeping(Face):
         self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
     ) -> Iterator[Problem]:
         """Every problem there is; an empty list is a sound ledger."""
-        report = progress or recomputing.silent
+        report = checked_progress(progress) or recomputing.silent
         if receipt is not None:
             if not isinstance(receipt, Receipt):
                 raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
@@ -40,16 +40,17 @@ class Keeping(Face):
 
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        changed = recomputing.rebuild(self._store, progress or recomputing.silent)
+        changed = recomputing.rebuild(self._store, checked_progress(progress) or recomputing.silent)
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store)
         return changed
 
     def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
+        told = checked_progress(progress)
         self._store.catch_up()
         codeblocks.catch_up(self._store)
-        passages.catch_up(self._store, progress=progress)
+        passages.catch_up(self._store, progress=told)
 
     def _show_codeblocks(self, seconds: float) -> None:
         """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
@@ -59,7 +60,7 @@ class Keeping(Face):
 
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
-        lines = facts_file.export_lines(self._store, progress)
+        lines = facts_file.export_lines(self._store, checked_progress(progress))
         if isinstance(target, TextIOBase):
             raise InvalidInput("target is a file of text", "open it for bytes, or give its path")
         if hasattr(target, "write"):
@@ -84,8 +85,8 @@ class Keeping(Face):
                 raise path_error(path, error) from error
             with file:
                 return self.import_facts(file, excerpts=excerpts, progress=progress)
-        lines = facts_file.limited_lines(source)
-        brought = facts_file.import_lines(self._store, lines, progress, excerpts=checked_flag(excerpts, "excerpts"))
+        lines, told = facts_file.limited_lines(source), checked_progress(progress)
+        brought = facts_file.import_lines(self._store, lines, told, excerpts=checked_flag(excerpts, "excerpts"))
         if facts_file.views_are_stale(self._store):
             self.rebuild()
         return brought
@@ -93,10 +94,10 @@ class Keeping(Face):
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
-        path = checked_path(target, "target")
+        path, told = checked_path(target, "target"), checked_progress(progress)
         try:
             with remembered(self._store, path, BACKUP):
-                self._store.backup(path, progress)
+                self._store.backup(path, told)
         except OSError as error:
             raise path_error(path, error) from error
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, NotApplicable
-from weft.ledger.arguments import checked_text
+from weft.ledger.arguments import checked_names, checked_text
 from weft.ledger.draft import Draft
 from weft.ledger.faces.face import WAIT
 from weft.ledger.faces.finding import Finding
@@ -33,7 +33,7 @@ class Merging(Reading, Finding):
     ) -> list[Turn]:
         """New turns on a session that say what these turns said, by the same contents, each naming its source. All of
         them, or none. A retry with the same `key` gives the turns that were made then."""
-        names = [turns] if isinstance(turns, str) else list(turns)
+        names = checked_names(turns, "turn")
         if not names:
             raise InvalidInput("no turn was named", "name one turn or more")
         picks = [Pick(self._whole(name)) for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.ledger import packing
-from weft.ledger.arguments import checked_flag, checked_progress, checked_text
+from weft.ledger.arguments import checked_flag, checked_names, checked_progress
 from weft.ledger.faces.face import Face
 from weft.ledger.packing import Packed
 from weft.ledger.recomputing import silent
@@ -27,7 +27,7 @@ class Packing(Face):
         ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
         return packing.pack(
             self._store,
-            _names(what),
+            checked_names(what, "name"),
             None if older_than is None else self._moment(older_than, "older_than"),
             self._resolve,
             dry_run=checked_flag(dry_run, "dry_run"),
@@ -36,8 +36,6 @@ class Packing(Face):
 
     def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
-        return packing.unpack(self._store, _names(what), self._resolve, checked_progress(progress) or silent)
-
-
-def _names(what: str | Sequence[str]) -> list[str]:
-    return [checked_text(name, "name") for name in ([what] if isinstance(what, str) else what)]
+        return packing.unpack(
+            self._store, checked_names(what, "name"), self._resolve, checked_progress(progress) or silent
+        )

@@ -12,7 +12,7 @@ from weft.kernel.errors import NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger import sessions
 from weft.ledger.archiving import choose_sessions
-from weft.ledger.arguments import checked_count, checked_flag, checked_number
+from weft.ledger.arguments import checked_count, checked_flag, checked_names, checked_number
 from weft.ledger.draft import DEFAULT_AGENT
 from weft.ledger.faces.face import Face
 from weft.ledger.leases import Patience
@@ -125,8 +125,8 @@ class Sessions(Face):
         """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
         `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
         be made active again."""
-        asked = [names] if isinstance(names, str) else list(names)
-        before = self._parse_time(older_than) if isinstance(older_than, str) else older_than
+        asked = checked_names(names, "session")
+        before = None if older_than is None else self._moment(older_than, "older_than")
         status = SessionStatus.ARCHIVED if back else SessionStatus.ACTIVE
         with self._store.read() as txn:
             return sessions.to_sessions(txn, choose_sessions(txn, asked, tree, before, status, self._resolve))

@@ -76,8 +76,8 @@ class Finder:
             yield heappop(waiting)[1]
 
     def best(self) -> Iterator[Match]:
-        """In the order of the engine's own ranking; what it has not indexed yet comes first, and behind the best so many
-        passages everything else that fits, the newest first."""
+        """In the order of the engine's own ranking. What it has not indexed yet comes first, and all else that fits
+        comes behind so many of the best, the newest first."""
         numbers = self._index.ranked(self.question, RANKED) if self.question else []
         rows = {row[3]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", numbers)}
         ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
