@@ -12,9 +12,10 @@ import pytest
 
 import weft
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import change, grow
+from tests.ledger.histories import change, grow, problems
 from tests.ledger.test_verifying import rich
 from weft.kernel.ambient import FixedClock
+from weft.kernel.errors import Damaged
 from weft.ledger.ledger import Ledger
 from weft.store.diagnosis import Diagnosis, Grade
 from weft.store.sqlite import examining
@@ -101,6 +102,10 @@ CHANGES = {
     "tail": "DELETE FROM log WHERE n > 30",
     "mark": "UPDATE watermark SET n = 99999",
     "stale": "INSERT INTO local VALUES ('views_stale', '1')",
+    "table": "DROP TABLE message",
+    "index": "DROP INDEX turn_role",
+    "replica": "DELETE FROM local WHERE key = 'replica'",
+    "words": "DELETE FROM word_data WHERE id > 10",
     "half a copy": "INSERT INTO local VALUES ('copying', 'x')",
 }
 
@@ -129,6 +134,10 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         ("tail", "head file"),
         ("mark", "watermarks"),
         ("stale", "views"),
+        ("table", "structure"),
+        ("index", "structure"),
+        ("replica", "database"),
+        ("words", "structure"),
         ("half a copy", "copy"),
     ],
 )
@@ -136,6 +145,42 @@ def test_a_fault_is_named_and_nothing_changes(closed: Path, clock: FixedClock, n
     fault(name, closed)
     assert check in bad(closed, clock)
     assert bad(closed, clock, full=True)
+
+
+@pytest.mark.parametrize("name", ["table", "index", "replica", "content", "log"])
+def test_what_no_rebuild_mends_is_never_said_to_be_mended_by_one(closed: Path, clock: FixedClock, name: str) -> None:
+    fault(name, closed)
+    told = [one for one in examined(closed, clock, full=True) if one.grade is Grade.ERROR and one.check != "views"]
+    assert told
+    assert not [one for one in told if "rebuild" in one.mend]
+    assert any("weft recover --from" in one.mend for one in told)
+
+
+def test_a_content_that_is_gone_is_a_fact_that_is_gone(
+    closed: Path, clock: FixedClock, open_ledger: OpenLedger
+) -> None:
+    change(closed, "DELETE FROM content WHERE n = (SELECT text FROM message LIMIT 1)")
+    assert "views" in bad(closed, clock, full=True)
+    open_ledger(closed).rebuild()
+    (found,) = (one for one in examined(closed, clock, full=True) if one.grade is Grade.ERROR)
+    assert "is not here" in found.what
+    assert "backup" in found.mend
+
+
+def test_an_index_of_words_that_cannot_be_read_is_made_anew(
+    closed: Path, clock: FixedClock, open_ledger: OpenLedger
+) -> None:
+    with weft.open(closed, clock=clock, read_only=True) as sound:
+        before = [message.text for message in sound.find_messages(role="user")]
+    fault("words", closed)
+    assert {one.mend for one in examined(closed, clock) if one.check == "structure"} == {"weft rebuild"}
+    ledger = open_ledger(closed)
+    with pytest.raises(Damaged):
+        ledger.find_messages(role="user")
+    assert ledger.rebuild()
+    assert problems(ledger) == []
+    assert [message.text for message in ledger.find_messages(role="user")] == before
+    assert before
 
 
 def test_what_is_no_file_or_may_not_be_read_is_told(tmp_path: Path, clock: FixedClock, closed: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -27,8 +28,13 @@ SHOWN = 20
 LAG = 100_000
 DAY_MS = 24 * 60 * 60 * 1000
 RESTORE = "put a backup in its place with `weft recover --from FILE`, or `weft recover --salvage` what still verifies"
+COPY_BACK = "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`"
+"""What there is instead for a ledger that is no file."""
+BROKEN_FACTS = ("content", "event", "log", "pack", "database")
+"""Problems that no rebuild mends."""
 REBUILD = "weft rebuild"
 Check = Callable[[Store], Iterator[Diagnosis]]
+Mend = Callable[[Problem], tuple[str, str]]
 
 
 def examine_ledger(store: Store, full: bool) -> Iterator[Diagnosis]:
@@ -44,20 +50,33 @@ def examine_ledger(store: Store, full: bool) -> Iterator[Diagnosis]:
 
 
 def _all_facts(store: Store) -> Iterator[Diagnosis]:
-    yield from _told("facts", verify_facts(store), "what is stored is not what was written", RESTORE)
+    yield from _told("facts", verify_facts(store), partial(_mend, store))
 
 
 def _all_views(store: Store) -> Iterator[Diagnosis]:
-    yield from _told("views", verify_views(store), "answers may be wrong; the facts are not touched by it", REBUILD)
+    yield from _told("views", verify_views(store), partial(_mend, store))
 
 
-def _told(check: str, problems: Iterator[Problem], why: str, mend: str) -> Iterator[Diagnosis]:
+def _mend(store: Store, problem: Problem) -> tuple[str, str]:
+    """Why it matters, and what mends it."""
+    if problem.what in BROKEN_FACTS and "fts5" not in problem.detail:
+        return "what is stored is not what was written", _restore(store)
+    if problem.what == "views":
+        return "they are made from facts that cannot be read", f"mend the facts first; if they verify, {REBUILD}"
+    return "answers may be wrong; the facts are not touched by it", REBUILD
+
+
+def _restore(store: Store) -> str:
+    return COPY_BACK if "://" in store.path else RESTORE
+
+
+def _told(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
     count = 0
     for count, problem in enumerate(problems, 1):
         if count <= SHOWN:
-            yield error(check, str(problem), why, mend)
+            yield error(check, str(problem), *mend(problem))
     if count > SHOWN:
-        yield error(check, f"and {count - SHOWN} more", why, mend)
+        yield error(check, f"and {count - SHOWN} more", "they are not shown here", "`weft verify` shows all of them")
     if not count:
         yield good(check, f"all {check} verify")
 
@@ -70,7 +89,7 @@ def _newest_facts(store: Store) -> Iterator[Diagnosis]:
         recorded_after(txn.facts, 0 if start is None else int(start[0]), NEWEST_ROWS + 1)
         wrong = list(islice(_wrong_contents(txn), SHOWN))
     for ref in wrong:
-        yield error("facts", f"content {ref} does not hash to its reference", "it cannot be shown", RESTORE)
+        yield error("facts", f"content {ref} does not hash to its reference", "it cannot be shown", _restore(store))
     if not wrong:
         yield good("facts", f"the newest of {end:,} events and a sample of the contents verify")
 

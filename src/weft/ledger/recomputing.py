@@ -214,7 +214,7 @@ def lookups_wrong(store: Store, progress: Progress) -> list[tuple[str, str]]:
     for table, matches, which in _FINDS:
         right, expected, there = _count_contents(store, table, matches, which)
         if right != expected:
-            found.append((table, f"finds {right} contents, not {expected}"))
+            found.append((table, f"finds {right} of {expected} contents"))
         elif there != expected:
             found.append((table, f"has {there} rows for {expected} contents: some are of contents that are not here"))
     return found

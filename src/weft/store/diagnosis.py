@@ -50,7 +50,8 @@ def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> It
     try:
         yield from look()
     except WeftError as failure:
-        yield error(check, f"could not be looked at to the end: {failure}", "something is damaged there", failure.hint)
+        mend = failure.hint.removeprefix("run `weft doctor`; ")  # which is what somebody is doing
+        yield error(check, f"could not be looked at to the end: {failure}", "something is damaged there", mend)
     except Exception as failure:  # whatever a damaged value made of itself
         yield error(
             check,

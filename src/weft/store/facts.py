@@ -520,5 +520,5 @@ def local_value(sql: Sql, key: str) -> str:
     """A piece of local state that every ledger has from its first moment."""
     row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
     if row is None:
-        raise StoreFailed(f"the ledger lost its {key}")
+        raise Damaged(f"the ledger lost its {key}")
     return str(row[0])

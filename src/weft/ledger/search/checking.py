@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weft.kernel.errors import Damaged, FactDamaged
 from weft.ledger.rows import TURN, TurnRow
 from weft.ledger.search.entries import Txn
 from weft.ledger.search.passages import VIEW, Passage, Touched, load_turns, passages_of, touched
@@ -50,7 +51,12 @@ def found_in(store: Store) -> list[tuple[str, str]]:
 
 def renew(store: Store) -> int:
     """Empty the index of words, if it is wrong; it fills itself again. How much was wrong."""
-    wrong = len(found_in(store))
+    try:
+        wrong = len(found_in(store))
+    except FactDamaged:
+        raise
+    except Damaged:  # the index itself cannot be read; of the tables that it is made from, everything just was
+        wrong = 1
     if wrong:
         store.write(lambda txn: empty(txn, store.word_index(txn.sql)))
     return wrong

@@ -28,6 +28,8 @@ _MINTED = {
     "program_pkey": "program.id",
 }
 _CORRUPT = ("XX001", "XX002")
+_NOT_WHOLE = ("42P01", "42703")
+"""A table or a column that our own statements do not find."""
 _AWAY = "start it, or check the address and the network; Weft connects again by itself"
 _HINTS = {
     "28": "check the user, the password and the server's pg_hba.conf",
@@ -76,6 +78,8 @@ def store_error(error: psycopg.Error, path: str) -> StoreError:
         return ReadOnlyLedger(path)
     if code in _CORRUPT:
         return Damaged(f"{path}: the database is malformed ({said(error)})")
+    if code in _NOT_WHOLE:
+        return Damaged(f"{path}: the schema is not whole ({said(error)})")
     hint = _HINTS.get(code) or _HINTS.get(code[:2])
     if hint is None and is_passing(error):
         hint = _AWAY if not code or code.startswith(("08", "57")) else "try again"

@@ -127,8 +127,16 @@ def store_error(error: apsw.Error, path: str) -> StoreError:
     return StoreFailed(f"{path}: {error}")
 
 
+def _refused(path: str, error: apsw.Error) -> StoreError:
+    """The statements are all our own: a table that they do not find was there when the ledger was made."""
+    if "no such " in str(error):
+        return Damaged(f"{path}: the schema is not whole ({error})")
+    return StoreFailed(f"{path}: {error}")
+
+
 _WORDS: tuple[tuple[type[apsw.Error], Callable[[str, apsw.Error], StoreError]], ...] = (
     (apsw.CorruptError, lambda path, error: Damaged(f"{path}: the database is malformed ({error})")),
+    (apsw.SQLError, lambda path, error: _refused(path, error)),
     (apsw.NotADBError, lambda path, error: NotALedger(path, "it is not a SQLite database")),
     (apsw.ReadOnlyError, lambda path, error: ReadOnlyLedger(path)),
     (apsw.FullError, lambda path, error: StoreFailed(f"{path}: the disk is full")),

@@ -24,7 +24,7 @@ from weft.store.port import Progress, ReadTxn
 from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, SqliteSql, keep_log_on_close, translated
 from weft.store.sqlite.copies import ensure_free, write_copy
 from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, HeadFile, file_system_of
-from weft.store.sqlite.migrations import check_version, shipped_schema
+from weft.store.sqlite.migrations import check_version, missing_parts, shipped_schema
 from weft.store.sqlite.processes import Holder, holders_of
 from weft.store.sqlite.store import LONG_LOG_BYTES, SqliteBase
 
@@ -70,7 +70,8 @@ class ExaminedStore(SqliteBase):
 
     def check_quickly(self) -> list[str]:
         with self.read() as txn:
-            return [text for (text,) in txn.sql.all("PRAGMA quick_check(20)") if text != "ok"]
+            missing = missing_parts(self.connection, self._schema)
+            return [*missing, *(text for (text,) in txn.sql.all("PRAGMA quick_check(20)") if text != "ok")]
 
     def backup(self, target: Path, progress: Progress | None = None) -> None:
         ensure_free(target)
@@ -258,9 +259,17 @@ def examine_structure(store: ExaminedStore, full: bool) -> Iterator[Diagnosis]:
         return
     found = store.check_integrity() if full else store.check_quickly()
     for problem in found:
-        yield error("structure", problem, "pages of the database are damaged", SALVAGE)
+        yield _damage(problem)
     if not found:
         yield good("structure", "the engine finds nothing wrong")
+
+
+def _damage(problem: str) -> Diagnosis:
+    if problem.startswith("fts5"):
+        return error("structure", problem, "the index of search is damaged; no fact is", "weft rebuild")
+    if problem.endswith("is missing"):
+        return error("structure", problem, "somebody has dropped it", SALVAGE)
+    return error("structure", problem, "pages of the database are damaged", SALVAGE)
 
 
 def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:

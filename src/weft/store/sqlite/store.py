@@ -36,7 +36,7 @@ from weft.store.sqlite.connection import (
 )
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
-from weft.store.sqlite.migrations import Schema, check_version, migrate, refuse_newer, shipped_schema
+from weft.store.sqlite.migrations import Schema, check_version, migrate, missing_parts, refuse_newer, shipped_schema
 from weft.store.sqlite.misfits import explain, explained
 from weft.store.sqlite.scratch import scratch
 from weft.store.sqlite.words import FtsIndex
@@ -135,9 +135,11 @@ class SqliteBase(SqlStore):
 
     def check_integrity(self) -> list[str]:
         with translated(self.path), self.read() as txn:
-            FtsIndex(txn.sql).look_again()
+            missing = missing_parts(txn.sql.connection, self._schema)
+            if not missing:
+                FtsIndex(txn.sql).look_again()
             found = txn.sql.all("PRAGMA integrity_check")
-        return [text for (text,) in found if text != "ok"]
+        return [*missing, *(text for (text,) in found if text != "ok")]
 
     def rewrite(self, patience: float = PATIENCE) -> bool:
         self._refuse_closed()

@@ -112,6 +112,26 @@ def _image(schema: Schema) -> bytes:
         connection.close()
 
 
+@cache
+def parts_of(schema: Schema) -> frozenset[str]:
+    """The names of all tables, views and indexes that a ledger of this schema has."""
+    connection = apsw.Connection(":memory:")
+    try:
+        connection.deserialize("main", _image(schema))
+        rows = connection.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'").fetchall()
+        return frozenset(f"{kind} {name}" for kind, name in rows)
+    finally:
+        connection.close()
+
+
+def missing_parts(connection: apsw.Connection, schema: Schema) -> list[str]:
+    """What somebody has dropped from a ledger of this very schema, in words."""
+    if int(connection.pragma("user_version") or 0) != schema.number:
+        return []
+    there = {f"{kind} {name}" for kind, name in connection.execute("SELECT type, name FROM sqlite_schema")}
+    return [f"{part} is missing" for part in sorted(parts_of(schema) - there)]
+
+
 def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
