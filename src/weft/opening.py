@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
@@ -17,7 +17,7 @@ from weft.ledger.copying import Copied, is_unfinished
 from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
-from weft.store.diagnosis import Diagnosis
+from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.sqlite import MemoryStore, SqliteStore
@@ -25,6 +25,7 @@ from weft.store.sqlite import MemoryStore, SqliteStore
 StagedProgress = Callable[[str, int, int], None]
 if TYPE_CHECKING:
     from weft.ledger.salvaging import Salvaged
+    from weft.store.postgres import PostgresStore
     from weft.store.sqlite.restoring import Restored
 
 
@@ -126,8 +127,7 @@ def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None)
 
     file = checked_path(path, "path")
     if "://" in str(path) or str(path) == ":memory:":
-        with open(path, create=False, read_only=True, clock=clock) as ledger:
-            yield from examine_ledger(ledger._store, full)
+        yield from _examine_elsewhere(str(path), clock or SystemClock(), full)
         return
     found, store = examine_file(file, clock or SystemClock(), full)
     yield from found
@@ -136,6 +136,22 @@ def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None)
             yield from examine_ledger(store, full)
         finally:
             store.close()
+
+
+def _examine_elsewhere(path: str, clock: Clock, full: bool) -> Iterator[Diagnosis]:
+    """A ledger that is no file; one that cannot be opened is a finding, too."""
+    try:
+        store = cast("PostgresStore", _store(path, False, True, False, clock, system_random))  # else it is refused
+    except Unsupported:
+        raise
+    except StoreError as failure:
+        yield error("database", str(failure), "it cannot be opened", failure.hint.removeprefix("run `weft doctor`; "))
+        return
+    try:
+        yield from as_far_as_it_goes("structure", lambda: iter(store.examine()))
+        yield from examine_ledger(store, full)
+    finally:
+        store.close()
 
 
 def _store(

@@ -8,16 +8,22 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import psycopg
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, grow, problems
 from tests.ledger.test_verifying import rich
+from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import Damaged
 from weft.ledger.ledger import Ledger
 from weft.store.diagnosis import Diagnosis, Grade
+from weft.store.postgres import PostgresStore
+from weft.store.postgres.address import parse_address
+from weft.store.postgres.migrations import shipped_schema
 from weft.store.sqlite import examining
 from weft.store.sqlite.processes import holders_of
 
@@ -262,6 +268,57 @@ def holder(path: Path, what: str) -> subprocess.Popen[bytes]:
     assert process.stdout.readline() == b"ready\n"
     os.waitpid(process.pid, os.WUNTRACED)
     return process
+
+
+SERVED = {
+    "DROP TABLE message CASCADE": ("structure", "message is missing"),
+    "DROP TABLE log CASCADE": ("structure", '"log" does not exist'),
+    "DROP INDEX turn_role": ("structure", "turn_role is missing"),
+    "UPDATE weft_schema SET number = 999": ("database", "schema 999"),
+    "DROP TABLE weft_schema": ("database", "not a Weft ledger"),
+    "DELETE FROM local WHERE key = 'replica'": ("database", "lost its replica"),
+    "INSERT INTO local VALUES ('copying', 'x')": ("copy", "not finished"),
+    "UPDATE content SET bytes = 'x'": ("facts", "does not hash"),
+}
+
+
+@pytest.mark.parametrize("harm", SERVED)
+def test_a_fault_of_a_ledger_in_a_server_is_named_with_what_to_do(clock: FixedClock, harm: str) -> None:
+    address = shared_server().address()
+    with weft.open(address, clock=clock) as ledger:
+        grow(ledger, "main", "a", "b")
+    assert {one.grade for one in weft.examine(address, clock=clock)} == {Grade.GOOD}
+    named = parse_address(address)
+    with psycopg.connect(named.conninfo, autocommit=True) as connection:
+        connection.execute(f"SET search_path TO {named.quoted}")
+        connection.execute(harm.encode())
+    check, words = SERVED[harm]
+    found = [one for one in weft.examine(address, clock=clock) if one.grade is Grade.ERROR]
+    assert [one for one in found if one.check == check and words in one.what and one.why and one.mend]
+    assert not [one for one in found if "weft recover" in one.mend and one.check in ("facts", "structure")]
+
+
+def test_an_older_schema_in_a_server_is_told_before_it_is_upgraded(clock: FixedClock) -> None:
+    address = shared_server().address()
+    first = shipped_schema()
+    older = replace(first, migrations=first.migrations[:-1], surface="")
+    PostgresStore(address, clock=clock, schema=older).close()
+    (found,) = [one for one in weft.examine(address, clock=clock) if one.check == "schema"]
+    assert (found.grade, found.mend.split(",")[0]) == (Grade.WARNING, "`weft backup` it")
+
+
+@pytest.mark.parametrize(
+    ("change", "mend"),
+    [
+        (("/postgres?", "/nothing?"), "createdb"),
+        (("weft@", "nobody@"), "check the user"),
+        (("host=", "host=/no"), "start it"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_a_finding(clock: FixedClock, change: tuple[str, str], mend: str) -> None:
+    (found,) = weft.examine(shared_server().address().replace(*change), clock=clock)
+    assert (found.grade, found.check) == (Grade.ERROR, "database")
+    assert mend in found.mend
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="this system does not tell who holds a lock")

@@ -481,6 +481,27 @@ def test_a_ledger_that_was_copied_elsewhere_names_its_origin_and_its_backups(dis
     assert named == {("copy.db", "backup"), ("ledger.db", "ledger")}
 
 
+def test_a_ledger_names_what_it_was_copied_to_and_the_copy_never_itself(disk: Ledger, tmp_path: Path) -> None:
+    (turn,) = grow(disk, "main", told("query"))
+    weft.copy(disk, tmp_path / "elsewhere.db")
+    assert [(Path(copy.path).name, copy.kind) for copy in disk.plan_erasure(turn).copies] == [("elsewhere.db", "copy")]
+    with weft.open(tmp_path / "elsewhere.db") as elsewhere:
+        named = [(Path(copy.path).name, copy.kind) for copy in elsewhere.plan_erasure(turn).copies]
+    assert named == [("ledger.db", "ledger")]
+
+
+def test_what_a_restored_backup_replaced_is_named(
+    disk: Ledger, tmp_path: Path, path: Path, open_ledger: OpenLedger
+) -> None:
+    (turn,) = grow(disk, "main", told("query"))
+    disk.backup(tmp_path / "backup.db")
+    disk.close()
+    replaced = weft.restore(tmp_path / "backup.db", path).replaced
+    assert replaced is not None
+    erased = open_ledger().erase(turn, reason="it was a secret")
+    assert {copy.path for copy in erased.copies} == {str(tmp_path / "backup.db"), replaced}
+
+
 def test_the_doctor_knows_an_erasure_that_is_not_finished(disk: Ledger) -> None:
     (turn,) = grow(disk, "main", "a")
     assert [found.grade for found in examine_ledger(disk._store, full=False) if found.check == "erasing"] == ["good"]

@@ -19,6 +19,7 @@ from weft.kernel.errors import (
     LedgerTooNew,
     NotALedger,
     NotFound,
+    StoreError,
     StoreFailed,
     Unsupported,
 )
@@ -303,7 +304,7 @@ def test_a_step_that_fails_leaves_the_older_schema(address: str) -> None:
     store = PostgresStore(address)
     append(store, "before")
     broken = grown("CREATE TABLE fresh (n INTEGER)", "INSERT INTO nowhere VALUES (1)")
-    with pytest.raises(StoreFailed, match="nowhere"):
+    with pytest.raises(StoreError, match="nowhere"):
         PostgresStore(address, schema=broken)
     assert execute(address, "SELECT to_regclass('fresh'), count(*) FROM sessions") == [(None, 0)]
     append(store, "after")

@@ -12,7 +12,8 @@ from msgspec import Struct
 from weft.store.asides import aside_of
 from weft.store.port import ReadTxn, Store, WriteTxn
 
-BACKUP, FACTS, EXPORT, BUNDLE, LEDGER, BESIDE = "backup", "facts", "export", "bundle", "ledger", "beside"
+BACKUP, FACTS, EXPORT, BUNDLE, BESIDE = "backup", "facts", "export", "bundle", "beside"
+LEDGER, COPY = "ledger", "copy"
 
 
 class KnownCopy(Struct, frozen=True, kw_only=True):
@@ -21,8 +22,8 @@ class KnownCopy(Struct, frozen=True, kw_only=True):
     path: str
     kind: str
     """`backup`; `facts`: all of them as lines; `export`: some of what was said, in another form; `bundle`: some of its
-    threads; `ledger`: one that this one was copied from; `beside`: what an upgrade or an unfinished copy left beside
-    it."""
+    threads; `ledger`: one that this one was copied from; `copy`: one that was copied from this one; `beside`: what an
+    upgrade, a restored backup or an unfinished copy left beside it."""
     made_at: int | None
     exists: bool
     """It still lies there, as far as can be told from here; otherwise it was moved or deleted."""
@@ -51,11 +52,19 @@ def note_copy(path: str, kind: str, txn: WriteTxn) -> None:
     )
 
 
+def place_of(store: Store) -> str:
+    """Where a ledger lies, as it is told from anywhere."""
+    return store.path if "://" in store.path or store.path == ":memory:" else str(Path(store.path).absolute())
+
+
 def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
     """Copies that were made here since content number `first` was, whether they still lie there or not; and what lies
     beside the ledger."""
     made = txn.sql.all("SELECT path, kind, made_at FROM copy_made WHERE contents >= ? ORDER BY made_at, path", (first,))
+    here = place_of(store)
     for path, kind, made_at in made:
+        if path == here:  # a copy brings along what its origin knew of it
+            continue
         there = "://" in path or Path(path).exists() or aside_of(Path(path)).exists()
         yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
     for beside in store.lying_beside():

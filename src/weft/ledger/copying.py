@@ -20,7 +20,7 @@ from weft.kernel.errors import FactDamaged, NotApplicable
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger import codeblocks
-from weft.ledger.copies import LEDGER, note_copy
+from weft.ledger.copies import COPY, LEDGER, note_copy, place_of
 from weft.ledger.imports.secret import KEY as IMPORT_SECRET
 from weft.ledger.recomputing import rebuild, silent
 from weft.ledger.rows import RowMemory
@@ -76,6 +76,7 @@ def copy(source: Store, target: Store, progress: Progress | None = None) -> Copi
     """Everything that is in `source` now, into `target`, which is empty or an unfinished copy of the same."""
     copying = Copying(source, target)
     copying.begin()
+    copying.remember()
     with source.read() as txn:
         end, last = txn.facts.tip().n, _last_content(txn.facts)
     for done in copying.take_facts(end, last):
@@ -84,6 +85,7 @@ def copy(source: Store, target: Store, progress: Progress | None = None) -> Copi
     for table, key in LOCAL_TABLES.items():
         copying.take_table(table, key)
     copying.end()
+    copying.remember()
     return copying.answer()
 
 
@@ -110,6 +112,12 @@ class Copying:
         if not is_ours:
             raise NotApplicable(f"{self._target.path} is a copy of another ledger", "copy to a new place")
         self._target.write(partial(_note, COPYING, self._source.replica))
+
+    def remember(self) -> None:
+        """So that an erasure in the source names the copy: noted at its beginning, as one that is cut short holds
+        something, too; and at its end. A source that is open for reading notes nothing."""
+        if not self._source.read_only:
+            self._source.write(partial(note_copy, place_of(self._target), COPY))
 
     def take_facts(self, end: int, last: int) -> Iterator[int]:
         """Batch by batch, from where the target ends to event `end` and content `last`."""
@@ -201,7 +209,7 @@ class Copying:
 
     def _settle(self, kept: list[Row], held: list[Row], txn: WriteTxn) -> None:
         _note(FORMER + self._source.replica, str(txn.facts.tip().n), txn)
-        note_copy(self._source.path, LEDGER, txn)
+        note_copy(place_of(self._source), LEDGER, txn)
         for key, value in kept:
             _note(key, value, txn)
         for session, epoch, turn in held:

@@ -30,7 +30,7 @@ from weft.kernel.contents import (
     readable,
     rows_of,
 )
-from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged, StoreFailed
+from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged
 from weft.store.buffer import Insert
 from weft.store.husks import make_husks, note_erasing
 from weft.store.packs import PackReader

@@ -28,8 +28,7 @@ _MINTED = {
     "program_pkey": "program.id",
 }
 _CORRUPT = ("XX001", "XX002")
-_NOT_WHOLE = ("42P01", "42703")
-"""A table or a column that our own statements do not find."""
+_COPY_BACK = "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`"
 _AWAY = "start it, or check the address and the network; Weft connects again by itself"
 _HINTS = {
     "28": "check the user, the password and the server's pg_hba.conf",
@@ -38,6 +37,15 @@ _HINTS = {
     "53100": "free space on the server's disk, then try again; nothing was acknowledged",
     "53300": "let fewer programs connect at once, or raise max_connections",
 }
+
+_AT_CONNECTING = (
+    ('FATAL:  database "', "3D"),
+    ('FATAL:  role "', "28"),
+    ("authentication failed", "28"),
+    ("pg_hba.conf", "28"),
+    ("too many clients", "53300"),
+)
+"""A server that refuses a connection gives no code, only words."""
 
 
 def is_passing(error: BaseException | None) -> bool:
@@ -77,10 +85,12 @@ def store_error(error: psycopg.Error, path: str) -> StoreError:
     if code == "25006":
         return ReadOnlyLedger(path)
     if code in _CORRUPT:
-        return Damaged(f"{path}: the database is malformed ({said(error)})")
-    if code in _NOT_WHOLE:
-        return Damaged(f"{path}: the schema is not whole ({said(error)})")
+        return Damaged(f"{path}: the database is malformed ({said(error)})", _COPY_BACK)
+    if code[:2] == "42" and code not in _HINTS:  # the statements are our own: what they do not find was there once
+        return Damaged(f"{path}: the schema is not whole ({said(error)})", _COPY_BACK)
     hint = _HINTS.get(code) or _HINTS.get(code[:2])
+    if not code:
+        hint = next((_HINTS[kind] for words, kind in _AT_CONNECTING if words in str(error)), None)
     if hint is None and is_passing(error):
         hint = _AWAY if not code or code.startswith(("08", "57")) else "try again"
     return StoreFailed(f"{path}: {said(error)}", hint or "")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import psycopg
 
+from weft.store.diagnosis import Diagnosis, error, good, warning
 from weft.store.postgres.address import Address
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
+from weft.store.postgres.migrations import schema_number
+from weft.store.sqlite.migrations import parts_of
+from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 
 _RELATIONS = (
     "SELECT c.relname, c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
@@ -15,10 +22,44 @@ _RELATIONS = (
 )
 
 
+_PARTS = (
+    "SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' ELSE 'index ' END || c.relname"
+    " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = ? AND c.relkind IN ('r', 'v', 'i')"
+)
+_NOT_HERE = re.compile("table word_.*")
+"""What only SQLite's index of words consists of."""
+
+
+def examine_schema(sql: PostgresSql, address: Address) -> Iterator[Diagnosis]:
+    """Is everything there that a ledger of this program has?"""
+    found, known = schema_number(sql, address) or 0, sqlite_schema().number
+    if found < known:
+        what = f"schema {found} is older than this program's {known}"
+        why = "the next opening for writing upgrades it, and makes no copy first"
+        yield warning("schema", what, why, "`weft backup` it, then open it for writing")
+        return
+    yield good("schema", f"schema {found}")
+    missing = missing_parts(sql, address)
+    for part in missing:
+        yield error("structure", part, "somebody has dropped it", "copy a backup to a new ledger: `weft copy`")
+    if not missing:
+        yield good("structure", "every table, view and index is there")
+
+
+def missing_parts(sql: PostgresSql, address: Address) -> list[str]:
+    """Tables, views and indexes that a ledger has and that somebody has dropped from this one, in words."""
+    if schema_number(sql, address) != sqlite_schema().number:
+        return []
+    expected = {part for part in parts_of(sqlite_schema()) if _NOT_HERE.fullmatch(part) is None}
+    there = {part for (part,) in sql.all(_PARTS, (address.ledger,))}
+    return [f"{part} is missing" for part in sorted(expected - there)]
+
+
 def find_damage(sql: PostgresSql, address: Address) -> list[str]:
     """Every row of every table is read, so that a page that is not what was written fails; where the `amcheck`
     extension is installed, every index that it knows is held against its table as well."""
-    found: list[str] = []
+    found = missing_parts(sql, address)
     for table, _ in sql.all(_RELATIONS, (address.ledger, "r")):
         found += _try(sql, table, f'SELECT count(*) FROM "{table}" t WHERE t::text IS NULL')
     amcheck = sql.one(

@@ -20,6 +20,7 @@ from msgspec import Struct
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
 from weft.store.buffer import RowsRefused
+from weft.store.diagnosis import Diagnosis
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
 from weft.store.husks import ERASING
@@ -30,7 +31,7 @@ from weft.store.postgres.connection import WRITER, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
 from weft.store.postgres.flushing import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
-from weft.store.postgres.health import find_damage
+from weft.store.postgres.health import examine_schema, find_damage
 from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
 from weft.store.postgres.rewriting import rewrite_tables
@@ -438,6 +439,11 @@ class PostgresStore(SqlStore):
     def check_integrity(self) -> list[str]:
         with self._snapshot() as sql:
             return find_damage(sql, self.address)
+
+    def examine(self) -> list[Diagnosis]:
+        """What is wrong with the tables as such."""
+        with self._snapshot() as sql:
+            return list(examine_schema(sql, self.address))
 
     def rewrite(self, patience: float = PATIENCE) -> bool:
         """Every table into a file of its own, anew; the server's own log and its archives are beyond reach. Readers

@@ -136,7 +136,7 @@ def _refused(path: str, error: apsw.Error) -> StoreError:
 
 _WORDS: tuple[tuple[type[apsw.Error], Callable[[str, apsw.Error], StoreError]], ...] = (
     (apsw.CorruptError, lambda path, error: Damaged(f"{path}: the database is malformed ({error})")),
-    (apsw.SQLError, lambda path, error: _refused(path, error)),
+    (apsw.SQLError, _refused),
     (apsw.NotADBError, lambda path, error: NotALedger(path, "it is not a SQLite database")),
     (apsw.ReadOnlyError, lambda path, error: ReadOnlyLedger(path)),
     (apsw.FullError, lambda path, error: StoreFailed(f"{path}: the disk is full")),

@@ -42,6 +42,7 @@ def mark_as_copy(connection: apsw.Connection) -> None:
 
 
 def copies_beside(ledger: Path) -> list[Path]:
-    """What upgrades left beside a ledger, and copies of it that were cut short there."""
-    names = (f"{escape(ledger.name)}.schema-*.backup*", f"{escape(ledger.name)}*.partial")
+    """What upgrades and restored backups left beside a ledger, and copies of it that were cut short there."""
+    name = escape(ledger.name)
+    names = (f"{name}.schema-*.backup*", f"{name}*.partial", f"{name}.replaced-*", f"{name}.restored*")
     return sorted({found for name in names for found in ledger.parent.glob(name)})
