@@ -13,9 +13,11 @@ import weft
 from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, told
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, queries, select, texts
+from tests.ledger.imported import native_turn, take
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.contents import ERASED
+from weft.kernel.enums import LinkReason
 from weft.kernel.errors import (
     ContentGone,
     ErasureChanged,
@@ -29,6 +31,7 @@ from weft.ledger import copying
 from weft.ledger.doctor import examine_ledger
 from weft.ledger.erasing import act
 from weft.ledger.ledger import Ledger
+from weft.ledger.natives import NativeLink
 from weft.ledger.recording import WholeTurn
 from weft.ledger.scribe import Scribe
 from weft.store.port import Store
@@ -131,6 +134,22 @@ def test_a_session_goes_with_its_label_but_for_turns_that_a_fork_contains(disk: 
     assert texts(disk.messages(shared)) == ["kept by the fork", "re: kept by the fork"]
     assert files_with_canary(path.parent) == []
     assert problems(disk) == []
+
+
+def test_a_session_keeps_the_turns_that_another_goes_on_from_across_a_link(ledger: Ledger) -> None:
+    first = native_turn("t1", end=10)
+    take(ledger, "first", first, native_turn("t2", parent=0, offset=10, end=20))
+    link = NativeLink(to="t2", why=LinkReason.CONTINUATION)
+    take(ledger, "second", native_turn("k1", link=link, end=5), file="b.jsonl")
+    turns = [turn.id for turn in ledger.thread("second").turns]
+    assert len(turns) == 3
+    assert {session.label for session in ledger.sessions_containing(turns[0])} == {"first", "second"}
+    plan = ledger.plan_erasure("first")
+    assert (plan.turns, {(held.id, held.sessions) for held in plan.held}) == ((), {(t, ("second",)) for t in turns[:2]})
+    assert {session.label for session in ledger.plan_erasure(turns[0]).sessions} == {"first", "second"}
+    assert set(ledger.plan_erasure(["first", "second"]).turns) == set(turns)
+    ledger.erase(["first", "second"], reason="both")
+    assert problems(ledger) == []
 
 
 def test_a_tree_goes_with_all_its_sessions(disk: Ledger, path: Path) -> None:

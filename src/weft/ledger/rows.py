@@ -339,3 +339,20 @@ class RowMemory:
 
 def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
     return sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
+
+
+SegmentDepth = tuple[int, int]
+"""A turn by its segment and depth."""
+
+
+def crossings(sql: Sql) -> dict[SegmentDepth, SegmentDepth]:
+    """Every root whose thread goes on across a link, with the turn where it does; the same that a thread would take."""
+    rows = sql.all(
+        "SELECT t.segment, t.depth, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child"
+        " JOIN segment s ON s.n = t.segment AND s.base = t.depth AND s.parent IS NULL JOIN turn p ON p.id = l.parent"
+        " WHERE l.why IN ('continuation', 'fork') ORDER BY l.child, p.current DESC, p.id"
+    )
+    found: dict[SegmentDepth, SegmentDepth] = {}
+    for segment, depth, above, above_depth in rows:
+        found.setdefault((segment, depth), (above, above_depth))
+    return found

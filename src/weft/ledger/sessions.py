@@ -21,7 +21,17 @@ from weft.ledger.labels import checked_label
 from weft.ledger.leases import Patience, ensure_free
 from weft.ledger.model import HeadMove, Session
 from weft.ledger.places import create_session, find_named, load_parent
-from weft.ledger.rows import HISTORY, SESSION, HistoryRow, SessionRow, TurnRow, load_session, load_session_number
+from weft.ledger.rows import (
+    HISTORY,
+    SESSION,
+    HistoryRow,
+    SegmentDepth,
+    SessionRow,
+    TurnRow,
+    crossings,
+    load_session,
+    load_session_number,
+)
 from weft.ledger.runs import event_at
 from weft.ledger.scribe import checked_id, member
 from weft.ledger.values import json_of, text_of
@@ -330,15 +340,28 @@ def agent_names(sql: Sql, agents: Iterable[str]) -> dict[str, str]:
 
 
 def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionRow]:
-    """Every session whose head ever stood at or below a turn: today's heads and past departures in its subtree."""
-    subtree = (
-        "WITH RECURSIVE below(segment, depth) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT) UNION ALL"
-        " SELECT s.n, s.base FROM below b JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth)"
-    )
-    rows = txn.sql.all(
-        f"{subtree} SELECT s.n FROM below b JOIN session s ON s.head_segment = b.segment AND s.head_depth >= b.depth"
-        " UNION SELECT d.session FROM below b JOIN departure d ON d.segment = b.segment AND d.depth >= b.depth",
-        (segment, depth),
-    )
-    found = [load_session_number(txn.sql, n) for (n,) in sorted(rows)]
+    """Every session whose head ever stood at or below a turn: today's heads and past departures in its subtree, and in
+    those of turns that go on from there across a link."""
+    links = crossings(txn.sql)
+    waiting, seen, numbers = [(segment, depth)], set[SegmentDepth](), set[int]()
+    while waiting:
+        place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        numbers.update(n for (n,) in txn.sql.all(_STOOD_BELOW, place))
+        if links:
+            below: dict[int, int] = dict(txn.sql.all(f"{_BELOW} SELECT segment, depth FROM below", place))
+            waiting += [child for child, (above, at) in links.items() if above in below and at >= below[above]]
+    found = [load_session_number(txn.sql, n) for n in sorted(numbers)]
     return [row for row in found if row is not None]
+
+
+_BELOW = (
+    "WITH RECURSIVE below(segment, depth) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT) UNION ALL"
+    " SELECT s.n, s.base FROM below b JOIN segment s ON s.parent = b.segment AND s.parent_depth >= b.depth)"
+)
+_STOOD_BELOW = (
+    f"{_BELOW} SELECT s.n FROM below b JOIN session s ON s.head_segment = b.segment AND s.head_depth >= b.depth"
+    " UNION SELECT d.session FROM below b JOIN departure d ON d.segment = b.segment AND d.depth >= b.depth"
+)

@@ -11,7 +11,7 @@ from weft.kernel.facts import is_digest
 from weft.ledger.arguments import checked_names
 from weft.ledger.batches import rows_in
 from weft.ledger.names import Spot
-from weft.ledger.rows import SESSION, TURN, SessionRow, TurnRow, find_session, load_session
+from weft.ledger.rows import SESSION, TURN, SessionRow, TurnRow, crossings, find_session, load_session
 from weft.ledger.threads import ranges_to
 from weft.store.port import ReadTxn, Sql
 
@@ -102,13 +102,27 @@ def _add_own_turns(sql: Sql, target: Target, session: SessionRow, named: set[str
 
 
 def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[str, dict[int, int]]]:
-    """Other sessions of these trees that are not deleted, with how deep each reaches into which segment."""
+    """Other sessions, not deleted, whose threads reach into these trees, with how deep each into which segment."""
     query = (
         "SELECT s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
         " WHERE s.status <> 'deleted' AND g.root IN"
     )
     found = []
-    for id, label, segment, depth in rows_in(sql, query, roots):
+    for id, label, segment, depth in rows_in(sql, query, sorted(_trees_that_lead_to(sql, set(roots)))):
         if id not in named:
-            found.append((label, {part.segment: part.high for part in ranges_to(sql, segment, depth)}))
+            parts = ranges_to(sql, segment, depth, across=True)
+            found.append((label, {part.segment: part.high for part in parts}))
+    return found
+
+
+def _trees_that_lead_to(sql: Sql, roots: set[int]) -> set[int]:
+    """These trees, and those whose threads go on in one of them across a link."""
+    links = crossings(sql)
+    if not links:
+        return roots
+    segments = {segment for spots in links.items() for segment, _ in spots}
+    tree: dict[int, int] = dict(rows_in(sql, "SELECT n, root FROM segment WHERE n IN", segments))
+    found = set(roots)
+    while more := {tree[child] for (child, _), (above, _) in links.items() if tree[above] in found} - found:
+        found |= more
     return found
