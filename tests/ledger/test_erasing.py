@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import psycopg
 import pytest
 
 import weft
@@ -35,6 +36,7 @@ from weft.ledger.natives import NativeLink
 from weft.ledger.recording import WholeTurn
 from weft.ledger.scribe import Scribe
 from weft.store.port import Store
+from weft.store.postgres.address import parse_address
 
 WHY = "somebody asked for it"
 
@@ -470,6 +472,9 @@ def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) ->
     address, folder = server.address_apart()
     with weft.open(address, clock=clock) as ledger:
         grow(ledger, f"{CANARY} label", told("query"))
+        grow(ledger, "others", *map(str, range(50)))
+        with psycopg.connect(parse_address(address).conninfo, autocommit=True) as connection:
+            connection.execute("ANALYZE")
         server.psql("-c", "CHECKPOINT")
         assert files_with_canary(folder)
         assert ledger.erase(f"{CANARY} label", reason=WHY).complete
