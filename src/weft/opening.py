@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timezone, tzinfo
 from functools import partial
@@ -101,9 +102,9 @@ def salvage(
     files = [checked_path(each, "file") for each in (damaged, *others)]
     target = checked_path(new, "new")
     for file in files:
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise LedgerMissing(str(file))
-    if target.exists():
+    if os.path.exists(target):
         raise StoreError(f"{target} exists already", "choose a new file; what is saved overwrites nothing")
     gathered, clock = Gathered(), clock or SystemClock()
     try:

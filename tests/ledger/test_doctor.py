@@ -18,7 +18,7 @@ from tests.ledger.histories import change, grow, problems
 from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
-from weft.kernel.errors import Damaged
+from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.ledger import Ledger
 from weft.store.diagnosis import Diagnosis, Grade
 from weft.store.postgres import PostgresStore
@@ -195,6 +195,28 @@ def test_what_is_no_file_or_may_not_be_read_is_told(tmp_path: Path, clock: Fixed
         closed.chmod(0)
         assert "file" in [one.check for one in weft.examine(closed, clock=clock)]
         closed.chmod(0o600)
+
+
+@pytest.mark.parametrize("suffix", ["", "-lock", "-head"])
+def test_a_file_beside_it_that_belongs_to_somebody_else_is_named(
+    closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    theirs = f"{closed}{suffix}"
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != theirs or not mode & os.W_OK)
+    (found,) = [one for one in examined(closed, clock) if one.grade is Grade.WARNING]
+    assert (found.check, found.what) == ("permissions", f"{theirs} may not be written")
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != theirs)
+    assert ("file" in bad(closed, clock)) == (suffix != "-lock")
+
+
+def test_a_path_that_cannot_be_looked_at_is_refused_in_words(tmp_path: Path, clock: FixedClock) -> None:
+    path = tmp_path / ("x" * 300)
+    assert [(one.grade, one.check) for one in weft.examine(path, clock=clock)] == [(Grade.ERROR, "file")]
+    for options in ({}, {"read_only": True}, {"create": False}):
+        with pytest.raises(StoreFailed, match="too long"):
+            weft.open(path, clock=clock, **options)
+    with pytest.raises(LedgerMissing):
+        weft.salvage(path, tmp_path / "saved.db")
 
 
 def notes(path: Path, clock: FixedClock) -> str:

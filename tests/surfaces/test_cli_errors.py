@@ -51,6 +51,15 @@ def test_a_named_ledger_that_is_missing_is_not_made(shell: Shell, folder: Path) 
     assert not (folder / "gone.db").exists()
 
 
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/ledger.db", "x" * 5000])
+def test_a_ledger_where_nothing_can_be_is_refused_in_words(shell: Shell, name: str) -> None:
+    for words in (("log", "--ledger", name), ("copy", name, "new.db")):
+        answer = shell(*words)
+        assert (answer.code, "Traceback" in answer.err) == (7, False), words
+        assert "hint: " in answer.err
+    assert shell("doctor", "--ledger", name).code == 1
+
+
 def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
     answer = shell("--ledger", "mysql://host/db", "log")
     assert answer.code == 7

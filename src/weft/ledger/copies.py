@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -65,7 +66,7 @@ def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
     for path, kind, made_at in made:
         if path == here:  # a copy brings along what its origin knew of it
             continue
-        there = "://" in path or Path(path).exists() or aside_of(Path(path)).exists()
+        there = "://" in path or any(map(os.path.exists, (path, aside_of(Path(path)))))
         yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
     for beside in store.lying_beside():
         yield KnownCopy(path=str(beside), kind=BESIDE, made_at=None, exists=True)

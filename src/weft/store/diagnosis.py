@@ -52,6 +52,9 @@ def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> It
     except WeftError as failure:
         mend = failure.hint.removeprefix("run `weft doctor`; ")  # which is what somebody is doing
         yield error(check, f"could not be looked at to the end: {failure}", "something is damaged there", mend)
+    except PermissionError as failure:
+        what = f"could not be looked at to the end: {failure.filename} may not be read"
+        yield error(check, what, "it belongs to somebody else", "chmod u+r, or chown")
     except Exception as failure:  # whatever a damaged value made of itself
         yield error(
             check,

@@ -33,6 +33,8 @@ WAL_MARK = slice(18, 20)
 QUICK_BYTES = 256 * 1024 * 1024
 LITTLE_ROOM = 64 * 1024 * 1024
 FROM_BACKUP = "put a backup in its place with `weft recover --from FILE`"
+BESIDE = ("-lock", "-head", "-wal", "-shm")
+"""What a ledger's database has beside it; one of these that belongs to somebody else keeps everybody out."""
 SALVAGE = f"{FROM_BACKUP}, or save what still verifies with `weft recover --salvage DAMAGED NEW`"
 
 
@@ -121,8 +123,10 @@ def examine_place(path: Path) -> Iterator[Diagnosis]:
     if not path.is_file():
         yield error("file", f"{path} is not a file", "a ledger is one file", "name another with --ledger")
         return
-    if not os.access(path, os.R_OK):
-        yield error("file", f"{path} may not be read", "nothing can be opened", f"chmod u+r {path}")
+    beside = [file for suffix in BESIDE if (file := Path(f"{path}{suffix}")).exists()]
+    for file in (path, *beside):
+        if not os.access(file, os.R_OK) and file.name != f"{path.name}-lock":
+            yield error("file", f"{file} may not be read", "nothing can be opened", f"chmod u+r {file}, or chown")
     kind = file_system_of(path.parent)
     if kind in NETWORK_FILE_SYSTEMS:
         yield error(
@@ -131,7 +135,7 @@ def examine_place(path: Path) -> Iterator[Diagnosis]:
             "SQLite's locks do not hold there: two writers can destroy it",
             "copy it to a local disk while nobody uses it",
         )
-    unwritable = [str(place) for place in (path, path.parent) if not os.access(place, os.W_OK)]
+    unwritable = [str(place) for place in (path, path.parent, *beside) if not os.access(place, os.W_OK)]
     if unwritable:
         reason = "it can be read, but nothing can be recorded"
         yield warning("permissions", f"{' and '.join(unwritable)} may not be written", reason, "chmod u+w, or chown")
@@ -301,6 +305,11 @@ def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
 
 def examine_file(path: Path, clock: Clock, full: bool) -> tuple[list[Diagnosis], ExaminedStore | None]:
     """All that is about the file; and the store, still open, where its tables can be looked at."""
+    try:
+        path.is_file()
+    except OSError as failure:
+        why = "nothing can be said of what is behind it"
+        return [error("file", f"{path}: {failure.strerror}", why, "check the path and its permissions")], None
     found = list(as_far_as_it_goes("file", lambda: examine_place(path)))
     if path.is_file():
         found += as_far_as_it_goes("processes", lambda: examine_holders(path))

@@ -184,12 +184,12 @@ class SqliteStore(SqliteBase):
         self._file_lock: FileLock | None = None
         self._head_file: HeadFile | None = None
         file = Path(path)
-        if not file.exists() and (read_only or not create):
-            raise LedgerMissing(self.path)
-        if not file.parent.is_dir():
-            raise StoreError(f"there is no folder {file.parent}", "make it first")
-        refuse_unsafe_place(file.parent)
         try:
+            if not file.exists() and (read_only or not create):
+                raise LedgerMissing(self.path)
+            if not file.parent.is_dir():
+                raise StoreError(f"there is no folder {file.parent}", "make it first")
+            refuse_unsafe_place(file.parent)
             with translated(self.path):
                 self._open_read_only(file) if read_only else self._open(file, accept_rollback)
         except OSError as error:

@@ -16,8 +16,8 @@ def named_ledger(option: str | None) -> str | None:
     name = option or os.environ.get(VARIABLE) or None
     if name is None or "://" in name or name == ":memory:":
         return name
-    path = Path(name).expanduser()
-    return str(path / FOLDER / FILE if path.is_dir() else path)
+    path = Path(os.path.expanduser(name))
+    return str(path / FOLDER / FILE if os.path.isdir(path) else path)
 
 
 def find_ledger(option: str | None) -> str:
@@ -27,10 +27,10 @@ def find_ledger(option: str | None) -> str:
         return name
     here = Path.cwd()
     for folder in (here, *here.parents):
-        if (folder / FOLDER / FILE).is_file():
+        if os.path.isfile(folder / FOLDER / FILE):
             return str(folder / FOLDER / FILE)
     own = user_ledger()
-    if own.is_file():
+    if os.path.isfile(own):
         return str(own)
     raise LedgerMissing(f"{here} or above it, nor at {own}")
 
@@ -50,6 +50,7 @@ def user_cache() -> Path:
 
 def place_for(name: str) -> Path:
     """Where `weft init NAME` makes a ledger: in a folder, or the file itself if it looks like one."""
-    path = Path(name).expanduser()
-    is_file = path.is_file() or (path.suffix in (".db", ".sqlite", ".sqlite3") and not path.is_dir())
+    path = Path(os.path.expanduser(name))
+    looks_so = path.suffix in (".db", ".sqlite", ".sqlite3") and not os.path.isdir(path)
+    is_file = looks_so or os.path.isfile(path)
     return path if is_file else path / FOLDER / FILE

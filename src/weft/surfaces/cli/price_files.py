@@ -15,7 +15,7 @@ NAME = "prices.toml"
 def prices_in_force(option: str | None) -> PriceTable:
     """The file that is named, else `prices.toml` of the config folder if there is one; what it leaves out is as
     shipped."""
-    path = user_prices() if option is None else Path(option).expanduser()
+    path = user_prices() if option is None else Path(os.path.expanduser(option))
     if option is None and not path.is_file():
         return shipped_prices()
     return prices_from(_loaded(path), str(path)).over(shipped_prices())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def command(call: Call, path: str, recorded: bool) -> None:
     that nobody is known to have written, because it is older or was changed by other means, is marked with `?`.
     """
     wanted = as_wanted(path)
-    text = None if recorded else _text(Path(path).expanduser())
+    text = None if recorded else _text(Path(os.path.expanduser(path)))
     with call.reading() as ledger:
         found = blame_file(ledger, wanted, text)
         if found is None:

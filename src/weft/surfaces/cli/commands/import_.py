@@ -186,7 +186,7 @@ class _Asked(Struct, frozen=True):
 def _named(paths: Sequence[str]) -> list[Path | Address]:
     from weft.exchange.importers.servers import Address
 
-    found = [Address(path) if Address.is_one(path) else Path(path).expanduser().absolute() for path in paths]
+    found = [Address(path) if Address.is_one(path) else Path(os.path.expanduser(path)).absolute() for path in paths]
     for path in found:
         if isinstance(path, Path) and not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -36,7 +36,7 @@ def command(call: Call, rev: str, tool: str, folder: str | None, dry_run: bool) 
     """
     from weft.exchange.resuming import prepare_resume, write_resume
 
-    place = None if folder is None else str(Path(folder).expanduser().absolute())
+    place = None if folder is None else str(Path(os.path.expanduser(folder)).absolute())
     root = ROOTS[tool](Path.home(), os.environ)
     with call.reading() if dry_run else call.writing() as ledger:
         made = prepare_resume(ledger, rev, tool, root, SystemClock(), system_random, workspace=place)
