@@ -83,12 +83,26 @@ def test_a_name_that_would_have_to_be_escaped_is_refused(name: str) -> None:
         "postgresql:///work?ledger=a&ledger=b",
         "postgresql://[::1/work",
         "postgresql:///work?nonsense",
+        "postgresql://ann:sec ret@host/work",
+        "postgresql://ann:sec%ret@host/work",
+        "postgresql://ann:sec@ret@host/work",
+        "postgresql://ann:sec/ret@host/work",
+        "postgresql://ann:12/ret@host/work",
+        "postgresql://ann:sec?ret@host/work?ledger=a",
+        "postgresql://ann:12?ret@host/work?ledger=a",
+        "postgresql://ann:sec#ret@host/work",
         "postgresql:///a\n",
     ],
 )
-def test_an_address_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+def test_an_address_that_is_none_is_refused_without_a_word_of_it(text: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
         parse_address(text)
+    assert not [piece for piece in ("sec", "ret", "nonsense") if piece in str(refused.value)]
+
+
+def test_several_hosts_and_ports_make_an_address() -> None:
+    for text in ("postgresql://ann@one:1,two:2/work", "postgresql://[::1]:5433/work", "postgresql://ann:a%40b@one/w"):
+        assert parse_address(text).conninfo == text
 
 
 def test_an_option_that_libpq_does_not_know_is_refused() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 from msgspec import Struct
 
@@ -13,6 +14,8 @@ DEFAULT_LEDGER = "weft"
 SHOWN = ("host", "port", "dbname", "user", "service")
 """Options that lead to a database and are no secret."""
 MAX_NAME_BYTES = 63
+_FORM = "postgresql://user@host:port/database?ledger=NAME; in a password / ? # @ % and spaces are written as %XX"
+_BARE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class Address(Struct, frozen=True):
@@ -44,8 +47,9 @@ def parse_address(text: str) -> Address:
     try:
         parts = urlsplit(text)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        _refuse_loose_ends(parts, options)
     except ValueError as error:
-        raise InvalidInput(f"not an address: {error}", "postgresql://user@host:port/database?ledger=NAME") from error
+        raise InvalidInput("the address cannot be read", _FORM) from error
     names = [value for key, value in options if key == "ledger"]
     if len(names) > 1:
         raise InvalidInput("the address names several ledgers", "give ledger= once")
@@ -58,6 +62,17 @@ def parse_address(text: str) -> Address:
         ledger=ledger,
         shown=_joined(user.split(":")[0] + at + host, parts.path, [*kept, ("ledger", ledger)]),
     )
+
+
+def _refuse_loose_ends(parts: SplitResult, options: list[tuple[str, str]]) -> None:
+    """A password in which a sign was not written as %XX ends too early, and the rest of it would be taken for a host,
+    a database or an option, and be shown as such. So nothing of such an address is told."""
+    user, _, hosts = parts.netloc.rpartition("@")
+    ports = (host.rpartition("]")[2].partition(":")[2] for host in hosts.split(","))
+    broken = "@" in user or " " in user or _BARE_PERCENT.search(user) is not None or "@" in parts.path or parts.fragment
+    strange = any(port and not port.isdigit() for port in ports) or not all(key.isidentifier() for key, _ in options)
+    if broken or strange:
+        raise ValueError("signs of the address that mean something else")
 
 
 def checked_name(name: str) -> str:
