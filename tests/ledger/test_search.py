@@ -293,6 +293,17 @@ def test_an_imported_turn_is_found_at_its_own_time(ledger: Ledger, clock: FixedC
     assert found(ledger, "yes", origin="toy", path="notes.md") == ["yes", "yes"]
 
 
+def test_what_was_said_before_1970_is_found_by_its_time(ledger: Ledger, clock: FixedClock) -> None:
+    take(ledger, "main", native_turn("t1", answer="long ago", started=-5 * DAY, end=5))
+    take(ledger, "other", native_turn("t2", answer="lately", started=NOON, end=5), file="b.jsonl")
+    for _ in range(2):
+        assert found(ledger, "ago", since=-6 * DAY, until=-4 * DAY) == ["long ago"]
+        assert found(ledger, "", since=-6 * DAY, until=0, role="assistant") == ["long ago"]
+        assert found(ledger, "ago", since=-4 * DAY, until=DAY) == []
+        assert problems(ledger) == []
+        ledger.catch_up()
+
+
 def test_an_index_that_lags_makes_no_difference(open_ledger: OpenLedger, clock: FixedClock) -> None:
     """A ledger that is read only cannot catch up; it looks through the rest by itself."""
     writer = open_ledger()

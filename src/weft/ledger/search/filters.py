@@ -20,7 +20,7 @@ from weft.ledger.listing import HERE, project_of
 from weft.ledger.names import require
 from weft.ledger.rows import SessionRow, TurnRow
 from weft.ledger.search.entries import Entry, Place, known_name, known_text
-from weft.ledger.search.passages import DAY
+from weft.ledger.search.passages import DAY, day_word
 from weft.ledger.search.query import Phrase, Text
 from weft.ledger.threads import ranges_to
 from weft.store.port import ReadTxn
@@ -159,7 +159,7 @@ def day_words(since: int, until: int) -> Question:
     first, last = since // DAY, until // DAY
     if not 0 <= last - first < DAYS_SPELLED:
         return ()
-    return (tuple(Term(f":d{day}") for day in range(first, last + 1)),)
+    return (tuple(Term(day_word(day)) for day in range(first, last + 1)),)
 
 
 def name_phrase(name: str, what: str) -> Phrase:

@@ -95,7 +95,7 @@ class _Growing:
     def __init__(self, entry: Entry) -> None:
         self.first, self.last, self.role, self.day = entry.seq, entry.seq, entry.role, entry.at // DAY
         self.at, self.messages, self.letters = entry.at, 0, 0
-        self._about = {f":r{entry.role}", f":d{self.day}"}
+        self._about = {f":r{entry.role}", day_word(self.day)}
         self._gathered, self._names = Gathered(), set[tuple[str, str]]()
 
     def takes(self, entry: Entry) -> bool:
@@ -148,6 +148,11 @@ def _about_turn(facts: FactReader, turn: TurnRow) -> set[str]:
 def words_about(letter: str, name: str) -> frozenset[str]:
     """The words of a name, each with a mark that says whose name it is."""
     return frozenset(f":{letter}{word}" for word in index_words(name))
+
+
+def day_word(day: int) -> str:
+    """A day by its number since 1970, and those before it by how long before; a word has no sign."""
+    return f":d{day}" if day >= 0 else f":db{-day}"
 
 
 def source_word(source_event: str) -> str:
