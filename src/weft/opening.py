@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from datetime import timezone, tzinfo
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from weft.ledger.copying import Copied, is_unfinished
 from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
-from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error
+from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.sqlite import MemoryStore, SqliteStore
@@ -124,13 +125,34 @@ def salvage(
 def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None) -> Iterator[Diagnosis]:
     """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
     of it. Quick, unless `full` verifies everything."""
-    from weft.store.sqlite.examining import examine_file
-
     file = checked_path(path, "path")
     if "://" in str(path) or str(path) == ":memory:":
         yield from _examine_elsewhere(str(path), clock or SystemClock(), full)
         return
-    found, store = examine_file(file, clock or SystemClock(), full)
+    yield from _undisturbed(file, partial(_examine_file, file, clock or SystemClock(), full))
+
+
+def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, None]]) -> Iterator[Diagnosis]:
+    """What is found; where somebody began to write while a file that nobody had open was looked at, what seems wrong is
+    looked at again as one that is in use, and told only then."""
+    from weft.store.sqlite.examining import mark_of
+
+    told, before = list[Diagnosis](), mark_of(file)
+    with closing(look(False)) as looked:
+        for one in looked:
+            if one.grade in (Grade.ERROR, Grade.WARNING) and mark_of(file) != before:
+                break
+            told.append(one)
+            yield one
+        else:
+            return
+    yield from (one for one in look(True) if one not in told)
+
+
+def _examine_file(file: Path, clock: Clock, full: bool, in_use: bool) -> Generator[Diagnosis, None, None]:
+    from weft.store.sqlite.examining import examine_file
+
+    found, store = examine_file(file, clock, full, in_use)
     yield from found
     if store is not None:
         try:

@@ -81,6 +81,24 @@ def test_a_ledger_whose_writer_was_killed_is_read_with_its_log(disk: Ledger, pat
     assert not (copy / "ledger.db-shm").exists()
 
 
+def test_a_writer_who_turns_up_meanwhile_is_not_taken_for_damage(
+    closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that nobody has open is read without locks, so pages may change while they are read."""
+    sound = examining.ExaminedStore.check_quickly
+
+    def disturbed(store: examining.ExaminedStore) -> list[str]:
+        monkeypatch.setattr(examining.ExaminedStore, "check_quickly", sound)
+        with weft.open(closed, clock=clock) as ledger:
+            grow(ledger, "main", "meanwhile")
+        return ["row 5 missing from index turn_id"]
+
+    monkeypatch.setattr(examining.ExaminedStore, "check_quickly", disturbed)
+    found = list(weft.examine(closed, clock=clock))
+    assert [one for one in found if one.grade in (Grade.ERROR, Grade.WARNING)] == []
+    assert "the engine finds nothing wrong" in [one.what for one in found]
+
+
 def fault(name: str, path: Path) -> None:
     if name in CHANGES:
         change(path, CHANGES[name])

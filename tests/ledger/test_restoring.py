@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries
 from weft.kernel.errors import InUse, LedgerMissing, LogCut, NotALedger, NotApplicable, StoreError, Unsupported
 from weft.ledger.ledger import Ledger
+from weft.store.sqlite import restoring
 
 
 @pytest.fixture
@@ -58,6 +60,22 @@ def test_a_ledger_in_use_is_left_alone(disk: Ledger, backup: Path, path: Path) -
     grow(disk, "main", "undisturbed")
     assert problems(disk) == []
     assert [file.name for file in path.parent.glob("*.replaced*")] == []
+
+
+def test_a_ledger_that_somebody_writes_to_is_no_backup(
+    disk: Ledger, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(disk, "main", "a")
+    copy = restoring.write_copy
+
+    def disturbed(*arguments: Any) -> None:
+        copy(*arguments)
+        grow(disk, "main", "meanwhile")
+
+    monkeypatch.setattr(restoring, "write_copy", disturbed)
+    with pytest.raises(InUse):
+        weft.restore(path, tmp_path / "other.db")
+    assert not list(tmp_path.glob("other.db.*"))
 
 
 def test_what_is_no_backup_is_refused(disk: Ledger, backup: Path, path: Path, tmp_path: Path) -> None:

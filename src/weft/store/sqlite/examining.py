@@ -1,8 +1,9 @@
 """Looking at a ledger file without changing a byte of it, in whatever state it is.
 
 A database that nobody has open is read without locks and with its index in memory: SQLite then makes no file beside it
-and copies no log. One that is in use is read as any reader does. Nothing but SQLite opens the file itself: closing it
-any other way would drop the locks that this process may hold.
+and copies no log. One that is in use is read as any reader does; so is one that somebody began to use meanwhile, as
+what looks like damage may be his writing. Nothing but SQLite opens the file itself: closing it any other way would drop
+the locks that this process may hold.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class ExaminedStore(SqliteBase):
 
     read_only = True
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, in_use: bool = False) -> None:
         super().__init__(str(path), clock, system_random, None)
         self._turn = threading.RLock()
-        self._sql = SqliteSql(_connect(path))
+        self._sql = SqliteSql(_connect(path, in_use))
         self.replica = ""
 
     @property
@@ -85,16 +86,41 @@ class ExaminedStore(SqliteBase):
         self._sql.connection.close(True)
 
 
-def _connect(path: Path) -> apsw.Connection:
+Mark = tuple[tuple[int, int, int] | None, ...]
+
+
+def mark_of(path: Path) -> Mark:
+    """Differs once anybody has written to a database or its log."""
+    return tuple(map(_told_of, (str(path), f"{path}-wal")))
+
+
+def _told_of(file: str) -> tuple[int, int, int] | None:
+    try:
+        told = os.stat(file)
+    except OSError:
+        return None
+    return told.st_ino, told.st_size, told.st_mtime_ns
+
+
+def size_of(file: Path) -> int:
+    """Its bytes; none where there is no such file, or no longer."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _connect(path: Path, in_use: bool) -> apsw.Connection:
     """Nothing is asked of the database here: the first question may already fail."""
     with translated(str(path)):
-        log = Path(f"{path}-wal")
-        if not (log.exists() and log.stat().st_size):
-            place = f"{path.absolute().as_uri()}?immutable=1"
-            connection = apsw.Connection(place, READ_ONLY | apsw.SQLITE_OPEN_URI)
-        elif Path(f"{path}-shm").exists() and holders_of(path) != []:
+        has_log, has_index = size_of(Path(f"{path}-wal")) > 0, Path(f"{path}-shm").exists()
+        holders = holders_of(path)
+        if in_use or (has_index and (holders or (has_log and holders is None))):
             connection = apsw.Connection(str(path), READ_ONLY)
             connection.set_busy_timeout(BUSY_MS)
+        elif not has_log:
+            place = f"{path.absolute().as_uri()}?immutable=1"
+            connection = apsw.Connection(place, READ_ONLY | apsw.SQLITE_OPEN_URI)
         else:
             connection = apsw.Connection(str(path), READ_ONLY, vfs="unix-none")
             connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
@@ -164,7 +190,7 @@ def _room(path: Path) -> Iterator[Diagnosis]:
 
 def _leftovers(path: Path) -> Iterator[Diagnosis]:
     for file in sorted(path.parent.glob(f"{path.name}*")):
-        size = file.stat().st_size
+        size = size_of(file)
         if file.name.endswith(".partial"):
             what = f"{file.name} ({size:,} bytes) was not finished"
             yield note("leftovers", what, "a copy was cut short; nothing uses it", f"rm {file}")
@@ -197,8 +223,7 @@ def examine_holders(path: Path) -> Iterator[Diagnosis]:
 
 
 def _log_size(path: Path, holders: list[Holder] | None) -> Iterator[Diagnosis]:
-    log = Path(f"{path}-wal")
-    size = log.stat().st_size if log.exists() else 0
+    size = size_of(Path(f"{path}-wal"))
     if size <= 2 * LONG_LOG_BYTES:
         yield good("log file", f"the write-ahead log has {size:,} bytes")
         return
@@ -303,7 +328,7 @@ def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
         yield good("head file", f"agrees with the log, which ends at event {end}")
 
 
-def examine_file(path: Path, clock: Clock, full: bool) -> tuple[list[Diagnosis], ExaminedStore | None]:
+def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[list[Diagnosis], ExaminedStore | None]:
     """All that is about the file; and the store, still open, where its tables can be looked at."""
     try:
         path.is_file()
@@ -317,7 +342,7 @@ def examine_file(path: Path, clock: Clock, full: bool) -> tuple[list[Diagnosis],
     if not path.is_file() or path.stat().st_size == 0 or any(one.check == "file" and one.mend for one in found):
         return found, None
     try:
-        store = ExaminedStore(path, clock)
+        store = ExaminedStore(path, clock, in_use)
     except StoreError as failure:
         return [*found, error("database", str(failure), "it cannot be opened", failure.hint or SALVAGE)], None
     told = list(as_far_as_it_goes("database", lambda: examine_database(store)))

@@ -21,7 +21,7 @@ from weft.kernel.errors import InUse, LedgerMissing, NotApplicable, StoreError
 from weft.store.port import Progress
 from weft.store.sqlite.connection import READ_WRITE, keep_log_on_close, translated
 from weft.store.sqlite.copies import write_copy
-from weft.store.sqlite.examining import ExaminedStore
+from weft.store.sqlite.examining import ExaminedStore, mark_of
 from weft.store.sqlite.processes import holders_of
 
 BESIDE = ("-wal", "-shm", "-journal")
@@ -51,7 +51,11 @@ def restore(backup: Path, path: Path, clock: Clock, progress: Progress | None = 
         with nobody_else(path):
             aside = path.with_name(path.name + ".restored")
             aside.unlink(missing_ok=True)
+            before = mark_of(backup)
             write_copy(store.connection, aside, progress)
+            if mark_of(backup) != before:  # it is no backup but a ledger that somebody writes to
+                aside.unlink()
+                raise InUse(str(backup))
             replaced = _move_aside(path, clock.now_ms())
             aside.rename(path)
     finally:
