@@ -108,5 +108,6 @@ def _few(names: tuple[str, ...]) -> str:
 def _done_lines(done: Erasure) -> Iterator[Line]:
     yield [Span("erased ", "good"), f"{counted(done.contents, 'content')} ({done.bytes:,} bytes)"]
     if done.stays:
-        yield [f"{counted(done.stays, 'content')} stay, since others use them too"]
+        use = "stays, since others use it too" if done.stays == 1 else "stay, since others use them too"
+        yield [f"{counted(done.stays, 'content')} {use}"]
     yield from _copy_lines(done)
