@@ -230,9 +230,9 @@ def test_a_file_beside_it_that_belongs_to_somebody_else_is_named(
 def test_a_path_that_cannot_be_looked_at_is_refused_in_words(tmp_path: Path, clock: FixedClock) -> None:
     path = tmp_path / ("x" * 300)
     assert [(one.grade, one.check) for one in weft.examine(path, clock=clock)] == [(Grade.ERROR, "file")]
-    for options in ({}, {"read_only": True}, {"create": False}):
+    for read_only in (False, True):
         with pytest.raises(StoreFailed, match="too long"):
-            weft.open(path, clock=clock, **options)
+            weft.open(path, clock=clock, read_only=read_only)
     with pytest.raises(LedgerMissing):
         weft.salvage(path, tmp_path / "saved.db")
 

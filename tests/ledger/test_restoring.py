@@ -12,6 +12,7 @@ from tests.ledger.histories import grow, problems, queries
 from weft.kernel.errors import InUse, LedgerMissing, LogCut, NotALedger, NotApplicable, StoreError, Unsupported
 from weft.ledger.ledger import Ledger
 from weft.store.sqlite import restoring
+from weft.store.sqlite.copies import write_copy
 
 
 @pytest.fixture
@@ -66,10 +67,9 @@ def test_a_ledger_that_somebody_writes_to_is_no_backup(
     disk: Ledger, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow(disk, "main", "a")
-    copy = restoring.write_copy
 
     def disturbed(*arguments: Any) -> None:
-        copy(*arguments)
+        write_copy(*arguments)
         grow(disk, "main", "meanwhile")
 
     monkeypatch.setattr(restoring, "write_copy", disturbed)

@@ -47,9 +47,9 @@ def parse_address(text: str) -> Address:
     try:
         parts = urlsplit(text)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        _refuse_loose_ends(parts, options)
     except ValueError as error:
         raise InvalidInput("the address cannot be read", _FORM) from error
+    _refuse_loose_ends(parts, options)
     names = [value for key, value in options if key == "ledger"]
     if len(names) > 1:
         raise InvalidInput("the address names several ledgers", "give ledger= once")
@@ -72,7 +72,7 @@ def _refuse_loose_ends(parts: SplitResult, options: list[tuple[str, str]]) -> No
     broken = "@" in user or " " in user or _BARE_PERCENT.search(user) is not None or "@" in parts.path or parts.fragment
     strange = any(port and not port.isdigit() for port in ports) or not all(key.isidentifier() for key, _ in options)
     if broken or strange:
-        raise ValueError("signs of the address that mean something else")
+        raise InvalidInput("the address cannot be read", _FORM)
 
 
 def checked_name(name: str) -> str:
