@@ -396,7 +396,7 @@ class FactWriter(FactReader):
         known = self._fresh.get(key) or self._tail.by_digest.get(key)
         if known is not None:
             return known
-        n = self._named(ref)
+        n = self._named(ref) if self._tail.filled else None
         if n is not None:
             return Stored(n, ref)
         content = Prepared(data, digest if len(data) > UNDIGESTED else b"", salt, ref, readable(data))

@@ -26,6 +26,8 @@ class Tail:
 
     def __init__(self) -> None:
         self.seen, self.erasures = -1, 0
+        self.filled = 0
+        """The view has contents up to this one that are not here; where it has none, nobody need ask it."""
         self.by_digest: dict[Key, Stored] = {}
         self.asked: dict[Key, Stored | None] = {}
 
@@ -41,7 +43,7 @@ class Tail:
             self.forget()
             self.erasures = erasures
         if self.seen < 0:
-            self.seen = facts.watermark("lookup_content")
+            self.seen = self.filled = facts.watermark("lookup_content")
         self.learn(facts.sql.all(NEWER_CONTENTS, (self.seen,)))
 
     def learn(self, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -63,8 +63,9 @@ def pack(piece: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
             chosen[ref] = data
             size += len(data)
     dictionary = _dictionary(chosen.values())
-    window = max(20, min(27, (len(dictionary) + len(piece)).bit_length()))
-    settings = zstandard.ZstdCompressionParameters.from_level(LEVEL, window_log=window)
+    reach = len(dictionary) + len(piece)
+    window = max(10, min(27, reach.bit_length()))
+    settings = zstandard.ZstdCompressionParameters.from_level(LEVEL, source_size=reach, window_log=window)
     frame = zstandard.ZstdCompressor(dict_data=_as_dict(dictionary), compression_params=settings).compress(piece)
     refs = b"".join(bytes.fromhex(ref) for ref in chosen)
     return MAGIC + len(chosen).to_bytes(4, "big") + refs + frame
