@@ -8,6 +8,7 @@ import re
 import sqlite3
 import sys
 import zlib
+from contextlib import closing
 
 NOT_CONTENTS = """prev event event_id request_id base at bound policy_ref resource_ref snapshot_ref new_resource_ref
     materialization node to resource""".split()
@@ -55,8 +56,8 @@ def references(value, digests, depth=1):
 
 
 class Bundle:
-    def __init__(self, first):
-        self.database = sqlite3.connect("")  # a temporary file, so that memory stays the same
+    def __init__(self, first, database):
+        self.database = database
         self.database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
         self.given, self.piece, self.ended, self.keys, self.absent = set(), None, False, [], dict.fromkeys(WHYS, 0)
         self.events, self.contents, self.turns, self.hash = 0, 0, 0, hashlib.sha256(first + b"\n")
@@ -168,8 +169,7 @@ def ed25519(key, signature, message):
     def decoded(data):
         y, sign = int.from_bytes(data, "little") & (2**255 - 1), data[31] >> 7
         square = (y * y - 1) * pow(d * y * y + 1, -1, p) % p
-        x = pow(square, (p + 3) // 8, p)
-        x = x if x * x % p == square else x * root % p
+        x = x if (x := pow(square, (p + 3) // 8, p)) ** 2 % p == square else x * root % p
         need(y < p and x * x % p == square and (x or not sign), "a key that is no point")
         return (x if x & 1 == sign else p - x), y
 
@@ -181,15 +181,15 @@ def ed25519(key, signature, message):
 
 def verify(path, trusted=()):
     try:
-        with open(path, "rb") as file:
-            found = lines(file)
-            bundle = Bundle(next(found, b""))
+        with open(path, "rb") as file, closing(sqlite3.connect("")) as database:  # a file: memory stays the same
+            bundle = Bundle(next(found := lines(file), b""), database)
             for line in found:
                 bundle.take(line)
-        need(bundle.ended, "it has no end")
+            need(bundle.ended, "it has no end")
+            turns = {turn: int(bundle.known(f"run:{turn}").split(" ")[1]) for turn, _ in bundle.heads}
     except Exception as error:  # whatever became of a stranger's bytes
         raise SystemExit(f"refused: not in its form: {error!r:.200}") from error
-    threads = [{"turn": t, "digest": e, "turns": int(bundle.known(f"run:{t}").split(" ")[1])} for t, e in bundle.heads]
+    threads = [{"turn": turn, "digest": event, "turns": turns[turn]} for turn, event in bundle.heads]
     counts = {"turns": bundle.turns, "events": bundle.events, "contents": bundle.contents, "absent": bundle.absent}
     signatures = [{"key": key, "trusted": key in trusted} for key in bundle.keys]
     return {"digest": bundle.hash.hexdigest(), "threads": threads, **counts, "signatures": signatures}
