@@ -19,7 +19,7 @@ from weft.ledger.copying import Copied, is_unfinished
 from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
-from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error
+from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.sqlite import MemoryStore, SqliteStore
@@ -168,7 +168,7 @@ def _examine_elsewhere(path: str, clock: Clock, full: bool) -> Iterator[Diagnosi
     except Unsupported:
         raise
     except StoreError as failure:
-        yield error("database", str(failure), "it cannot be opened", failure.hint.removeprefix("run `weft doctor`; "))
+        yield error("database", str(failure), "it cannot be opened", mend_of(failure))
         return
     try:
         yield from as_far_as_it_goes("structure", lambda: iter(store.examine()))

@@ -17,7 +17,7 @@ from weft.ledger.erasing.tombstones import pending
 from weft.ledger.recomputing import VIEWS_STALE
 from weft.ledger.runs import recorded_after, stream_of
 from weft.ledger.verifying import Problem, verify_facts, verify_views
-from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
+from weft.store.diagnosis import COPY_BACK, Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FORMER, LACKS
 from weft.store.husks import unfinished
 from weft.store.owners import is_dead
@@ -28,8 +28,6 @@ SHOWN = 20
 LAG = 100_000
 DAY_MS = 24 * 60 * 60 * 1000
 RESTORE = "put a backup in its place with `weft recover --from FILE`, or `weft recover --salvage` what still verifies"
-COPY_BACK = "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`"
-"""What there is instead for a ledger that is no file."""
 BROKEN_FACTS = ("content", "event", "log", "pack", "database")
 """Problems that no rebuild mends."""
 REBUILD = "weft rebuild"

@@ -343,14 +343,17 @@ def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
 
 SegmentDepth = tuple[int, int]
 """A turn by its segment and depth."""
+GOES_ON = "l.why IN ('continuation', 'fork')"
+"""Links across which a thread goes on; where there are several, at the first in this order:"""
+WHERE_FIRST = "p.current DESC, p.id"
 
 
 def crossings(sql: Sql) -> dict[SegmentDepth, SegmentDepth]:
-    """Every root whose thread goes on across a link, with the turn where it does; the same that a thread would take."""
+    """Every root whose thread goes on across a link, with the turn where it does."""
     rows = sql.all(
         "SELECT t.segment, t.depth, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child"
         " JOIN segment s ON s.n = t.segment AND s.base = t.depth AND s.parent IS NULL JOIN turn p ON p.id = l.parent"
-        " WHERE l.why IN ('continuation', 'fork') ORDER BY l.child, p.current DESC, p.id"
+        f" WHERE {GOES_ON} ORDER BY l.child, {WHERE_FIRST}"
     )
     found: dict[SegmentDepth, SegmentDepth] = {}
     for segment, depth, above, above_depth in rows:

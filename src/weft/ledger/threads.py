@@ -12,7 +12,7 @@ from weft.kernel.dag_events import ModelResponse, RunFinished
 from weft.kernel.errors import Damaged
 from weft.ledger.model import Message, Turn
 from weft.ledger.reading import messages_between, placed_messages, to_turns
-from weft.ledger.rows import TURN, TurnRow, has_turn_at
+from weft.ledger.rows import GOES_ON, TURN, WHERE_FIRST, TurnRow, has_turn_at
 from weft.ledger.runs import event_at, run_events
 from weft.ledger.transcripts import transcript_of
 from weft.ledger.values import REBUILD
@@ -62,8 +62,7 @@ def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:
     """Where the thread goes on that an imported root was continued or forked from."""
     row = sql.one(
         "SELECT p.segment, p.depth FROM turn t JOIN link l ON l.child = t.id JOIN turn p ON p.id = l.parent"
-        " WHERE t.segment = ? AND t.depth = ? AND l.why IN ('continuation', 'fork')"
-        " ORDER BY p.current DESC, p.id LIMIT 1",
+        f" WHERE t.segment = ? AND t.depth = ? AND {GOES_ON} ORDER BY {WHERE_FIRST} LIMIT 1",
         (segment, depth),
     )
     return (row[0], row[1]) if row else None

@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from weft.kernel.errors import WeftError
 
+COPY_BACK = "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`"
+"""What mends a ledger that is no file, where nothing but a backup does."""
+
 
 class Grade(StrEnum):
     """How bad it is. An error stops work or loses something; a warning may come to that; a note is worth knowing."""
@@ -45,13 +48,18 @@ def error(check: str, what: str, why: str, mend: str) -> Diagnosis:
     return Diagnosis(grade=Grade.ERROR, check=check, what=what, why=why, mend=mend)
 
 
+def mend_of(failure: WeftError) -> str:
+    """What an error says to do, but for what whoever examines a ledger is doing already."""
+    return failure.hint.removeprefix("run `weft doctor`; ")
+
+
 def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
     """A damaged ledger can fail in any way while it is looked at; that is a finding, not the end of the examination."""
     try:
         yield from look()
     except WeftError as failure:
-        mend = failure.hint.removeprefix("run `weft doctor`; ")  # which is what somebody is doing
-        yield error(check, f"could not be looked at to the end: {failure}", "something is damaged there", mend)
+        what = f"could not be looked at to the end: {failure}"
+        yield error(check, what, "something is damaged there", mend_of(failure))
     except PermissionError as failure:
         what = f"could not be looked at to the end: {failure.filename} may not be read"
         yield error(check, what, "it belongs to somebody else", "chmod u+r, or chown")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from weft.kernel.errors import Damaged, ReadOnlyLedger, StoreError, StoreFailed
+from weft.store.diagnosis import COPY_BACK
 
 PASSING = frozenset(
     {
@@ -28,7 +29,6 @@ _MINTED = {
     "program_pkey": "program.id",
 }
 _CORRUPT = ("XX001", "XX002")
-_COPY_BACK = "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`"
 _AWAY = "start it, or check the address and the network; Weft connects again by itself"
 _HINTS = {
     "28": "check the user, the password and the server's pg_hba.conf",
@@ -85,9 +85,9 @@ def store_error(error: psycopg.Error, path: str) -> StoreError:
     if code == "25006":
         return ReadOnlyLedger(path)
     if code in _CORRUPT:
-        return Damaged(f"{path}: the database is malformed ({said(error)})", _COPY_BACK)
+        return Damaged(f"{path}: the database is malformed ({said(error)})", COPY_BACK)
     if code[:2] == "42" and code not in _HINTS:  # the statements are our own: what they do not find was there once
-        return Damaged(f"{path}: the schema is not whole ({said(error)})", _COPY_BACK)
+        return Damaged(f"{path}: the schema is not whole ({said(error)})", COPY_BACK)
     hint = _HINTS.get(code) or _HINTS.get(code[:2])
     if not code:
         hint = next((_HINTS[kind] for words, kind in _AT_CONNECTING if words in str(error)), None)

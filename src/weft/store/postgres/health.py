@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from weft.store.diagnosis import Diagnosis, error, good, warning
+from weft.store.diagnosis import COPY_BACK, Diagnosis, error, good, warning
 from weft.store.postgres.address import Address
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
@@ -42,7 +42,7 @@ def examine_schema(sql: PostgresSql, address: Address) -> Iterator[Diagnosis]:
     yield good("schema", f"schema {found}")
     missing = missing_parts(sql, address)
     for part in missing:
-        yield error("structure", part, "somebody has dropped it", "copy a backup to a new ledger: `weft copy`")
+        yield error("structure", part, "somebody has dropped it", COPY_BACK)
     if not missing:
         yield good("structure", "every table, view and index is there")
 

@@ -2,8 +2,8 @@
 
 A database that nobody has open is read without locks and with its index in memory: SQLite then makes no file beside it
 and copies no log. One that is in use is read as any reader does; so is one that somebody began to use meanwhile, as
-what looks like damage may be his writing. Nothing but SQLite opens the file itself: closing it any other way would drop
-the locks that this process may hold.
+what looks like damage may be their writing. Nothing but SQLite opens the file itself: closing it any other way would
+drop the locks that this process may hold.
 """
 
 from __future__ import annotations
