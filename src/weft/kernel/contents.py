@@ -28,7 +28,8 @@ MAX_INTEGER_BITS = 8192  # what the interpreter still writes and reads as decima
 CONTENT_DOMAIN = b"weft.content.1\n"
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 _split_pair = re.compile("[\ud800-\udbff][\udc00-\udfff]").search
-_long_integer = re.compile(rb"[0-9]{19}").search
+_DIGITS_ALIKE = bytes(48 if 48 <= code <= 57 else 32 for code in range(256))
+_LONG_INTEGER = b"0" * 19
 
 
 def content_ref(salt: bytes, data: bytes) -> bytes:
@@ -227,12 +228,18 @@ def check_json(value: Any, path: str) -> None:
 
 def json_value(data: bytes) -> Any:
     """The value that these bytes spell; an integer of any size stays one, where the fast way would round it."""
-    if _long_integer(data) is None:
+    if not _spells_long_integer(data):
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
             pass
     return exact_loads(data, parse_constant=_refuse_constant)
+
+
+def _spells_long_integer(data: bytes) -> bool:
+    """Perhaps: the digits may also be part of a text inside. All are made alike and looked for at once, which takes a
+    tenth of the time of a regular expression."""
+    return data[:1] != b'"' and len(data) >= len(_LONG_INTEGER) and _LONG_INTEGER in data.translate(_DIGITS_ALIKE)
 
 
 def _refuse_constant(name: str) -> None:
