@@ -326,6 +326,41 @@ def test_a_step_that_fails_leaves_the_older_schema(address: str) -> None:
     store.close()
 
 
+def test_a_table_that_lost_all_its_rows_leaves_them_neither_in_its_indexes_nor_with_the_planner(address: str) -> None:
+    store = PostgresStore(address)
+    ledger = parse_address(address).ledger
+    execute(
+        address,
+        "INSERT INTO node_tag(node, tag, tagged_at) SELECT 'node ' || i, 'canary', 1 FROM generate_series(1, 400) i",
+        "ANALYZE node_tag",
+        "DELETE FROM node_tag",
+        "VACUUM node_tag",
+    )
+    left = (
+        "SELECT pg_relation_size('node_tag'), pg_indexes_size('node_tag') > 8192 * count(*) FROM pg_index"
+        " WHERE indrelid = 'node_tag'::regclass"
+    )
+    known = f"SELECT count(*) > 0 FROM pg_stats WHERE schemaname = '{ledger}' AND tablename = 'node_tag'"
+    assert execute(address, left) == [(0, True)]
+    assert execute(address, known) == [(True,)]
+    assert store.rewrite()
+    assert execute(address, left) == [(0, False)]
+    assert execute(address, known) == [(False,)]
+    store.close()
+
+
+def test_a_table_that_never_held_a_row_is_not_rewritten(address: str) -> None:
+    store = PostgresStore(address)
+    append(store, "something")
+    files = "SELECT pg_relation_filenode('node_tag'), pg_relation_filenode('log')"
+    ((untouched, before),) = execute(address, files)
+    assert store.rewrite()
+    ((same, after),) = execute(address, files)
+    assert same == untouched
+    assert after != before
+    store.close()
+
+
 @pytest.mark.prove
 def test_a_database_of_another_encoding_is_refused(server: Server, address: str) -> None:
     name = new_name()
