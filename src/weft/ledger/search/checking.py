@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
 
 from weft.kernel.errors import Damaged, FactDamaged
 from weft.ledger.rows import TURN, TurnRow
@@ -13,6 +14,7 @@ from weft.store.port import Sql, Store, WriteTxn
 from weft.store.words import WordIndex
 
 TURNS = 512
+PAIRS = 4096
 _SHARE = (1 << 61) - 1
 Stored = tuple[int, int, int, int]
 
@@ -33,9 +35,10 @@ class Sum:
     def __init__(self) -> None:
         self.count = self.total = 0
 
-    def add(self, word: str, n: int) -> None:
-        self.count += 1
-        self.total = (self.total + hash((word, n))) & _SHARE
+    def add(self, pairs: Iterable[tuple[str, int]]) -> None:
+        shares = list(map(hash, pairs))
+        self.count += len(shares)
+        self.total = (self.total + sum(shares)) & _SHARE
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sum) and (self.count, self.total) == (other.count, other.total)
@@ -72,13 +75,11 @@ def problems(txn: Txn, index: WordIndex) -> Iterator[tuple[str, str]]:
     for turn in checked.wrong:
         yield "passage", f"those of turn {turn} are not what its messages say"
     known = {n for (n,) in txn.sql.each("SELECT n FROM passage")}
-    skipped = _numbers(txn.sql, behind)
-    held, strange = Sum(), 0
-    for word, n in index.pairs():
-        if n not in known:
-            strange += 1
-        elif n not in skipped:
-            held.add(word, n)
+    counted = known - _numbers(txn.sql, behind)
+    held, strange, pairs = Sum(), False, index.pairs()
+    while part := list(islice(pairs, PAIRS)):
+        held.add([pair for pair in part if pair[1] in counted])
+        strange = strange or not known.issuperset(n for _, n in part)
     orphans = txn.sql.one("SELECT count(*) FROM passage p LEFT JOIN turn t ON t.n = p.turn WHERE t.n IS NULL") or (0,)
     if orphans[0]:
         yield "passage", f"{orphans[0]} belong to no turn"
@@ -131,8 +132,7 @@ def _compare(checked: Checked, turn: TurnRow, stored: list[Stored], made: list[P
     if [row[1:] for row in stored] != [(each.first, each.last, each.at) for each in made]:
         checked.wrong.append(turn.id)
     for row, passage in zip(stored, made, strict=False):
-        for word in passage.words:
-            checked.words.add(word, row[0])
+        checked.words.add(zip(passage.words, repeat(row[0])))
 
 
 def empty(txn: WriteTxn, index: WordIndex) -> None:

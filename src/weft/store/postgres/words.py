@@ -4,6 +4,7 @@ quoted ones, so no text search configuration takes part, and no text of a user i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from weft.store.port import Sql
 from weft.store.words import AnyOf, Question, Term
@@ -41,7 +42,7 @@ class GinIndex:
 
     def pairs(self) -> Iterator[tuple[str, int]]:
         rows = self._sql.each("SELECT w.lexeme, n FROM word, unnest(tsvector_to_array(words)) AS w(lexeme)")
-        return ((word, n) for word, n in rows)
+        return cast("Iterator[tuple[str, int]]", rows)
 
     def purge(self) -> None:
         """The rows are gone; VACUUM, which no transaction can hold, takes their bytes."""

@@ -4,6 +4,7 @@ text of a user is ever read as a query."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from weft.store.port import Sql
 from weft.store.words import AnyOf, Question, Term
@@ -37,7 +38,7 @@ class FtsIndex:
         return [n for (n,) in rows]
 
     def pairs(self) -> Iterator[tuple[str, int]]:
-        return ((word, n) for word, n in self._sql.each("SELECT term, doc FROM word_pair"))
+        return cast("Iterator[tuple[str, int]]", self._sql.each("SELECT term, doc FROM word_pair"))
 
     def purge(self) -> None:
         """Everything goes into one new segment, without what was dropped."""
