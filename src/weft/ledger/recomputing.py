@@ -74,14 +74,22 @@ class StoredContents:
     def __init__(self) -> None:
         self.facts: FactReader | None = None
         self._known: dict[str, int] = {}
+        self._read_to = 0
+
+    def read_on(self, facts: FactReader, last: int) -> None:
+        """The numbers of those that came up to `last`, at once: most events name what came with them."""
+        self.facts = facts
+        if len(self._known) > KNOWN_CONTENTS:
+            self._known.clear()
+        for n, ref in facts.refs(self._read_to, last):
+            self._known.setdefault(ref.hex(), n)
+        self._read_to = max(last, self._read_to)
 
     def number(self, ref: str) -> int:
         found = self._known.get(ref)
         if found is None:
             assert self.facts is not None, "facts are set with every range"
             found = self.facts.find_content(bytes.fromhex(ref)) or 0
-            if len(self._known) > KNOWN_CONTENTS:
-                self._known.clear()
             if found:
                 self._known[ref] = found
         return found
@@ -131,7 +139,7 @@ class FreshViews:
     def _advance(self, facts: FactReader) -> bool:
         """The next rows of the log; False when there were none."""
         rows = facts.log(self.done, LOG_ROWS)
-        self._contents.facts = facts
+        self._contents.read_on(facts, facts.contents_at(rows[-1].n) if rows else 0)
         projector = Projector(self.sql, facts, self._contents, self._memory)
         for row in rows:
             self._take(projector, row)

@@ -226,6 +226,16 @@ class FactReader:
             raise FactDamaged("event number", str(n), "the log has a hole there")
         return sha256(line).digest()
 
+    def contents_at(self, n: int) -> int:
+        """The highest content number that an event up to here may refer to."""
+        row = self.sql.one("SELECT contents FROM log WHERE n = ?", (n,))
+        return int(row[0]) if row else 0
+
+    def refs(self, after: int, upto: int) -> Iterator[tuple[int, bytes]]:
+        """The references of contents by number; what a damaged row has in its place is none."""
+        rows = self.sql.all("SELECT n, ref FROM content WHERE n > ? AND n <= ? ORDER BY n", (after, upto))
+        return ((n, bytes(ref)) for n, ref in rows if isinstance(ref, bytes | bytearray | memoryview))
+
     def find_content(self, ref: bytes) -> int | None:
         key = ref[:KEY_BYTES]
         rows = self.sql.all(
