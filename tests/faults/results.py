@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?")
 _PART = re.compile(r"(?:-|\[)\d+\]$")
 
 
@@ -39,6 +39,6 @@ def table(counted: Iterable[Counted]) -> Iterator[str]:
 
 def _added(texts: list[str]) -> str:
     """The same words, each number the sum of those at its place."""
-    sums = [sum(map(int, column)) for column in zip(*map(_NUMBER.findall, texts), strict=True)]
+    sums = [sum(int(n.replace(",", "")) for n in column) for column in zip(*map(_NUMBER.findall, texts), strict=True)]
     rest = iter(sums)
     return _NUMBER.sub(lambda _: f"{next(rest):,}", texts[0])

@@ -209,7 +209,8 @@ def test_whatever_is_done_in_whatever_order_both_engines_hold_the_same(
 ) -> None:
     first = FIRST_SEED + 1000 * shard
     steps, last = run_steps(STEPS, first, EnginesMachine, EXAMPLES)
-    record_property("measured", f"{steps:,} steps with seeds {first} to {last}")
+    record_property("measured", f"{steps:,} steps")
+    print(f"{steps:,} steps with seeds {first} to {last}")
     assert steps >= STEPS
     assert counted["steps"] == steps
 
