@@ -13,13 +13,13 @@ from benchmarks.fsyncs import count_fsyncs
 from benchmarks.imports import measure_import
 from benchmarks.machine import IN_MEMORY, describe_machine, file_system, versions
 from benchmarks.measure import NotMeasured, say
-from benchmarks.page import RAN, write_page
+from benchmarks.page import ALONE, RAN, write_page
 from benchmarks.peers import BARE, PEERS
 from benchmarks.plan import FULL, QUICK, SECTIONS, Sizes, bare_depths, peer_depths, weft_depths
 from benchmarks.plot import write_plot
 from benchmarks.postgres import measure_postgres
 from benchmarks.registry import ALL, OURS, SAME_ROWS, WEFT
-from benchmarks.report import notes, postgres_tables, similarity_tables, sync_tables, tables
+from benchmarks.report import notes, tables
 from benchmarks.results import Results
 from benchmarks.searching import measure_search
 from benchmarks.sections import (
@@ -172,7 +172,7 @@ def write_files(results: Results, options: argparse.Namespace, *, whole: bool) -
 
 
 def shown(results: Results) -> str:
-    alone = (*similarity_tables(results), *sync_tables(results), *postgres_tables(results))
+    alone = [table for made in ALONE.values() for table in made(results)]
     parts = [table.as_text() for table in (*tables(results), *alone)]
     return "\n".join([*parts, *(f"- {note}" for note in notes(results)), f"\n{results.seconds:.0f} s in all"])
 

@@ -36,7 +36,7 @@ def bars(results: Results) -> list[Bar]:
         *_group_bars(results),
         *_fork_and_read_bars(results),
         *_import_bars(results),
-        *_search_bars(results),
+        *search_bars(results),
         *_other_bars(results),
         *similarity_bars(results),
         *sync_bars(results),
@@ -126,7 +126,7 @@ def _import_bars(results: Results) -> list[Bar]:
     ]
 
 
-def _search_bars(results: Results) -> list[Bar]:
+def search_bars(results: Results) -> list[Bar]:
     found = next((each for each in results.search.values() if isinstance(each, Searched)), None)
     asked = f"search {results.sizes.search_messages:,} messages: p95 of the mix"
     return [

@@ -3,14 +3,24 @@
 from pathlib import Path
 
 from benchmarks.postgres import PACKAGES
-from benchmarks.report import notes, postgres_tables, similarity_tables, sync_tables, tables
+from benchmarks.report import notes, postgres_tables, search_tables, similarity_tables, sync_tables, tables
 from benchmarks.results import Results
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
-ALONE = {"similarity": similarity_tables, "sync": sync_tables, "postgres": postgres_tables}
+ALONE = {
+    "search": search_tables,
+    "similarity": similarity_tables,
+    "sync": sync_tables,
+    "postgres": postgres_tables,
+}
 """Blocks of their own: each may be measured alone, and stands until it is measured again."""
-RAN = {"similarity": ("weft", "numpy", "usearch"), "sync": ("weft", "zstandard"), "postgres": PACKAGES}
-OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "search", "command_line", "fsyncs")
+RAN = {
+    "search": ("weft", "apsw"),
+    "similarity": ("weft", "numpy", "usearch"),
+    "sync": ("weft", "zstandard"),
+    "postgres": PACKAGES,
+}
+OTHERS = ("append", "fork", "load", "read", "verify", "group", "imports", "command_line", "fsyncs")
 
 FRAME = f"""# Performance
 
@@ -56,7 +66,7 @@ more.
 - *Verify* hashes every event again (facts), and computes every view again (views).
 - *PostgreSQL* is measured on a server that the run starts, with `fsync` and `synchronous_commit` on: Weft beside
   LangGraph's PostgresSaver and one bare INSERT a turn, from one process and from many at once. `--only postgres`
-  measures it alone. So do `--only similarity` and `--only sync`.
+  measures it alone. So do `--only search`, `--only similarity` and `--only sync`.
 
 ![Append cost against depth](images/append-cost.svg)
 

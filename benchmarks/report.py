@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bars import Bar, bars, similarity_bars, sync_bars
+from benchmarks.bars import Bar, bars, search_bars, similarity_bars, sync_bars
 from benchmarks.fsyncs import Fsyncs
 from benchmarks.imports import Import
 from benchmarks.measure import Figure, NotMeasured
@@ -40,13 +40,12 @@ def tables(results: Results) -> list[Table]:
         store_table(results),
         weft_table(results),
         import_table(results),
-        search_table(results),
     ]
     return [table for table in made if table.rows]
 
 
 def bar_table(results: Results) -> Table:
-    apart = {bar.name for bar in (*similarity_bars(results), *sync_bars(results))}
+    apart = {bar.name for bar in (*search_bars(results), *similarity_bars(results), *sync_bars(results))}
     return _bar_table("Bars", [bar for bar in bars(results) if bar.name not in apart])
 
 
@@ -125,7 +124,9 @@ def import_table(results: Results) -> Table:
     return Table("Importing", header, rows)
 
 
-def search_table(results: Results) -> Table:
+def search_tables(results: Results) -> list[Table]:
+    if not results.search:
+        return []
     rows: list[tuple[str, ...]] = []
     for name, found in results.search.items():
         if isinstance(found, Searched):
@@ -133,7 +134,8 @@ def search_table(results: Results) -> Table:
             rows += [(f"{name}: {kind}", number(each.p50_ms), number(each.p95_ms)) for kind, each in latencies.items()]
             rows.append((f"{name}: made the index, s", number(found.index_seconds), ABSENT))
             rows.append((f"caught up with {found.burst_turns:,} more turns, s", number(found.burst_seconds), ABSENT))
-    return Table("Searching", ("search for 20 hits", "p50 ms", "p95 ms"), rows)
+    found_table = Table("What is found", ("search for 20 hits", "p50 ms", "p95 ms"), rows)
+    return [_bar_table("Searching", search_bars(results)), found_table]
 
 
 def similarity_tables(results: Results) -> list[Table]:
