@@ -1,4 +1,4 @@
-"""The importer of Codex rollouts."""
+"""The importer of Codex: its rollouts, and the runs that it printed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from weft.exchange.importers.codex.files import is_rollout
+from weft.exchange.importers.codex.printed import is_printed
 from weft.exchange.importers.codex.reader import CodexReader
 from weft.exchange.importers.port import Place, Report, Source
 from weft.exchange.importers.transcript import Transcript
@@ -23,7 +24,7 @@ class Codex:
         ]
 
     def recognises(self, source: Source) -> bool:
-        return not self.is_part(source) and is_rollout(source.head)
+        return not self.is_part(source) and (is_rollout(source.head) or is_printed(source.head))
 
     def is_part(self, source: Source) -> bool:
         """The index of thread names, which every session looks its own up in."""

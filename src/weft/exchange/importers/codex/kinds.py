@@ -38,6 +38,8 @@ class Sort(IntEnum):
     OUTPUT = auto()
     TOOL_TEXT = auto()
     OUTCOME = auto()
+    SETTLED = auto()
+    """The end of a call with all that is told of it, as Codex prints it."""
     TOKENS = auto()
     USAGE = auto()
     COMPACTED = auto()
@@ -197,7 +199,7 @@ class Entry(Struct, gc=False):
     offset: int
     end: int
     kind: str
-    """As the report counts it."""
+    """As the report counts it; empty where another entry of the same record is counted."""
     sort: Sort
     name: str
     """The payload's own type."""

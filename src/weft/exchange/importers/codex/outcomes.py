@@ -116,6 +116,18 @@ def take_event(call: Call, entry: Entry, is_own: bool) -> None:
         taker(call, event, is_own)
 
 
+def take_end(call: Call, entry: Entry) -> None:
+    """The one record of a printed run that holds a call's output and how it went."""
+    item = entry.value
+    output = item.get("aggregated_output", item.get("result"))
+    status = text(item.get("status"))
+    call.status = ToolCallStatus.OK if status in (None, "completed") else _ENDS.get(status)
+    if output is not None:
+        call.result = output
+        call.plain.append(["output", None, output])
+    take_event(call, entry, is_own=True)
+
+
 def _end(call: Call, event: dict[str, Any], is_own: bool) -> None:
     if not is_own:
         return

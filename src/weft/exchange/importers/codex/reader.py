@@ -13,9 +13,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.codex.files import entries
+from weft.exchange.importers.codex.files import entries, is_rollout
 from weft.exchange.importers.codex.groups import Assembler
 from weft.exchange.importers.codex.kinds import Entry, Sort
+from weft.exchange.importers.codex.printed import is_printed, transcripts
 from weft.exchange.importers.codex.session import Thread, indexed_title, session_of
 from weft.exchange.importers.codex.turns import Turns
 from weft.exchange.importers.jsonl import Reached
@@ -49,6 +50,9 @@ class CodexReader:
 
     def read(self, source: Source, report: Report, taken: Mapping[str, int]) -> Iterator[Transcript]:
         state, self._state = self._state, None
+        if is_printed(source.head) and not is_rollout(source.head):
+            yield from transcripts(source, report)
+            return
         if state is None or self._reached.is_torn or taken.get(state.thread.session.id, 0) < state.turns.made:
             yield from self._read_anew(source, report)
             return

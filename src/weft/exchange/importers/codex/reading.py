@@ -12,7 +12,7 @@ from weft.exchange.importers.codex.compactions import Compaction, compaction_of
 from weft.exchange.importers.codex.contents import Content, content_of
 from weft.exchange.importers.codex.groups import Group
 from weft.exchange.importers.codex.kinds import Entry, Sort
-from weft.exchange.importers.codex.outcomes import output_text, settle, take_event, take_output
+from weft.exchange.importers.codex.outcomes import output_text, settle, take_end, take_event, take_output
 from weft.exchange.importers.codex.prompts import Echoes, Prompts, attached, event_words
 from weft.exchange.importers.codex.responses import Call, Response, call_of, names_of
 from weft.exchange.importers.codex.session import Thread, tool_names
@@ -112,6 +112,7 @@ class Reading:
         self._responses: list[Response] = []
         self._marks: list[int | Tokens] = []
         self._usage_marks: list[int | Tokens] = []
+        self._reports_total = False
         self._calls: list[Call] = []
         self._by_id: dict[str, list[int]] = {}
         self._oldest = 0
@@ -128,9 +129,11 @@ class Reading:
             piece = self.pieces[-1]
             piece.first = piece.first or entry
             piece.end = max(piece.end, entry.end)
-            piece.places.append((entry.offset, entry.end))
+            if entry.kind:
+                piece.places.append((entry.offset, entry.end))
         taken = _TAKERS[entry.sort](self, at, entry)
-        self.counted.append((entry, taken is not False))
+        if entry.kind:
+            self.counted.append((entry, taken is not False))
 
     def _time(self, entry: Entry) -> tuple[int | None, str | None]:
         """When it was written; the lines of a copy tell only when it was copied."""
@@ -172,6 +175,8 @@ class Reading:
             self.abort = text(entry.value.get("reason")) or "unknown"
         failure = entry.value.get("error")
         self.error = text(failure) or text(mapping(failure).get("message")) or self.error
+        if entry.name == "turn.completed":  # errors that are printed on the way were overcome
+            self.error = None
         last = text(entry.value.get("last_agent_message"))
         if last is not None and not self._echoes.answers:
             self._echoes.answers = True
@@ -306,6 +311,15 @@ class Reading:
             self._oldest += 1
         return self._oldest if self._oldest < len(self._calls) else None
 
+    def _settle(self, at: int, entry: Entry) -> None:
+        self._open = None
+        call = self._call_for(text(entry.value.get("call_id")))
+        if call is None:
+            self._note(at, entry)
+            return
+        take_end(self._calls[call], entry)
+        self._settled.setdefault(call, at)
+
     def _outcome(self, at: int, entry: Entry) -> None:
         """Resolved when all calls are known: some events stand before the item of their call."""
         self._outcomes.append((at, len(self._calls), entry))
@@ -323,6 +337,7 @@ class Reading:
         report = tokens_of(entry.value.get("usage"))
         if report is not None:
             self._usage_marks.append(report)
+            self._reports_total = entry.name == "turn.completed"
         return report is not None
 
     def _compacted(self, at: int, entry: Entry) -> None:
@@ -388,6 +403,8 @@ class Reading:
         """Give every response what it cost."""
         for k, tokens in self.bill.shares(reports_first).items():
             self._responses[k].tokens = tokens
+            if self._reports_total:  # of the thread up to here: it is one sum, in however many runs it is told
+                self._responses[k].native = f"{self._thread.printed_of}/total"
 
 
 _TAKERS: dict[Sort, Callable[[Reading, int, Entry], bool | None]] = {
@@ -409,6 +426,7 @@ _TAKERS: dict[Sort, Callable[[Reading, int, Entry], bool | None]] = {
     Sort.OUTPUT: Reading._output,
     Sort.TOOL_TEXT: Reading._tool_text,
     Sort.OUTCOME: Reading._outcome,
+    Sort.SETTLED: Reading._settle,
     Sort.TOKENS: Reading._tokens,
     Sort.USAGE: Reading._usage,
     Sort.COMPACTED: Reading._compacted,

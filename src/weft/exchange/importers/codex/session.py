@@ -84,6 +84,8 @@ class Thread:
         self._own_from: int | None = None
         self.is_named = False
         """The thread itself told its title."""
+        self.printed_of: str | None = None
+        """The thread of a printed run, whose ids are those of this run alone."""
 
     @property
     def is_subagent(self) -> bool:

@@ -152,12 +152,19 @@ class _Making:
 
     def _key(self) -> str:
         """Its id; where it has none, that of its first item; where no item has one, its thread, place and text."""
+        if self._thread.printed_of is not None:
+            said = [piece.plain for piece in self._pieces]
+            return f"{self._place}-{digest([said, self._reading.error])[:16]}"
         pieces = [piece for piece in self._pieces if piece.compaction is None]
         native = self._group.id or next((name for piece in pieces for name in piece.names), None)
         if native is not None:
             return global_id(native, self._reading.owner)
         said = next((piece.plain for piece in self._pieces if piece.plain), [])
-        return f"{self._reading.owner}/{self._turns.position}-{digest(said[:1])[:16]}"
+        return f"{self._place}-{digest(said[:1])[:16]}"
+
+    @property
+    def _place(self) -> str:
+        return f"{self._reading.owner}/{self._turns.position}"
 
     def _compaction_key(self, piece: Piece, key: str, number: int) -> str:
         compaction = piece.compaction
@@ -166,7 +173,8 @@ class _Making:
         return f"{key}#compaction-{number}"
 
     def _records(self, piece: Piece, after: str | None) -> tuple[bytes, ...]:
-        turn = [dump(["turn", self._group.id, after])] if self._group.id is not None else []
+        named = self._group.id if self._thread.printed_of is None else self._place
+        turn = [dump(["turn", named, after])] if named is not None else []
         return (*turn, *map(dump, piece.plain))
 
     def _normal(self, piece: Piece, key: str, after: str | None) -> NativeTurn:
@@ -194,6 +202,8 @@ class _Making:
     def _common(self, piece: Piece, key: str, after: str | None) -> NativeTurn:
         thread = self._thread
         names = [*([self._group.id] if self._group.id else []), *piece.names]
+        if thread.printed_of is not None:
+            names = [self._place]
         first, last = _span(piece)
         return NativeTurn(
             key=key,
