@@ -17,10 +17,11 @@ from tests.exchange.fixtures.pi.sessions import (
     entry,
     header,
     result,
+    said,
     turns_of,
     user,
 )
-from weft.exchange.importers.transcript import NativeCall
+from weft.exchange.importers.transcript import NativeCall, Tokens
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote
 
@@ -80,6 +81,25 @@ def test_a_call_without_a_result_has_no_outcome(tmp_path: Path) -> None:
 def test_models_that_a_tool_used_are_told_in_its_detail(tmp_path: Path) -> None:
     found = made(tmp_path, call("c1"), result("r1", "a1", "c1", usage={"input": 3}))
     assert found.detail == {"details": None, "usage": {"input": 3}}
+
+
+def test_what_a_tool_spent_on_models_counts_with_the_response_that_asked_for_it(tmp_path: Path) -> None:
+    (turn,) = turns_of(
+        tmp_path,
+        header(),
+        user("u1", None, "Go."),
+        assistant("a1", "u1", call("c1"), call("c2"), usage={"input": 10, "output": 5}),
+        result("r1", "a1", "c1", usage={"input": 3, "cacheRead": 7}),
+        result("r2", "r1", "c2", usage={"input": 1, "output": 2}),
+        assistant("a2", "r2", "Done.", usage={"input": 20, "output": 6}),
+        result("r3", "a2", "c9", usage={"output": 4}),
+    )
+    assert [message.tokens for message in said(turn)] == [
+        None,
+        Tokens(input=14, output=7, cached=7),
+        Tokens(input=20, output=6),
+        Tokens(output=4),
+    ]
 
 
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n*** Add File: b.py \n*** End Patch"

@@ -37,6 +37,8 @@ class Call(Struct):
     name: str
     arguments: Any
     began: int | None
+    asked_by: int = 0
+    """Which of its turn's items is the response that asked for it."""
     outcome: dict[str, Any] | None = None
     done: int | None = None
 

@@ -7,11 +7,12 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from weft.exchange.importers.chat import added
 from weft.exchange.importers.pi.calls import Call, call_of, done_at
 from weft.exchange.importers.pi.content import said
 from weft.exchange.importers.pi.injected import injected
 from weft.exchange.importers.pi.responses import response, tokens, trouble
-from weft.exchange.importers.transcript import Item, NativeMessage
+from weft.exchange.importers.transcript import Item, NativeMessage, Tokens
 from weft.exchange.importers.values import canonical, mapping, millis, present, text
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
@@ -85,7 +86,9 @@ class Making(Struct):
         if self.error is not None or self.is_interrupted:
             reduced += [message.get("stopReason"), self.error]
         self._add(reduced, response(entry, message, content))
+        asked_by = len(self.items) - 1
         for call in (call_of(block, self.starts) for block in content.calls):
+            call.asked_by = asked_by
             self.items.append(call)
             self.waiting.setdefault(call.id, []).append(call)
 
@@ -98,6 +101,7 @@ class Making(Struct):
         if waiting := self.waiting.get(called):
             call = waiting.pop(0)
             call.outcome, call.done = message, done_at(entry, message)
+            self._charge(call, message)
             self.records.append(canonical(reduced))
             return
         made = NativeMessage(
@@ -105,11 +109,18 @@ class Making(Struct):
             parts=tuple(content.parts),
             native=id,
             at=done_at(entry, message),
+            tokens=tokens(message.get("usage")),
             metadata=present(
                 call=called, tool=message.get("toolName"), details=message.get("details"), blocks=content.elsewhere
             ),
         )
         self._add(reduced, made)
+
+    def _charge(self, call: Call, message: dict[str, Any]) -> None:
+        """A tool may ask models itself: what that took counts with the response that asked for the tool."""
+        asker, spent = self.items[call.asked_by], tokens(message.get("usage"))
+        if spent is not None and isinstance(asker, NativeMessage):
+            self.items[call.asked_by] = replace(asker, tokens=added(asker.tokens or Tokens(), spent))
 
     def _compaction(self, entry: dict[str, Any]) -> None:
         self.compaction = entry
