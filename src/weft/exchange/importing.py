@@ -15,7 +15,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.following import Follower, Followers
-from weft.exchange.importers.port import FollowingImporter, GatheringImporter, Importer, Problem, Report, Source
+from weft.exchange.importers.port import (
+    FollowingImporter,
+    GatheringImporter,
+    Importer,
+    NamedImporter,
+    Problem,
+    Report,
+    Source,
+)
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates
 from weft.exchange.taking import Taking
@@ -26,6 +34,9 @@ from weft.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
+
+
+NAMING_SLACK_MS = 10_000
 
 
 class OriginTotals(Struct):
@@ -198,6 +209,8 @@ class Importing:
         if not candidate.is_as(before):
             return None
         desk = self._desk(found) or desk
+        if _is_renamed(candidate, found, before):
+            return Unit(candidate, found, is_stale=True)
         return Unit(candidate, found, desk.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
 
     def _recognised(self, candidate: Candidate | OnServer) -> Unit | Part | None:
@@ -329,6 +342,13 @@ def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate 
         return candidate
     parts = importer.parts(candidate.path)
     return candidate.with_parts(parts) if parts else candidate
+
+
+def _is_renamed(candidate: Candidate | OnServer, importer: Importer, read: ImportSource) -> bool:
+    """A name that was given while the source was read may have been missed."""
+    if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, NamedImporter):
+        return False
+    return importer.is_renamed(candidate.path, read.read_at - NAMING_SLACK_MS)
 
 
 def _is_there(name: str) -> bool:

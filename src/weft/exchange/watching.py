@@ -285,7 +285,7 @@ class Watching:
         for whole in {str(each.whole) for each in found if isinstance(each, Part) and each.whole and is_news}:
             self._stale.add(whole)
             self._due.setdefault(whole, self._when(whole))
-        return [replace(unit, is_stale=is_stale) for unit in found if isinstance(unit, Unit)]
+        return [replace(unit, is_stale=unit.is_stale or is_stale) for unit in found if isinstance(unit, Unit)]
 
     def _read(self, path: str, unit: Unit) -> Iterator[Happening]:
         begun = self._clock.monotonic()

@@ -167,4 +167,6 @@ class NativeSession(Struct, kw_only=True):
     task: str | None = None
     agent: str | None = None
     archived: bool = False
+    named_at: int | None = None
+    """When it got its title, where that is told elsewhere than in its own file."""
     metadata: Any = None

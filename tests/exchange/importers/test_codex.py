@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
 import pytest
 import zstandard
 
+import weft
 from tests.exchange.fixtures.codex.rollouts import (
     AT,
     AT_MS,
@@ -34,8 +37,11 @@ from tests.exchange.fixtures.codex.rollouts import (
     words_of,
 )
 from weft.exchange.importers.codex import Codex
+from weft.exchange.importers.plugins import load_importers
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.sources import candidates
+from weft.exchange.importing import Importing
+from weft.kernel.ambient import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"
@@ -110,6 +116,36 @@ def test_the_index_of_names_is_a_part_and_gives_its_title(tmp_path: Path) -> Non
     assert Codex().is_part(source_of(index))
     assert not Codex().recognises(source_of(index))
     assert found.session.title == "Mend the fence"
+
+
+def test_a_later_name_of_the_index_goes_before_the_one_that_the_thread_told(tmp_path: Path) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    told = [meta(), *asked(turn_id(1), "hi", "hello"), event("thread_name_updated", thread_name="Told")]
+    for later, title in (("2026-01-02T03:04:05.007Z", "Indexed"), ("2026-01-02T03:04:05.005Z", "Told")):
+        named = {"id": SESSION, "thread_name": "Indexed", "updated_at": later}
+        (tmp_path / "session_index.jsonl").write_bytes(lines(named))
+        assert import_lines(folder, told).session.title == title
+
+
+def test_a_thread_that_is_renamed_in_the_index_alone_is_renamed_by_the_next_import(tmp_path: Path) -> None:
+    folder = tmp_path / "codex" / "sessions"
+    folder.mkdir(parents=True)
+    others = [folder / f"rollout-2026-{OTHER}.jsonl", folder / f"rollout-2026-{SESSION}.jsonl"]
+    for path, id in zip(others, (OTHER, SESSION), strict=True):
+        path.write_bytes(lines(meta(id), *asked(turn_id(1, 0x3000), f"hi {id}", "hello")))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    index = folder.parent / "session_index.jsonl"
+    with weft.open(tmp_path / "ledger.db") as ledger:
+        for round, name in enumerate(("One", "Two", "Three", "Four", "One")):
+            at = datetime.now(UTC) + timedelta(seconds=round)
+            named = {"id": SESSION, "thread_name": name, "updated_at": at.isoformat()}
+            with index.open("ab") as file:
+                file.write(lines(named))
+            done = Importing(ledger, load_importers("codex"), SystemClock()).run([folder])
+            assert {session.title for session in ledger.sessions()} == {None, name}
+            assert done.origins["codex"].unchanged == (0 if round == 0 else 1)
+        assert list(ledger.verify()) == []
 
 
 def test_a_session_tells_where_when_and_by_which_version_it_ran(tmp_path: Path) -> None:

@@ -96,6 +96,14 @@ class GatheringImporter(Protocol):
         """The files that the one at `path` stands for, where the session grows in them while it stays as it is."""
 
 
+@runtime_checkable
+class NamedImporter(Protocol):
+    """An importer of sessions whose names lie in one file for all, which changes while theirs do not."""
+
+    def is_renamed(self, path: Path, since: int) -> bool:
+        """Did the session of the file at `path` get its name then, in Unix milliseconds, or later?"""
+
+
 class Reader(Protocol):
     """Reads one file again and again while it grows, each time only what is new."""
 

@@ -64,13 +64,20 @@ class ImportDesk:
         """A source as it was when it was last read to its end, by whichever importer."""
         with self._desk.store.read() as txn:
             row = txn.sql.one(
-                "SELECT size, stamp, digest, mapping, open, kept FROM import_source WHERE name = ?", (name,)
+                "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name = ?", (name,)
             )
         if row is None:
             return None
-        size, stamp, digest, mapping, is_open, kept = row
+        size, stamp, digest, mapping, is_open, kept, read_at = row
         return ImportSource(
-            name=name, size=size, stamp=stamp, digest=bytes(digest), mapping=mapping, open=bool(is_open), kept=kept
+            name=name,
+            size=size,
+            stamp=stamp,
+            digest=bytes(digest),
+            mapping=mapping,
+            open=bool(is_open),
+            kept=kept,
+            read_at=read_at,
         )
 
     def is_due(self, source: ImportSource, quiet: bool) -> bool:

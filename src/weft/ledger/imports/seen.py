@@ -98,6 +98,7 @@ class Seeing(Struct, frozen=True):
             origin=self.origin,
             session=self.session,
             started=moment(session.created),
+            ended=moment(session.named_at),
             title=self._text(session.title),
             workspace=self._text(session.workspace),
             git_branch=self._text(session.git_branch),

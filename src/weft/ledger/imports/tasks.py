@@ -23,6 +23,8 @@ class ImportSource(Struct, frozen=True, kw_only=True):
     """Its last turn was still being written and was left out."""
     kept: int | None = None
     """So many of its bytes are kept verbatim; None: all of them."""
+    read_at: int = 0
+    """When it was read, in Unix milliseconds."""
 
     @property
     def origin(self) -> str:

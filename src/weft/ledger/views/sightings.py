@@ -79,7 +79,7 @@ def _says(told: own.Sighting | SessionRow) -> int:
 
 
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
-    told = plain(event.end) or 0
+    told = (plain(event.end) or 0) + (plain(event.ended) or 0)  # a later name goes before any growth of the source
     if event.started is not UNSET:
         session.created_at = min(session.created_at, event.started)
     if event.archived is True and session.status == "active":

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from weft.exchange.importers.codex.files import is_rollout
+from weft.exchange.importers.codex.names import name_of
 from weft.exchange.importers.codex.printed import is_printed
 from weft.exchange.importers.codex.reader import CodexReader
 from weft.exchange.importers.port import Place, Report, Source
@@ -29,6 +30,10 @@ class Codex:
     def is_part(self, source: Source) -> bool:
         """The index of thread names, which every session looks its own up in."""
         return Path(source.name).name == "session_index.jsonl" and b'"thread_name"' in source.head
+
+    def is_renamed(self, path: Path, since: int) -> bool:
+        named = name_of(path)
+        return named is not None and named.at >= since
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         return self.reader().read(source, report, {})

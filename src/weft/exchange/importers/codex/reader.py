@@ -16,8 +16,9 @@ from msgspec import Struct, field
 from weft.exchange.importers.codex.files import entries, is_rollout
 from weft.exchange.importers.codex.groups import Assembler
 from weft.exchange.importers.codex.kinds import Entry, Sort
+from weft.exchange.importers.codex.names import name_of
 from weft.exchange.importers.codex.printed import is_printed, transcripts
-from weft.exchange.importers.codex.session import Thread, indexed_title, session_of
+from weft.exchange.importers.codex.session import Thread, session_of
 from weft.exchange.importers.codex.turns import Turns
 from weft.exchange.importers.jsonl import Reached
 from weft.exchange.importers.port import Report, Source
@@ -57,8 +58,7 @@ class CodexReader:
             yield from self._read_anew(source, report)
             return
         session = state.thread.session
-        if not state.thread.is_named:
-            session.title = indexed_title(source.path, session.id)
+        state.thread.take_name(name_of(source.path, session.id))
         state.turns.report, state.turns.quiet = report, source.quiet
         more = entries(source, report, self._reached)
         yield Transcript(session=session, turns=self._walk(state, more, True), known=state.turns.made)
@@ -71,6 +71,7 @@ class CodexReader:
             return
         meta = next((entry.value for entry in first if entry.sort == Sort.META), None)
         thread = Thread(session_of(source, meta))
+        thread.take_name(name_of(source.path, thread.session.id))
         state = _State(Turns(thread, report, source.quiet), thread)
         is_told = meta is not None or len(first) == _AHEAD
         yield Transcript(session=thread.session, turns=self._walk(state, chain(first, found), is_told))

@@ -358,7 +358,7 @@ class Reading:
 
     def _title(self, at: int, entry: Entry) -> None:
         if text(entry.value.get("thread_id")) in (None, self._thread.session.id):
-            self._thread.take_title(text(entry.value.get("thread_name")))
+            self._thread.take_title(text(entry.value.get("thread_name")), moment(entry.at))
 
     def _note(self, at: int, entry: Entry) -> None:
         told = {name: fact for name, fact in entry.value.items() if name not in ("type", "turn_id", "thread_id")}

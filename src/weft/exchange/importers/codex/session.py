@@ -7,24 +7,21 @@ lines carry the time of copying, and a subagent's copy lacks tool calls and thin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
 from weft.exchange.importers.codex.groups import Group
 from weft.exchange.importers.codex.kinds import Entry, Sort
+from weft.exchange.importers.codex.names import Named, id_in
 from weft.exchange.importers.codex.values import born_ms, digest, moment, present, whole
 from weft.exchange.importers.port import Source
 from weft.exchange.importers.transcript import NativeLink, NativeSession
 from weft.exchange.importers.values import mapping, sequence, text
 from weft.kernel.enums import LinkReason
 
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _KEPT_OF_SESSION = (
     "session_id originator source thread_source model_provider forked_from_id parent_thread_id agent_nickname"
     " agent_role agent_path history_mode history_base subagent_history_start_ordinal memory_mode context_window git"
@@ -43,11 +40,9 @@ _WIDE = 20
 def session_of(source: Source, meta: dict[str, Any] | None) -> NativeSession:
     """The session of a file, by its first `session_meta`, else by its name."""
     named = PurePath(source.name.rpartition("!")[2]).name
-    found = _UUID.findall(named)
-    fallback = found[-1] if found else named.partition(".")[0] or "unknown"
+    fallback = id_in(named) or named.partition(".")[0] or "unknown"
     session = NativeSession(id=_id(meta or {}) or fallback)
     session.archived = "archived_sessions" in PurePath(source.name).parts
-    session.title = indexed_title(source.path, session.id)
     return session
 
 
@@ -82,8 +77,10 @@ class Thread:
         self._forked_from: str | None = None
         self._starts_with_copy = False
         self._own_from: int | None = None
-        self.is_named = False
-        """The thread itself told its title."""
+        self._named: Named | None = None
+        """Its name in the index."""
+        self._titled: tuple[str, int | None] | None = None
+        """The title that the thread itself told last, and when."""
         self.printed_of: str | None = None
         """The thread of a printed run, whose ids are those of this run alone."""
 
@@ -170,9 +167,25 @@ class Thread:
         self._told.update(marks)
         return fresh
 
-    def take_title(self, title: str | None) -> None:
-        self.is_named |= title is not None
-        self.session.title = title or self.session.title
+    def take_title(self, title: str | None, at: int | None) -> None:
+        """A name that the thread itself tells, unless the index has a later one."""
+        self._titled = self._titled if title is None else (title, at)
+        self._entitle()
+
+    def take_name(self, named: Named | None) -> None:
+        """The name that the index has for it."""
+        self._named = named
+        self._entitle()
+
+    def _entitle(self) -> None:
+        session, named, titled = self.session, self._named, self._titled
+        session.named_at = None if named is None else named.at
+        if titled is None or (named is not None and titled[1] is not None and titled[1] < named.at):
+            session.title = None if named is None else named.title
+            return
+        session.title = titled[0]
+        if named is not None:
+            session.named_at = max(named.at, titled[1] or 0)
 
     def link(self) -> NativeLink | None:
         """Where the first turn grows from, if this file does not hold it."""
@@ -251,30 +264,3 @@ def _tools(dynamic: Any) -> tuple[str, ...] | None:
 
 def tool_names(payload: dict[str, Any]) -> tuple[str, ...]:
     return _tools(payload.get("tools")) or ()
-
-
-def indexed_title(path: Path, id: str) -> str | None:
-    """Names that people gave to threads lie in `session_index.jsonl`, beside the folder of the sessions."""
-    for folder in path.parents[:5]:
-        if folder.name in ("sessions", "archived_sessions"):
-            index = folder.parent / "session_index.jsonl"
-            try:
-                found = index.stat()
-                return _titles(index, found.st_mtime_ns, found.st_size).get(id)
-            except OSError:
-                return None
-    return None
-
-
-@lru_cache(maxsize=4)
-def _titles(index: Path, stamp: int, size: int) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in index.read_bytes().splitlines():
-        try:
-            named = mapping(orjson.loads(line))
-        except orjson.JSONDecodeError:
-            continue
-        id, title = text(named.get("id")), text(named.get("thread_name"))
-        if id and title:
-            found[id] = title
-    return found
