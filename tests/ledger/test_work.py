@@ -4,11 +4,13 @@ import pytest
 
 import weft
 from tests.ledger.conftest import NOON
-from tests.ledger.imported import native_turn, take
+from tests.ledger.imported import native_call, native_turn, take
 from tests.ledger.test_usage import PRICES
 from weft import Ledger
 from weft.kernel.ambient import FixedClock
+from weft.kernel.enums import FileKind
 from weft.kernel.errors import InvalidInput
+from weft.ledger.model import FileNote
 
 HOUR = 3_600_000
 
@@ -70,6 +72,17 @@ def test_a_time_that_is_not_known_is_in_no_period(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("undated"))
     assert sum(project.turns for project in ledger.work().projects) == 1
     assert ledger.work(since=0).projects == ()
+
+
+def test_a_period_has_the_work_of_other_tools_whose_time_is_known(ledger: Ledger) -> None:
+    wrote = native_call("c1", files=(FileNote(kind=FileKind.WRITTEN, path="/src/app/x.py"),))
+    dated = native_turn("dated", calls=(wrote,), started=NOON - HOUR, ended=NOON, workspace="/src/app")
+    take(ledger, "s", native_turn("undated", workspace="/src/app"))
+    take(ledger, "t", dated)
+    (project,) = ledger.work(since=NOON - 2 * HOUR).projects
+    assert (project.turns, project.origins) == (1, ("toy",))
+    assert [(file.path, file.changes) for file in project.files] == [("/src/app/x.py", 1)]
+    assert ledger.work(until=NOON - 2 * HOUR).projects == ()
 
 
 def test_a_period_that_is_none_is_refused(ledger: Ledger) -> None:

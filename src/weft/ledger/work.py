@@ -21,12 +21,13 @@ from weft.store.port import ReadTxn
 
 _TURNS = (
     "SELECT id, session, workspace, origin, model, status, listed_at, calls FROM turn"
-    " WHERE current = 1 AND listed_at >= ? AND listed_at < ? AND (? OR synthesised IS NULL) ORDER BY listed_at, n"
+    " WHERE current = 1 AND listed_at >= ? AND listed_at < ? AND (? OR coalesce(synthesised, 0) = 0)"
+    " ORDER BY listed_at, n"
 )
 _WRITTEN = (
     "SELECT t.session, t.workspace, f.path, count(DISTINCT f.message) FROM turn t JOIN message m ON m.turn = t.n"
     " JOIN message_file f ON f.message = m.id WHERE t.current = 1 AND t.listed_at >= ? AND t.listed_at < ?"
-    " AND (? OR t.synthesised IS NULL) AND f.kind = 'written' GROUP BY t.session, t.workspace, f.path"
+    " AND (? OR coalesce(t.synthesised, 0) = 0) AND f.kind = 'written' GROUP BY t.session, t.workspace, f.path"
 )
 _ALWAYS = 2**53
 NOTHING = Tally().spending()
