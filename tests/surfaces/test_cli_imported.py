@@ -85,6 +85,20 @@ def show(weft: Shell, folder: Path) -> Show:
     return shown
 
 
+def test_a_time_that_its_origin_does_not_give_is_nowhere_made_up(weft: Shell, folder: Path) -> None:
+    path = f"{HOME}/a.py"
+    note = FileNote(kind=FileKind.WRITTEN, path=path)
+    wrote = called("write", {"file_path": path, "content": "one\n"}, at=None, done=None, files=(note,))
+    with library.open(folder / ".weft" / "ledger.db") as ledger:
+        take(ledger, MAIN, turn("t1", asked("Write."), answered("Written."), wrote, started=None, ended=None))
+    assert "Date:  unknown: its origin gives no time\n" in weft("log").out
+    assert weft("files", "a.py").out.split("\t")[1] == "unknown"
+    assert "  unknown     1  one\n" in weft("blame", "a.py").out
+    assert " time unknown " in weft("search", "written").out
+    for told in (["files", "a.py"], ["blame", "a.py"], ["search", "written"]):
+        assert weft.json(*told)[0]["time_known"] is False
+
+
 def test_sessions_are_listed_by_what_to_type_and_what_they_are_about(history: Shell) -> None:
     code, shown = on_terminal(history.folder, "sessions", "--no-color", COLUMNS="110")
     assert code == 0

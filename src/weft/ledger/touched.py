@@ -18,7 +18,8 @@ from weft.ledger.values import text_of
 from weft.store.port import ReadTxn, Row
 
 _TOUCHES = (
-    "SELECT f.path, f.id, f.message, f.kind, f.line_start, f.line_end, t.id, t.workspace, t.session, t.listed_at, t.n"
+    "SELECT f.path, f.id, f.message, f.kind, f.line_start, f.line_end, t.id, t.workspace, t.session, t.listed_at, t.n,"
+    " t.synthesised"
     " FROM message_file f JOIN turn t ON t.n = (SELECT n FROM turn WHERE id < f.message ORDER BY id DESC LIMIT 1)"
     " WHERE t.current = 1 AND f.path IN"
 )
@@ -36,6 +37,8 @@ class Touch(Struct, frozen=True, kw_only=True):
     line_start: int | None
     line_end: int | None
     touched_at: int
+    time_known: bool = True
+    """False: its origin gives no time, and it stands where its turn came in."""
     session_id: str | None
 
 
@@ -99,7 +102,7 @@ def _names(txn: ReadTxn, wanted: WantedPath) -> Iterator[tuple[int, str]]:
 
 
 def _touch(txn: ReadTxn, row: Row, name: str, session: str | None) -> Touch:
-    _, _, message, kind, start, end, turn, workspace, _, at, _ = row
+    _, _, message, kind, start, end, turn, workspace, _, at, _, synthesised = row
     return Touch(
         turn_id=turn,
         message_id=message,
@@ -109,5 +112,6 @@ def _touch(txn: ReadTxn, row: Row, name: str, session: str | None) -> Touch:
         line_start=start,
         line_end=end,
         touched_at=at,
+        time_known=not synthesised,
         session_id=session,
     )

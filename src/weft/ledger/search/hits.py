@@ -26,6 +26,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     turn_id: str
     role: str
     created_at: int
+    time_known: bool = True
+    """False: its origin gives no time, and it stands where its turn came in."""
     session: str | None
     """The label of the session that made the turn."""
     session_status: str | None
@@ -127,13 +129,15 @@ def _to_hit(txn: ReadTxn, match: Match, session: str | None, status: str | None,
     turn, call = entry.turn, entry.call
     text, marks = snippet(match.found)
     native = known_text(txn.facts, call.call_id) if call else ""
+    at = call.started_at if call else entry.at
     return Hit(
         message_id=entry.message,
         tool_call_id=f"{turn.id}:{repeated_id(native, call.repeated)}" if call else None,
         tool=known_name(txn.facts, call.tool) if call else None,
         turn_id=turn.id,
         role=entry.role,
-        created_at=call.started_at if call else entry.at,
+        created_at=at,
+        time_known=not turn.synthesised or at != turn.started_at,
         session=session,
         session_status=status,
         heads=tuple(sorted(heads.get(turn.id, ()))),

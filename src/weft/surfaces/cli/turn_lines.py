@@ -11,7 +11,7 @@ from weft.surfaces.cli.graph import Glyphs
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.plain_text import cut, safe, width
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.zones import NO_TIME, local_time
 
 if TYPE_CHECKING:
     from weft.kernel.fields import Usage
@@ -88,7 +88,7 @@ def line_width(line: Line) -> int:
 def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
     """A turn as `weft log` shows it."""
     yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
-    yield ["Date:  ", local_time(turn.started_at)]
+    yield ["Date:  ", local_time(turn.started_at) if turn.time_known else NO_TIME]
     yield ["Agent: ", ", ".join(facts_of(turn))]
     if sources := reader.sources(turn):
         yield ["From:  ", ", ".join(sources)]

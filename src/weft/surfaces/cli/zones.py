@@ -6,6 +6,8 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 UTC = timezone.utc  # noqa: UP017 - the alias hides what it is
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_DATE = "unknown"
+NO_TIME = "unknown: its origin gives no time"
 
 
 class LocalZone(tzinfo):

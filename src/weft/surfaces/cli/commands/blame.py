@@ -20,7 +20,7 @@ from weft.surfaces.cli.plain_text import cut, pad, safe
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import to_json
 from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.zones import NO_DATE, local_time
 
 NOT_KNOWN = "?"
 LABEL_COLUMNS = 16
@@ -70,7 +70,7 @@ def _shape(number: int, line: str, edit: TurnEdit | None) -> dict[str, Any]:
     if edit is not None:
         told = to_json(edit.turn)
         shown |= {"turn_id": edit.turn.id, "call_id": edit.call.id, "session_id": told["session_id"]}
-        shown |= {"started_at": told["started_at"], "model": told["model"]}
+        shown |= {name: told[name] for name in ("started_at", "time_known", "model")}
     return shown
 
 
@@ -82,7 +82,7 @@ def _lines(found: FileBlame, reader: Reader) -> Iterator[Line]:
         if edit is None:
             who: Line = [pad(NOT_KNOWN, 8 + 2 + wide + 2 + DAY)]
         else:
-            day = local_time(edit.turn.started_at)[:DAY]
+            day = local_time(edit.turn.started_at)[:DAY] if edit.turn.time_known else pad(NO_DATE, DAY)
             who = [Span(short(edit.turn.id), "id"), "  ", Span(pad(labels[edit.turn.id], wide), "label"), "  ", day]
         yield [*who, Span(f"  {number:>{digits}}  ", "dim"), line.expandtabs(4)]
 

@@ -14,7 +14,7 @@ from weft.surfaces.cli.file_names import as_wanted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.zones import NO_DATE, local_time
 
 HEADER = ("turn", "when", "kind", "lines", "session", "file")
 SPARE = ("session",)
@@ -51,7 +51,7 @@ def _row(touch: Touch, reader: Reader) -> tuple[Span | str, ...]:
     lines = "" if touch.line_start is None else f"{touch.line_start}-{touch.line_end or ''}".rstrip("-")
     return (
         Span(short(touch.turn_id), "id"),
-        local_time(touch.touched_at),
+        local_time(touch.touched_at) if touch.time_known else NO_DATE,
         Span(touch.kind, STYLES.get(touch.kind, "")),
         lines,
         Span(reader.short_label(session) if session else "", "label"),

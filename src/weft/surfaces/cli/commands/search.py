@@ -97,7 +97,7 @@ def _heading(hit: Hit, reader: Reader) -> Line:
     state = f" [{hit.session_status}]" if hit.session_status not in (None, "active") else ""
     label = reader.short_labels.get(hit.session, hit.session) if hit.session else "no session"
     style = {"user": "user", "assistant": "assistant"}.get(hit.role, "tool")
-    when, beside = local_time(hit.created_at), f", {what}" if what else ""
+    when, beside = local_time(hit.created_at) if hit.time_known else "time unknown", f", {what}" if what else ""
     lead = (Span(short(hit.turn_id), "id"), " ", Span(when, "dim"), " ", Span(label, "label"), Span(state, "dim"))
     return (*lead, " ", Span(hit.role, style), Span(beside, "dim"))
 

@@ -24,7 +24,7 @@ from weft.surfaces.cli.rendering.results import as_json
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.transcript import Transcript, in_order
 from weft.surfaces.cli.turn_lines import counted, decoration, flag
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.zones import NO_TIME, local_time
 
 if TYPE_CHECKING:
     from weft.ledger.imports import ProvisionalTurn
@@ -148,7 +148,7 @@ class _Header:
         yield "Session", f"{session.label if session else 'none'}, depth {turn.depth}"
         yield "Title", (session.title or "") if session else ""
         yield "Task", first_line(session.task_description or "") if session and not session.title else ""
-        yield "Date", local_time(turn.started_at) if turn.time_known else "unknown: its origin gives no time"
+        yield "Date", local_time(turn.started_at) if turn.time_known else NO_TIME
         yield "Agent", ", ".join(filter(None, (turn.persona_id, session.agent if session else None)))
         yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
         yield "Model", self._model()
