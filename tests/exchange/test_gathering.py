@@ -9,6 +9,11 @@ import pytest
 
 import weft
 from tests.exchange.fixtures.claude_code.lines import SESSION, Lines
+from tests.exchange.fixtures.factory_droid.sessions import dialogue as droid
+from tests.exchange.fixtures.factory_droid.sessions import write as write_droid
+from tests.exchange.fixtures.kiro.sessions import beside as kiro_beside
+from tests.exchange.fixtures.kiro.sessions import log as kiro_log
+from tests.exchange.fixtures.kiro.sessions import write_log as write_kiro
 from tests.exchange.fixtures.opencode.sessions import dialogue, info
 from tests.exchange.fixtures.opencode.sessions import write_folder as write_opencode
 from tests.exchange.fixtures.openhands.conversations import STATE, v0, v1, write_v0_folder, write_v1_folder
@@ -156,3 +161,35 @@ def test_a_fragment_that_is_rewritten_replaces_nothing_that_another_file_of_its_
         Importing(ledger, importing, SystemClock()).run([sources])
     assert {turn.native_id for turn in ledger.log()} == {"u1", "x1", "t1"}
     assert list(ledger.verify()) == []
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+@pytest.mark.parametrize("origin", ["factory-droid", "kiro"])
+def test_what_stands_beside_a_session_is_read_again_whenever_it_changes(
+    ledger: Ledger, sources: Path, tmp_path: Path, origin: str, is_watched: bool
+) -> None:
+    """A droid's settings, and what Kiro tells of a session; several times, for it must not be a matter of luck."""
+    home = Home(ledger, sources, origin)
+    is_droid = origin == "factory-droid"
+    main = write_droid(sources, droid(), {"round": 0}) if is_droid else write_kiro(sources, kiro_log(), kiro_beside())
+    part = main.with_name(f"{main.stem}.settings.json") if is_droid else main.with_suffix(".json")
+    home.age()
+    Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    for round in range(1, 6):
+        stamp = f"2026-05-28T20:3{round}:00Z"
+        told = {"round": round} if is_droid else kiro_beside(updated_at=stamp, title=f"Round {round}")
+        write = home.write(part, json.dumps(told), 5)
+        if is_watched:
+            home.follow(write, seconds=30)
+        else:
+            home.stage.clock.tick(5_000)
+            write[1]()
+            home.stage.clock.tick(5_000)
+            Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+        (session,) = ledger.sessions(every=True)
+        found = session.metadata["settings"]["round"] if is_droid else session.title
+        assert found == (round if is_droid else f"Round {round}")
+    assert home.is_as_imported_cold(tmp_path / "cold.db")
+    home.stage.clock.tick(5_000)
+    again = Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    assert again.origins[origin].unchanged == again.origins[origin].files == 1

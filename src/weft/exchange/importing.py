@@ -6,7 +6,7 @@ over, and a source that was read to its end is not opened a second time unless i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -34,9 +34,6 @@ from weft.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
-
-
-NAMING_SLACK_MS = 10_000
 
 
 class OriginTotals(Struct):
@@ -184,11 +181,28 @@ class Importing:
         return Step(files, of_files, done, of_bytes, sessions, name)
 
     def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
-        """What is to be read. A source that was read to its end and has not changed is not opened."""
+        """What is to be read. A source that was read to its end is opened only if it, or something it brings in, has
+        changed."""
+        units: list[Unit] = []
+        beside: dict[Path, int] = {}
         for path in paths:
             for candidate in candidates(path, self.failed):
-                if isinstance(unit := self.recognise(candidate), Unit):
-                    yield unit
+                found = self.recognise(candidate)
+                if isinstance(found, Unit):
+                    units.append(found)
+                elif found is not None and found.whole is not None:
+                    beside[found.whole] = max(beside.get(found.whole, 0), candidate.changed_ms)
+        for unit in units:
+            is_stale = not unit.unread and self._is_retold(unit, beside)
+            yield replace(unit, unread=True, is_stale=True) if is_stale else unit
+
+    def _is_retold(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
+        """Was a part written since the file that brings it in was read? One that stands for its parts tells itself."""
+        candidate, desk = unit.candidate, self._desk(unit.importer)
+        if desk is None or isinstance(candidate, OnServer) or candidate.beside or candidate.path not in beside:
+            return False
+        before = desk.last_read(candidate.name)
+        return before is not None and beside[candidate.path] >= before.read_at
 
     def recognise(self, candidate: Candidate | OnServer) -> Unit | Part | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
@@ -293,7 +307,7 @@ class Importing:
         report: Report,
         totals: OriginTotals,
     ) -> None:
-        importer, candidate = unit.importer, unit.candidate
+        importer, candidate, now = unit.importer, unit.candidate, self._clock.now_ms()
         before = desk.last_read(source.name)
         own, beginning = _digests(source.path, source.size, before.size if before else 0)
         read = ImportSource(
@@ -301,6 +315,7 @@ class Importing:
             size=_size(source, candidate),
             stamp=candidate.stamp,
             digest=_fingerprint(source, candidate, own),
+            read_at=now,
         )
         same = before is not None and (before.size, before.digest) == (read.size, read.digest) and not unit.is_stale
         if before and same and not desk.is_due(before, source.quiet):
@@ -345,10 +360,9 @@ def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate 
 
 
 def _is_renamed(candidate: Candidate | OnServer, importer: Importer, read: ImportSource) -> bool:
-    """A name that was given while the source was read may have been missed."""
     if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, NamedImporter):
         return False
-    return importer.is_renamed(candidate.path, read.read_at - NAMING_SLACK_MS)
+    return importer.is_renamed(candidate.path, read.read_at)
 
 
 def _is_there(name: str) -> bool:

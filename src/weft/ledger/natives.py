@@ -167,6 +167,7 @@ class NativeSession(Struct, kw_only=True):
     task: str | None = None
     agent: str | None = None
     archived: bool = False
-    named_at: int | None = None
-    """When it got its title, where that is told elsewhere than in its own file."""
+    told_at: int | None = None
+    """When this was told, of a source that is written anew, or beside which some of it stands: the latest holds. Of one
+    that only grows the longest does."""
     metadata: Any = None

@@ -170,8 +170,8 @@ class ImportDesk:
         """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
         `finish`."""
         (self._alike.add if alike else self._alike.discard)(source.name)
-        now = self._desk.clock.now_ms()
-        told = (source.size, source.stamp, source.digest, source.open, now, source.kept)
+        read_at = source.read_at or self._desk.clock.now_ms()
+        told = (source.size, source.stamp, source.digest, source.open, read_at, source.kept)
         self._read.append((source.name, self.origin, self.mapping, *told))
 
     def finish(self) -> None:

@@ -24,7 +24,7 @@ class ImportSource(Struct, frozen=True, kw_only=True):
     kept: int | None = None
     """So many of its bytes are kept verbatim; None: all of them."""
     read_at: int = 0
-    """When it was read, in Unix milliseconds."""
+    """When its reading began, in Unix milliseconds."""
 
     @property
     def origin(self) -> str:

@@ -20,6 +20,7 @@ from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
 from weft.ledger.views.versions import current_version
 
+_HALF = (1 << 31) - 1
 _TOLD = ("title", "workspace", "git_branch", "version", "agent", "metadata", "task")
 FIRST_DAY, LAST_DAY = -62_135_510_400_000, 253_402_214_400_000
 """From the second day of the year 1 to the last but one of the year 9999, in Unix milliseconds."""
@@ -78,8 +79,13 @@ def _says(told: own.Sighting | SessionRow) -> int:
     return sum(getattr(told, name) not in (None, UNSET) for name in _TOLD)
 
 
+def _reach(end: int, at: int | None) -> int:
+    """How far a sighting of a session tells, for comparing two: by its second where it has one, then by its place."""
+    return end if at is None else (min(max(at // 1000, 0), _HALF) << 31) + min(end, _HALF)
+
+
 def _see_session(view: Projector, moment: Moment, session: SessionRow, event: own.Sighting) -> None:
-    told = (plain(event.end) or 0) + (plain(event.ended) or 0)  # a later name goes before any growth of the source
+    told = _reach(plain(event.end) or 0, plain(event.ended))
     if event.started is not UNSET:
         session.created_at = min(session.created_at, event.started)
     if event.archived is True and session.status == "active":

@@ -72,6 +72,7 @@ def _transcript(conversation: Conversation, fallback: str, report: Report) -> Tr
         title=text(value.get("title")),
         created=moment(value.get("create_time")),
         archived=value.get("is_archived") is True,
+        told_at=moment(value.get("update_time")),
         metadata=present(**{name: value[name] for name in NOTED if value.get(name)}),
     )
     report.found += 1

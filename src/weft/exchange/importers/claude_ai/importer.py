@@ -77,6 +77,7 @@ def _transcript(conversation: Conversation, fallback: str, report: Report) -> Tr
         id=id,
         title=text(value.get("name")),
         created=millis(value.get("created_at")),
+        told_at=millis(value.get("updated_at")),
         metadata=present(**{name: value[name] for name in NOTED if value.get(name)}, project=project_of(value)),
     )
     report.found += 1

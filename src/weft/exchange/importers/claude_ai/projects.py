@@ -37,6 +37,7 @@ def project(conversation: Conversation, report: Report) -> Transcript:
         title=text(value.get("name")),
         created=created,
         archived=value.get("archived_at") is not None,
+        told_at=millis(value.get("updated_at")),
         metadata=present(description=value.get("description"), private=value.get("is_private")),
     )
     words = text(value.get("prompt_template")) or ""

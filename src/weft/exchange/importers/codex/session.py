@@ -179,13 +179,13 @@ class Thread:
 
     def _entitle(self) -> None:
         session, named, titled = self.session, self._named, self._titled
-        session.named_at = None if named is None else named.at
+        session.told_at = None if named is None else named.at
         if titled is None or (named is not None and titled[1] is not None and titled[1] < named.at):
             session.title = None if named is None else named.title
             return
         session.title = titled[0]
         if named is not None:
-            session.named_at = max(named.at, titled[1] or 0)
+            session.told_at = max(named.at, titled[1] or 0)
 
     def link(self) -> NativeLink | None:
         """Where the first turn grows from, if this file does not hold it."""

@@ -43,6 +43,7 @@ def _each(found: Any) -> list[Any]:
 def told(id: str, composer: dict[str, Any], listed: dict[str, Any], workspace: str | None) -> NativeSession:
     info = mapping(composer.get("subagentInfo")) or mapping(listed.get("subagentInfo"))
     both = listed | {name: value for name, value in composer.items() if value is not None}
+    updated = millis(both.get("lastUpdatedAt")) or millis(composer.get("lastSendTime"))
     return NativeSession(
         id=id,
         title=text(composer.get("name")) or text(listed.get("name")) or text(composer.get("chatTitle")),
@@ -56,8 +57,9 @@ def told(id: str, composer: dict[str, Any], listed: dict[str, Any], workspace: s
         metadata=present(
             **{name: both.get(name) for name in TOLD},
             model=mapping(composer.get("modelConfig")),
-            updated=millis(both.get("lastUpdatedAt")) or millis(composer.get("lastSendTime")),
+            updated=updated,
         ),
+        told_at=updated,
     )
 
 

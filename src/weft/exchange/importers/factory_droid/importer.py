@@ -55,7 +55,8 @@ class FactoryDroid:
         index.finish()
         if report.found:
             settings = _settings(source.path, index)
-            yield Transcript(session=told(index, settings), turns=_turns(source, index, settings))
+            session = replace(told(index, settings), told_at=_written(source.path))
+            yield Transcript(session=session, turns=_turns(source, index, settings))
 
 
 def is_start(value: dict[str, Any]) -> bool:
@@ -67,6 +68,14 @@ def is_start(value: dict[str, Any]) -> bool:
 
 def is_message(value: dict[str, Any]) -> bool:
     return value.get("type") == "message" and "role" in mapping(value.get("message")) and "content" in value["message"]
+
+
+def _written(path: Path) -> int | None:
+    """When the settings beside it were."""
+    try:
+        return path.with_name(f"{path.stem}{SETTINGS}").stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None
 
 
 def _settings(path: Path, index: Index) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def told_session(index: Index, id: str, source: Source, is_saved: bool) -> Nativ
         title=text(told.get("summary")) or (saved.saved_name(source) if is_saved else None),
         workspace=layout.workspace(source.path, text(told.get("projectHash"))),
         created=millis(told.get("startTime")),
+        told_at=millis(told.get("lastUpdated")),
         parent=layout.parent_session(source.path) if is_subagent else None,
         metadata=present(
             project=told.get("projectHash"),

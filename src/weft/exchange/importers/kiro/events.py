@@ -39,6 +39,7 @@ def session_of(path: Path) -> NativeSession:
         workspace=places[0] if places else None,
         created=None if is_child else millis(told.get("createdAt")),
         parent=id if is_child else text(told.get("parentSessionId")),
+        told_at=millis(told.get("lastModifiedAt")),
         metadata=present(
             model=told.get("modelId"),
             reason=told.get("createdReason"),

@@ -67,6 +67,7 @@ def session_of(path: Path, found: Beside) -> NativeSession:
         created=millis(told.get("created_at")),
         parent=text(told.get("parent_session_id")),
         agent=text(state.get("agent_name")),
+        told_at=millis(told.get("updated_at")),
         metadata=present(reason=told.get("session_created_reason"), updated=told.get("updated_at"), model=found.model),
     )
 

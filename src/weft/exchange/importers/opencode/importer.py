@@ -102,6 +102,7 @@ def told_session(id: str, session: Session) -> NativeSession:
         task=named[1] if named else None,
         agent=text(info.get("agent")) or (named[2] if named else None),
         archived=millis(time.get("archived")) is not None,
+        told_at=millis(time.get("updated")),
         metadata=present(
             slug=info.get("slug"),
             project=info.get("projectID"),
