@@ -100,7 +100,7 @@ def test_a_live_session_is_followed_and_ctrl_c_ends_it_cleanly(weft: Shell, sess
         watch.turns(2)
         code, stopped = watch.end()
     assert code == 0
-    assert (stopped["sessions"], stopped["turns"], stopped["problems"]) == (1, 2, 0)
+    assert (stopped["files"], stopped["sessions"], stopped["turns"], stopped["problems"]) == (1, 1, 2, 0)
     assert [each["depth"] for each in weft.json("sessions")] == [2]
     assert weft("verify").code == 0
 

@@ -123,6 +123,11 @@ class Watching:
         self._next_sweep = self._next_look = 0.0
         self._roots: list[Path] = []
 
+    @property
+    def files(self) -> int:
+        """How many are followed by now."""
+        return len(self._seen)
+
     def run(self, places: Iterable[Path | Address]) -> Generator[Happening, None, None]:
         """What happens, until it is closed or interrupted."""
         given = list(places)

@@ -41,9 +41,7 @@ class Stopped(Struct, tag="stopped"):
     problems: int = 0
 
     def count(self, each: Happening) -> None:
-        if isinstance(each, Began | Watched):
-            self.files = each.files
-        elif isinstance(each, Imported):
+        if isinstance(each, Imported):
             self.sessions += each.sessions
             self.turns += each.turns
             self.superseded += each.superseded
@@ -62,6 +60,7 @@ def follow(call: Call, importing: Importing, places: Sequence[Path | Address]) -
                 _show(call, each)
     except KeyboardInterrupt:
         pass
+    end.files = watching.files
     if call.json:
         _line(end)
     else:
