@@ -306,14 +306,14 @@ def test_only_files_changed_since(ledger: Ledger, sources: Path) -> None:
     assert take(ledger, sources, since=(1_000_000_000 + 500) * 1000).of("toy").files == 1
 
 
-def test_progress_tells_files_bytes_and_sessions(ledger: Ledger, sources: Path) -> None:
+def test_progress_tells_files_bytes_sessions_and_turns(ledger: Ledger, sources: Path) -> None:
     written(sources / "a.jsonl", SESSION, ONE)
     written(sources / "b.jsonl", {"session": "s2"}, TWO)
     steps: list[Step] = []
     take(ledger, sources, progress=steps.append)
     assert (steps[0].files, steps[0].of_files, steps[0].sessions) == (0, 2, 0)
     assert steps[-1].bytes == steps[-1].of_bytes
-    assert steps[-1].sessions == 2
+    assert (steps[-1].sessions, steps[-1].turns) == (2, 2)
 
 
 KILLED = """

@@ -14,9 +14,11 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
+from weft.exchange.importing import Step
 from weft.kernel.ambient import FixedClock, SystemClock
 from weft.surfaces.cli.import_job import Job, Order, Status, start
 from weft.surfaces.cli.import_places import time_text
+from weft.surfaces.cli.import_work import Work
 
 LONG_AGO = 1_000_000_000
 HOLD = """
@@ -101,6 +103,13 @@ def test_an_import_in_the_background_ends_and_says_so(weft: Shell, home: Path) -
     assert told.code == 0
     assert told.out.startswith("finished: 20 of 20 files")
     assert Path(str(status["log"])).read_text().startswith("import of ")
+
+
+def test_how_far_an_import_is_tells_its_turns_and_problems_too(weft: Shell) -> None:
+    ledger = weft.folder / ".weft" / "ledger.db"
+    work = Work(Job(str(ledger)), Order(ledger=str(ledger), paths=[]))
+    work._progress(Step(3, 9, 1_000, 9_000, 3, "a.jsonl", turns=12, problems=1))
+    assert "3 sessions, 12 turns; 1 problem" in weft("import", "--status").out
 
 
 def test_a_second_one_brings_nothing_and_says_so(weft: Shell, home: Path) -> None:

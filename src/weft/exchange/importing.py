@@ -69,6 +69,8 @@ class Step(Struct, frozen=True):
     of_bytes: int
     sessions: int
     name: str
+    turns: int = 0
+    problems: int = 0
 
 
 class Unit(Struct, frozen=True):
@@ -177,8 +179,9 @@ class Importing:
             self._ledger.index_if_behind()
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> Step:
-        sessions = sum(totals.counts.sessions for totals in self.summary.origins.values())
-        return Step(files, of_files, done, of_bytes, sessions, name)
+        counts = [totals.counts for totals in self.summary.origins.values()]
+        sessions, turns = sum(each.sessions for each in counts), sum(each.turns for each in counts)
+        return Step(files, of_files, done, of_bytes, sessions, name, turns, len(self.summary.problems))
 
     def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
         """What is to be read. A source that was read to its end is opened only if it, or something it brings in, has

@@ -98,6 +98,8 @@ class Work:
             bytes=step.bytes,
             of_bytes=step.of_bytes,
             sessions=step.sessions,
+            turns=step.turns,
+            problems=step.problems,
             seconds_left=left,
             rate=rate,
         )
