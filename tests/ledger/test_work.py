@@ -74,6 +74,19 @@ def test_a_time_that_is_not_known_is_in_no_period(ledger: Ledger) -> None:
     assert ledger.work(since=0).projects == ()
 
 
+def test_projects_without_times_come_after_those_that_have_any(ledger: Ledger) -> None:
+    take(ledger, "s", native_turn("undated", workspace="/src/undated"))
+    take(ledger, "t", native_turn("dated", started=NOON - HOUR, workspace="/src/dated"))
+    take(ledger, "u", native_turn("other", workspace="/src/dated"))
+    dated, undated = ledger.work().projects
+    assert [(each.path, each.time_known) for each in (dated, undated)] == [
+        ("/src/dated", True),
+        ("/src/undated", False),
+    ]
+    assert dated.last_at == NOON - HOUR
+    assert [session.time_known for session in dated.sessions] == [True, False]
+
+
 def test_a_period_has_the_work_of_other_tools_whose_time_is_known(ledger: Ledger) -> None:
     wrote = native_call("c1", files=(FileNote(kind=FileKind.WRITTEN, path="/src/app/x.py"),))
     dated = native_turn("dated", calls=(wrote,), started=NOON - HOUR, ended=NOON, workspace="/src/app")

@@ -20,7 +20,7 @@ from weft.ledger.values import name_of, text_of
 from weft.store.port import ReadTxn
 
 _TURNS = (
-    "SELECT id, session, workspace, origin, model, status, listed_at, calls FROM turn"
+    "SELECT id, session, workspace, origin, model, status, listed_at, calls, synthesised FROM turn"
     " WHERE current = 1 AND listed_at >= ? AND listed_at < ? AND (? OR coalesce(synthesised, 0) = 0)"
     " ORDER BY listed_at, n"
 )
@@ -55,6 +55,8 @@ class SessionWork(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     first_at: int
     last_at: int
+    time_known: bool = True
+    """False: its origin gives no times, and these are when it came in."""
     spending: Spending
 
 
@@ -69,6 +71,8 @@ class ProjectWork(Struct, frozen=True, kw_only=True):
     files: tuple[FileWork, ...]
     """Files that were written, most often first."""
     last_at: int
+    time_known: bool = True
+    """False: of none of its sessions, and this is when the last came in."""
     spending: Spending
 
 
@@ -87,9 +91,17 @@ class _Doing:
     def __init__(self, first: str, at: int) -> None:
         self.first, self.first_at = first, at
         self.turns = self.failed = self.calls = 0
-        self.last_at = at
+        self.last_at, self.time_known = at, False
         self.models: Counter[str] = Counter()
         self.origins: Counter[str] = Counter()
+
+    def see(self, at: int, time_known: bool) -> None:
+        """Times that are known go before those that are not."""
+        if time_known and not self.time_known:
+            self.first_at, self.time_known = at, True
+            self.last_at = at
+        elif time_known == self.time_known:
+            self.last_at = at
 
 
 def work_report(
@@ -130,11 +142,11 @@ class _Reading:
             about = subjects.get(doing.first, "")
             made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
         found = [self._project(path, sessions, files.get(path, Counter()), costs) for path, sessions in made.items()]
-        return tuple(sorted(found, key=lambda project: (-project.last_at, project.path)))
+        return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
 
     def _doings(self) -> dict[tuple[str, int | None], _Doing]:
         found: dict[tuple[str, int | None], _Doing] = {}
-        for id, session, workspace, origin, model, status, at, calls in self._txn.sql.each(_TURNS, self._span):
+        for id, session, workspace, origin, model, status, at, calls, undated in self._txn.sql.each(_TURNS, self._span):
             key = (self._folder(workspace, session), session)
             doing = found.get(key)
             if doing is None:
@@ -142,7 +154,7 @@ class _Reading:
             doing.turns += 1
             doing.failed += status == "failed"
             doing.calls += calls
-            doing.last_at = at
+            doing.see(at, not undated)
             doing.origins[origin or HERE] += 1
             if model is not None:
                 doing.models[model] += 1
@@ -182,6 +194,7 @@ class _Reading:
             models=tuple(model for model in models if model not in ("", "unknown")),
             first_at=doing.first_at,
             last_at=doing.last_at,
+            time_known=doing.time_known,
             spending=spent.get(shown.id, NOTHING) if shown else NOTHING,
         )
 
@@ -189,7 +202,7 @@ class _Reading:
     def _project(
         path: str, sessions: Iterable[SessionWork], files: Counter[str], costs: dict[str, Spending]
     ) -> ProjectWork:
-        ordered = sorted(sessions, key=lambda session: (-session.last_at, session.label))
+        ordered = sorted(sessions, key=lambda session: (not session.time_known, -session.last_at, session.label))
         return ProjectWork(
             path=path,
             name=project_of(path) if path != NONE else NONE,
@@ -198,5 +211,6 @@ class _Reading:
             origins=tuple(dict.fromkeys(session.origin for session in ordered)),
             files=tuple(FileWork(*each) for each in sorted(files.items(), key=lambda file: (-file[1], file[0]))),
             last_at=ordered[0].last_at,
+            time_known=ordered[0].time_known,
             spending=costs.get(path, NOTHING),
         )

@@ -15,7 +15,7 @@ from weft.surfaces.cli.periods import read_period
 from weft.surfaces.cli.price_files import prices_in_force
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.zones import NO_DATE, local_time
 
 HEADER = ("project", "sessions", "turns", "tokens", "cost", "last change", "agents", "folder")
 SPARE = ("agents", "tokens", "cost")
@@ -57,7 +57,7 @@ def _row(project: ProjectWork) -> tuple[Span | str, ...]:
         f"{project.turns:,}",
         abbreviated(project.spending.total),
         dollars(project.spending) if project.spending.total else "",
-        local_time(project.last_at),
+        local_time(project.last_at) if project.time_known else NO_DATE,
         ", ".join(project.origins),
         project.path,
     )
