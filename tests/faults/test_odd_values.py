@@ -406,8 +406,8 @@ def test_a_fact_written_with_other_spaces_numbers_and_order_is_the_same_fact() -
 
 
 def elsewhere(line: bytes, stream: str) -> bytes:
-    """The same event as the first of another stream, with the id that it has there."""
-    fields = {**canonical.loads(line), "stream": stream, "prev": None}
+    """The same event as the first of another stream, told by another replica, with the id that it has there."""
+    fields = {**canonical.loads(line), "stream": stream, "prev": None, "replica": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
     del fields["event_id"]
     moved = canonical.dumps(fields)
     return event_line(moved)

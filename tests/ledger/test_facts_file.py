@@ -14,7 +14,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.test_verifying import rich
 from weft.kernel import canonical
-from weft.kernel.errors import InvalidFact, InvalidInput, StoreError
+from weft.kernel.errors import InvalidFact, InvalidInput, ReplicaDiverged, StoreError
 from weft.ledger import facts_file
 from weft.ledger.ledger import Ledger
 
@@ -50,6 +50,17 @@ def empty(open_ledger: OpenLedger, tmp_path: Path) -> Ledger:
 def facts(disk: Ledger) -> bytes:
     rich(disk)
     return exported(disk)
+
+
+def test_an_event_that_says_this_ledger_wrote_it_is_known_here_or_refused(disk: Ledger) -> None:
+    grow(disk, "main", "one")
+    facts = exported(disk)
+    import_into(disk, facts)
+    moved = next(event for event in reversed(records(facts)) if event.get("kind") == "session_moved")
+    forged = reseal({**moved, "prev": moved["event_id"], "to": None, "before": moved["to"], "why": "reset"})
+    with pytest.raises(ReplicaDiverged, match=disk.replica):
+        import_into(disk, as_facts([forged]))
+    assert queries(disk, "main") == ["one"]
 
 
 def test_facts_are_bytes_and_not_written_to_a_file_of_text(ledger: Ledger) -> None:

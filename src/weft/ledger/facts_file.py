@@ -22,8 +22,8 @@ from weft.kernel import canonical
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
-from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, StoreError
-from weft.kernel.events import Event, UnknownEvent, encode, kind_of, run_stream
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, ReplicaDiverged, StoreError
+from weft.kernel.events import Event, UnknownEvent, encode, kind_of, ledger_stream, run_stream
 from weft.kernel.facts import check_event, check_unknown, content_refs
 from weft.kernel.imported import imported_turn_id
 from weft.kernel.kinds import KINDS
@@ -170,14 +170,15 @@ LineFact = NewContent | NewEvent
 def import_lines(
     store: Store, lines: Iterable[bytes], progress: LinesRead | None = None, *, excerpts: bool = False
 ) -> FactsIn:
-    """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch.
+    """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch, as does an
+    event that says this ledger wrote it where it did not.
 
     With `excerpts`, events of a ledger's own stream may come without those before them, as bundles bring them.
     """
     total = FactsIn(0, 0, 0)
     for batch, last_line in _batches(_facts(lines)):
         store.catch_up()
-        brought = store.write(partial(take_batch, batch, excerpts=excerpts))
+        brought = store.write(partial(take_batch, batch, excerpts=excerpts, own=store.replica))
         total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
         if progress is not None:
             progress(last_line)
@@ -191,9 +192,23 @@ def views_are_stale(store: Store) -> bool:
         return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
 
 
-def take_batch(batch: list[tuple[int, Fact]], txn: WriteTxn, *, excerpts: bool = False) -> FactsIn:
-    """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place."""
-    return _Batch(txn, excerpts).take(batch)
+def take_batch(
+    batch: list[tuple[int, Fact]], txn: WriteTxn, *, excerpts: bool = False, own: str | None = None
+) -> FactsIn:
+    """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place. `own` is
+    the replica id under which nothing new may come: ReplicaDiverged."""
+    return _Batch(txn, excerpts, own).take(batch)
+
+
+def refuse_forged(new: NewEvent, own: str) -> None:
+    """What a replica wrote is in its ledger. An event that says it is its own and is not known there is a copy's, or
+    forged."""
+    event = new.event
+    said = event.fields.get("replica") if isinstance(event, UnknownEvent) else event.replica
+    if said == own or event.stream == ledger_stream(own):
+        raise ReplicaDiverged(
+            f"event {new.id.hex()} says that replica {own} wrote it, which is this ledger, and it did not"
+        )
 
 
 def _counts(brought: FactsIn) -> tuple[int, ...]:
@@ -312,9 +327,9 @@ def _check_imported_id(event: RunStarted) -> None:
 class _Batch:
     """Some facts on their way into one transaction."""
 
-    def __init__(self, txn: WriteTxn, excerpts: bool = False) -> None:
+    def __init__(self, txn: WriteTxn, excerpts: bool = False, own: str | None = None) -> None:
         self.txn, self.facts = txn, txn.facts
-        self._excerpts = excerpts
+        self._excerpts, self._own = excerpts, own
         self._view = Projector(txn.sql, txn.facts, self)
         self._first = self.facts.tip().n + 1
         self._lines: list[bytes] = []
@@ -386,6 +401,8 @@ class _Batch:
         if self._stream_with(fact.id) is not None:
             self.known += 1
             return
+        if self._own is not None:
+            refuse_forged(fact, self._own)
         try:
             self._check_place(fact.event)
             if self._looks_back(fact.event):

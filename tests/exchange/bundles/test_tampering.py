@@ -21,8 +21,9 @@ from tests.ledger.histories import large_bytes
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import EVENT_PREFIX, NOT_CONTENTS
 from weft.kernel import canonical
-from weft.kernel.errors import InvalidBundle, WeftError
+from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.facts_file import event_line
+from weft.ledger.ledger import Ledger
 
 POSITIONS = 20_000 if PROVING else 1_000
 FEWER = POSITIONS // 5
@@ -301,6 +302,32 @@ def test_facts_that_hash_and_mean_nothing_are_refused_by_the_ledger(made: Path, 
     verified(changed)
     with weft.open(tmp_path / "ledger.db") as ledger, pytest.raises(WeftError, match="words in an event"):
         import_bundle(ledger, changed)
+
+
+@pytest.mark.parametrize("kind", ["session_moved", "content_erased"])
+def test_nobody_writes_in_the_name_of_the_ledger_that_a_bundle_comes_into(
+    disk: Ledger, target: Path, changed: Path, kind: str
+) -> None:
+    """Somebody who was given a bundle gives it back with one event more, which says that its maker wrote it."""
+    first = disk.record_turn(session="main", query="Pay Ann?", response="no")
+    disk.record_turn(session="main", query="Pay Bob?", response="yes")
+    create_bundle(disk, ["main"], target)
+    head = disk.session("main").head
+    moves = [line for line in lines_of(target) if b'"kind":"session_moved"' in line]
+    last = orjson.loads(moves[-1])
+    forged = {**last, "prev": last["event_id"], "to": first.id, "before": head, "why": "restore"}
+    del forged["event_id"]
+    if kind == "content_erased":
+        ref = next(orjson.loads(line)["ref"] for line in lines_of(target) if b'"text":"no"' in line)
+        common = {name: last[name] for name in ("v", "ts", "actor", "replica")}
+        forged = {**common, "kind": kind, "stream": f"ledger:{disk.replica}", "prev": None, "content": ref, "reason": ref}
+    resealed(target, lambda lines: [*lines, event_line(canonical.dumps(forged))], changed)
+    verified(changed)
+    with pytest.raises(ReplicaDiverged, match="which is this ledger, and it did not"):
+        import_bundle(disk, changed)
+    assert disk.session("main").head == head
+    assert disk.pending_erasures() == []
+    assert import_bundle(disk, target)[1].events == 0
 
 
 def test_a_file_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:

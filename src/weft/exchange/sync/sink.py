@@ -10,14 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 
-from msgspec import UNSET
-
 from weft.exchange.sync.local import cursor, note_range, note_taken
 from weft.exchange.sync.messages import Mark, Ready, Taken
-from weft.kernel.errors import ReplicaDiverged
-from weft.kernel.events import UnknownEvent, ledger_stream
 from weft.ledger.batches import rows_in
-from weft.ledger.facts_file import Fact, NewEvent, take_batch
+from weft.ledger.facts_file import Fact, NewEvent, refuse_forged, take_batch
 from weft.store.facts import KEY_BYTES, LACKS
 from weft.store.port import ReadTxn, Store, WriteTxn
 
@@ -56,15 +52,9 @@ class LedgerSink:
         return [ref not in known and ref not in gone for ref in refs]
 
     def refuse_forged(self, events: Sequence[NewEvent]) -> None:
-        """What this replica wrote is here. An event that says it is ours and is not known is a copy's, or forged."""
-        own = self._store.replica
+        """Before their contents are asked for."""
         for new in events:
-            event = new.event
-            said = event.fields.get("replica") if isinstance(event, UnknownEvent) else event.replica
-            if (said is not UNSET and said == own) or event.stream == ledger_stream(own):
-                raise ReplicaDiverged(
-                    f"event {new.id.hex()} says that replica {own} wrote it, which is this ledger, and it did not"
-                )
+            refuse_forged(new, self._store.replica)
 
     def take(self, facts: Sequence[Fact], mark: Mark) -> Taken:
         taken = self._store.write(partial(self._take, facts, mark))

@@ -141,7 +141,7 @@ def _bring(call: Call, file: str, into: str, keys: Any) -> None:
     call.answer({**shape, **report_shape(report)}, [f"{new}, {brought.known:,} known already"])
     call.note(_whose(report))
     for thread in report.threads:
-        call.note(f"go on from it: `weft fork LABEL {thread.digest[:12]}`")
+        call.note(f"go on from it: `weft fork {thread.digest[:12]} LABEL`")
 
 
 def _whose(report: BundleReport) -> str:
