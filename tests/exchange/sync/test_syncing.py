@@ -25,7 +25,7 @@ from tests.exchange.sync.wire import (
     tips,
 )
 from tests.ledger.histories import exported, grow, import_into, large_bytes, problems, queries
-from tests.ledger.imported import rich_import
+from tests.ledger.imported import native_turn, rich_import, take
 from weft.exchange import sync
 from weft.exchange.sync.conversation import Manners
 from weft.exchange.sync.frames import Kind
@@ -334,6 +334,36 @@ def test_a_limited_push_brings_tombstones_of_its_sessions_and_withholds_sources(
     assert problems(there) == []
     push(here, there)
     assert events(here) == events(there)
+    assert problems(there) == []
+
+
+def test_a_limited_push_sends_turns_that_other_sessions_have_too_as_its_own_source_tells_them(
+    here: Ledger, there: Ledger
+) -> None:
+    shared = native_turn("t1", started=1_000, ended=2_000, end=10)
+    take(here, "one", shared, native_turn("t2", "private", parent=0, offset=10, end=20), title="Not your business")
+    take(here, "two", shared, native_turn("t3", parent=0, offset=10, end=20), file="b.jsonl", title="Public")
+    push(here, there, sessions=["two"])
+    assert [(session.label, session.title) for session in there.sessions(every=True)] == [("two", "Public")]
+    assert queries(there, "two") == queries(here, "two") == ["ask t1", "ask t3"]
+    assert next(iter(there.thread("two").turns)).started_at == 1_000
+    for secret in (b"private", b"Not your business", b"a.jsonl"):
+        assert secret not in exported(there)
+    here.fork("one", label="mine")
+    push(here, there, sessions=["mine"])
+    assert queries(there, "mine") == ["ask t1", "ask t2"]
+    assert problems(there) == []
+    push(here, there)
+    assert events(here) == events(there)
+    assert problems(there) == []
+
+
+def test_a_limited_push_sends_what_a_thread_goes_on_from_across_a_link(here: Ledger, there: Ledger) -> None:
+    rich_import(here)
+    push(here, there, sessions=["main/child"])
+    assert queries(there, "main/child") == queries(here, "main/child")
+    assert len(queries(there, "main/child")) == 3
+    assert [session.label for session in there.sessions(every=True)] == ["main/child"]
     assert problems(there) == []
 
 

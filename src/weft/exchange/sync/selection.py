@@ -2,8 +2,8 @@
 rest only what these cannot do without.
 
 Events hold no words, so what must not leak are contents: only those go that a chosen event names, and of an imported
-turn not the verbatim source, which may hold other turns as well. Of ledgers' own streams (tombstones, late results)
-only those events go that are about something chosen, as excerpts.
+turn neither the verbatim source, which may hold other turns as well, nor what other sessions' sources tell of it. Of
+ledgers' own streams (tombstones, late results) only those events go that are about something chosen, as excerpts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import AgentCreated, ContentErased, SessionCreated, SessionMoved, Sighting
 from weft.ledger.batches import rows_in
-from weft.ledger.rows import SessionRow, load_session
+from weft.ledger.rows import GOES_ON, SessionRow, load_session
 from weft.ledger.runs import place_of_event, stream_of
 from weft.store.port import ReadTxn, Sql, Store
 
@@ -50,15 +50,25 @@ class Selection:
         if kind == "session":
             return name in self.sessions
         if kind == "import":
-            return name in self.turns or name in self.sessions
+            return (name in self.turns or name in self.sessions) and self._is_told(KINDS.decode(line))
         if kind == "ledger":
             return n in self._excerpts
         return kind == "program" and name in self.agents and isinstance(KINDS.decode(line), AgentCreated)
 
-    def chooses(self, stream: str) -> bool:
+    def take(self, stream: str, line: bytes) -> None:
+        """An event of some stream: if it is chosen, so are the contents that it names and the agents that act in it."""
         kind, _, name = stream.partition(":")
-        chosen = {"run": self.turns, "session": self.sessions, "import": self.turns | self.sessions}
-        return name in chosen.get(kind, ())
+        is_turn, is_session = name in self.turns, name in self.sessions
+        if not {"run": is_turn, "session": is_session, "import": is_turn or is_session}.get(kind):
+            return
+        event = KINDS.decode(line)
+        if self._is_told(event):
+            self.take_refs(event)
+            self.agents.update(_agents(event))
+
+    def _is_told(self, event: Event | UnknownEvent) -> bool:
+        """A turn that several sessions have is told of as each of them saw it: not what others' sources say of it."""
+        return not isinstance(event, Sighting) or event.session in self.sessions
 
     def take_refs(self, event: Event | UnknownEvent) -> None:
         raw = event.raw if isinstance(event, Sighting) else UNSET
@@ -99,10 +109,8 @@ def select(store: Store, sessions: Sequence[str]) -> Selection:
             elif stream.startswith("program:"):
                 if isinstance(event := KINDS.decode(line), AgentCreated):
                     names[stream[8:]] = event
-            elif chosen.chooses(stream):
-                event = KINDS.decode(line)
-                chosen.take_refs(event)
-                chosen.agents.update(_agents(event))
+            else:
+                chosen.take(stream, line)
         for agent in chosen.agents & names.keys():
             chosen.take_refs(names[agent])
         chosen.take_excerpts(txn, own)
@@ -141,9 +149,23 @@ def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str]) -> set[str]
 
 
 def _with_ancestors(sql: Sql, turns: set[str]) -> set[str]:
+    """Every turn of the threads that end there, also beyond the links across which a thread goes on."""
     known, edge = set(turns), set(turns)
     while edge:
         parents = rows_in(sql, "SELECT parent FROM turn WHERE parent IS NOT NULL AND id IN", edge)
-        edge = {parent for (parent,) in parents} - known
+        edge = ({parent for (parent,) in parents} | _across_links(sql, edge)) - known
         known |= edge
     return known
+
+
+def _across_links(sql: Sql, turns: set[str]) -> set[str]:
+    """Where the threads of those that are roots go on in another chain."""
+    query = (
+        "SELECT l.child, p.current, p.id FROM link l JOIN turn t ON t.id = l.child JOIN turn p ON p.id = l.parent"
+        f" WHERE {GOES_ON} AND t.parent IS NULL AND l.child IN"
+    )
+    found: dict[str, tuple[bool, str]] = {}
+    for child, current, parent in rows_in(sql, query, turns):
+        first = found.get(child)
+        found[child] = (not current, parent) if first is None else min(first, (not current, parent))
+    return {parent for _, parent in found.values()}
