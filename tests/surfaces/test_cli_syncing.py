@@ -32,6 +32,9 @@ def test_a_clone_says_what_it_holds_and_knows_where_it_came_from(pair: Shell, fo
     again = pair.json("clone", ".", "other.db")
     assert (again["events"], again["path"]) == (0, str(folder / "other.db"))
     assert pair("clone", "other.db", ".").code == 4
+    for wrong, code in (("nowhere.db", 7), ("ftp://host/ledger", 5), ("", 5)):
+        assert pair("clone", wrong, "new").code == code
+    assert not (folder / "new").exists()
 
 
 def test_what_is_pulled_and_pushed_is_told(pair: Shell, folder: Path) -> None:
@@ -42,6 +45,7 @@ def test_what_is_pulled_and_pushed_is_told(pair: Shell, folder: Path) -> None:
     assert pair("push", "other.db").out == f"nothing to push to {folder / 'other.db'}\n"
     assert pair.json(*on("other.db", "pull"))["events"] == 0
     assert pair("pull", "nowhere").code == 3
+    assert "the name of a ledger is empty" in pair("pull", "").err
     assert pair("pull").code == 4
 
 

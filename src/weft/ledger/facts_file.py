@@ -195,8 +195,9 @@ def views_are_stale(store: Store) -> bool:
 def take_batch(
     batch: list[tuple[int, Fact]], txn: WriteTxn, *, excerpts: bool = False, own: str | None = None
 ) -> FactsIn:
-    """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place. `own` is
-    the replica id under which nothing new may come: ReplicaDiverged."""
+    """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place.
+
+    `own` is the replica id under which nothing new may come: ReplicaDiverged."""
     return _Batch(txn, excerpts, own).take(batch)
 
 

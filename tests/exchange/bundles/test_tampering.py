@@ -320,7 +320,14 @@ def test_nobody_writes_in_the_name_of_the_ledger_that_a_bundle_comes_into(
     if kind == "content_erased":
         ref = next(orjson.loads(line)["ref"] for line in lines_of(target) if b'"text":"no"' in line)
         common = {name: last[name] for name in ("v", "ts", "actor", "replica")}
-        forged = {**common, "kind": kind, "stream": f"ledger:{disk.replica}", "prev": None, "content": ref, "reason": ref}
+        forged = {
+            **common,
+            "kind": kind,
+            "stream": f"ledger:{disk.replica}",
+            "prev": None,
+            "content": ref,
+            "reason": ref,
+        }
     resealed(target, lambda lines: [*lines, event_line(canonical.dumps(forged))], changed)
     verified(changed)
     with pytest.raises(ReplicaDiverged, match="which is this ledger, and it did not"):

@@ -34,6 +34,7 @@ from weft.kernel.errors import (
     ConnectionCut,
     InvalidInput,
     LabelTaken,
+    LedgerMissing,
     NotApplicable,
     NotFound,
     ReadOnlyLedger,
@@ -139,6 +140,18 @@ def test_a_clone_is_another_ledger_with_everything(here: Ledger, make: Make) -> 
         sync.clone(made, f"{here.path}.other", opens)
     with pytest.raises(NotApplicable, match="is not empty"):
         sync.clone(here, made.path, opens)
+
+
+def test_a_clone_to_which_nothing_came_is_tried_again_with_another_address(here: Ledger, make: Make) -> None:
+    grow(here, "main", "hello")
+    copy = make("disk")
+    with pytest.raises(LedgerMissing):
+        sync.clone(copy, "mistyped.db", opens)
+    sync.clone(copy, here.path, opens, secret=False)
+    assert [(known.address, known.shares_imports) for known in sync.remotes(copy)] == [(here.path, False)]
+    assert queries(copy, "main") == ["hello"]
+    with pytest.raises(NotApplicable, match="is a clone of"):
+        sync.clone(copy, "mistyped.db", opens)
 
 
 def test_a_ledger_is_synced_with_one_that_a_program_serves(here: Ledger, there: Ledger) -> None:
@@ -481,12 +494,44 @@ def test_remotes_are_kept_without_passwords(here: Ledger) -> None:
         sync.add_remote(here, sync.Remote(name="team", address="elsewhere.db"))
     with pytest.raises(InvalidInput):
         sync.add_remote(here, sync.Remote(name="a b", address="elsewhere.db"))
-    for wrong in ("ssh://-oProxyCommand=x/path", "ssh://host", "ssh://host:port/path", "cmd:'open", ""):
+    for wrong in (
+        "ssh://-oProxyCommand=x/path",
+        "ssh://host",
+        "ssh://host:port/path",
+        "cmd:'open",
+        "http://host/x",
+        "",
+    ):
         with pytest.raises(InvalidInput):
             sync.add_remote(here, sync.Remote(name="wrong", address=wrong))
     sync.remove_remote(here, "team")
     with pytest.raises(NotFound):
         sync.remote(here, "team")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("postgresql:///work?ledger=x", "postgresql:///work?ledger=x"),
+        ("postgres://ann@h1,h2:5433/db?sslmode=require", "postgresql://ann@h1,h2:5433/db?sslmode=require"),
+        ("postgresql://ann@host/db?sslpassword=hunter2&pass%77ord=hunter2", "postgresql://ann@host/db"),
+        ("postgresql://ann:hunter%2F2@[::1]/db", "postgresql://ann@[::1]/db"),
+        ("ssh://ann:hunter2@host:22/srv/ledger.db", "ssh://ann@host:22/srv/ledger.db"),
+        ("cmd:serve http://host/?a=1&password=x", "cmd:serve http://host/?a=1&password=x"),
+        ("/srv/a b.db", "/srv/a b.db"),
+    ],
+)
+def test_an_address_is_kept_as_it_leads_there_and_without_secrets(here: Ledger, given: str, kept: str) -> None:
+    assert sync.add_remote(here, sync.Remote(name="team", address=given)).address == kept
+
+
+@pytest.mark.parametrize("sign", "#/?@")
+def test_an_address_whose_password_ends_too_early_is_kept_and_told_nowhere(here: Ledger, sign: str) -> None:
+    address = f"postgresql://ann:hun{sign}ter2@host/db"
+    with pytest.raises(InvalidInput) as refused:
+        sync.add_remote(here, sync.Remote(name="team", address=address))
+    assert "hun" not in f"{refused.value} {refused.value.hint}"
+    assert sync.remotes(here) == []
 
 
 def test_a_ledger_that_is_only_read_can_be_pulled_from_and_not_pushed_to(here: Ledger, there: Ledger) -> None:

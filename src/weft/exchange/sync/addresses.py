@@ -11,9 +11,11 @@ from typing import IO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import Channel
-from weft.kernel.errors import ConnectionCut, InvalidInput
+from weft.kernel.errors import ConnectionCut, InvalidInput, Unsupported
 
 COMMAND, SSH = "cmd:", "ssh://"
+POSTGRES = ("postgresql://", "postgres://")
+FORMS = "give a path, postgresql://…, ssh://host/path or cmd:…"
 HOME = "~/"
 
 
@@ -32,15 +34,26 @@ def program_of(address: str) -> list[str] | None:
 
 def without_password(address: str) -> str:
     """The address as it may be kept and shown. Passwords belong into the files of their own programs."""
-    if "://" not in address:
+    if address.startswith(POSTGRES):
+        return _postgres_address(address)
+    if address.startswith(COMMAND) or "://" not in address:
         return address
-    try:
-        parts = urlsplit(address)
-    except ValueError as error:
-        raise InvalidInput(f"an address that cannot be read: {error}", "write scheme://user@host/…") from error
+    if not address.startswith(SSH):
+        raise InvalidInput(f"no ledger is reached by {address.partition('://')[0]}://", FORMS)
+    _ssh_program(address)
+    parts = urlsplit(address)
     user, at, host = parts.netloc.rpartition("@")
-    query = "&".join(part for part in parts.query.split("&") if not part.lower().startswith("password="))
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query))
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+
+
+def _postgres_address(address: str) -> str:
+    try:
+        from weft.store.postgres.address import parse_address
+    except ImportError as error:
+        raise Unsupported(
+            f"a ledger in PostgreSQL needs psycopg ({error})", "install it: `pip install 'weft[postgres]'`"
+        ) from error
+    return parse_address(address).kept
 
 
 def _ssh_program(address: str) -> list[str]:

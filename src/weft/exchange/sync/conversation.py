@@ -200,7 +200,9 @@ class Serving:
 
     def _share(self, told: Secret) -> Talk[None]:
         if not self._manners.tells_secret:
-            raise NotApplicable("this ledger does not share its import secret", "sync without sharing imports")
+            raise NotApplicable(
+                "this ledger does not share its import secret", "sync without it: `weft clone --no-imports-secret`"
+            )
         if told.secret:
             if not self._manners.takes:
                 raise ReadOnlyLedger(self._store.path)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from weft.exchange.sync import local
-from weft.exchange.sync.addresses import Pipes, program_of, start, without_password
+from weft.exchange.sync.addresses import FORMS, Pipes, program_of, start, without_password
 from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.local import Remote
 from weft.exchange.sync.pump import Channel, Served
@@ -153,17 +153,8 @@ def push(
 
 def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = True, report: Report = silent) -> Synced:
     """Everything of another ledger into this new one, its import secret too unless `secret` is False. One that was cut
-    short goes on where it was."""
-    known = [remote for remote in remotes(ledger) if remote.name == ORIGIN]
-    if not known:
-        with store_of(ledger).read() as txn:
-            if txn.facts.tip().n:
-                raise NotApplicable(
-                    f"{ledger.path} is not empty", "clone to a new place, or `weft remote add` and pull"
-                )
-        add_remote(ledger, Remote(name=ORIGIN, address=address, shares_imports=secret))
-    elif known[0].address != without_password(address):
-        raise NotApplicable(f"{ledger.path} is a clone of {known[0].address}", "clone to a new place")
+    short goes on where it was; one to which nothing came yet may be tried again with another address."""
+    _remember_origin(ledger, Remote(name=ORIGIN, address=without_password(address), shares_imports=secret))
     with linked(ledger, address, opens, report) as link:
         if secret:
             link.converse(link.asking.sharing())
@@ -171,6 +162,21 @@ def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = Tru
     if views_are_stale(store_of(ledger)):
         ledger.rebuild()
     return done
+
+
+def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
+    known = next((remote for remote in remotes(ledger) if remote.name == ORIGIN), None)
+    with store_of(ledger).read() as txn:
+        is_empty = txn.facts.tip().n == 0
+    if known is None and not is_empty:
+        raise NotApplicable(f"{ledger.path} is not empty", "clone to a new place, or `weft remote add` and pull")
+    if known is not None and known.address != wanted.address and not is_empty:
+        raise NotApplicable(f"{ledger.path} is a clone of {known.address}", "clone to a new place")
+    if known is not None and (known.address, known.shares_imports) != (wanted.address, wanted.shares_imports):
+        remove_remote(ledger, ORIGIN)
+        known = None
+    if known is None:
+        add_remote(ledger, wanted)
 
 
 def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
@@ -195,7 +201,7 @@ def remote(ledger: Ledger, name: str) -> Remote:
 def add_remote(ledger: Ledger, added: Remote) -> Remote:
     """Remember an address by a name."""
     if not added.address:
-        raise InvalidInput("a remote without an address", "give a path, postgresql://…, ssh://host/path or cmd:…")
+        raise InvalidInput("a remote without an address", FORMS)
     program_of(added.address)
     store_of(ledger).write(partial(_add_remote, structs.replace(added, address=without_password(added.address))))
     return remote(ledger, added.name)

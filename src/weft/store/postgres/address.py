@@ -13,17 +13,21 @@ from weft.kernel.errors import InvalidInput
 DEFAULT_LEDGER = "weft"
 SHOWN = ("host", "port", "dbname", "user", "service")
 """Options that lead to a database and are no secret."""
+SECRETS = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
+"""Options that belong into files of their own."""
 MAX_NAME_BYTES = 63
 _FORM = "postgresql://user@host:port/database?ledger=NAME; in a password / ? # @ % and spaces are written as %XX"
 _BARE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 class Address(Struct, frozen=True):
-    """`conninfo` is for libpq alone: it may hold a password. `shown` never does."""
+    """`conninfo` is for libpq alone: it may hold a password. `shown` and `kept` never do."""
 
     conninfo: str
     ledger: str
     shown: str
+    kept: str
+    """All but secrets: leads to the same ledger, by the same way."""
 
     @property
     def quoted(self) -> str:
@@ -56,11 +60,14 @@ def parse_address(text: str) -> Address:
     ledger = checked_name(names[0] if names else DEFAULT_LEDGER)
     others = [(key, value) for key, value in options if key != "ledger"]
     user, at, host = parts.netloc.rpartition("@")
-    kept = [(key, value) for key, value in others if key in SHOWN]
+    place = user.split(":")[0] + at + host
+    shown = [(key, value) for key, value in others if key in SHOWN]
+    kept = [(key, value) for key, value in options if key.lower() not in SECRETS]
     return Address(
         conninfo=_joined(parts.netloc, parts.path, others),
         ledger=ledger,
-        shown=_joined(user.split(":")[0] + at + host, parts.path, [*kept, ("ledger", ledger)]),
+        shown=_joined(place, parts.path, [*shown, ("ledger", ledger)]),
+        kept=_joined(place, parts.path, kept),
     )
 
 

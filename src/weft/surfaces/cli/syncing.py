@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.errors import NotApplicable, NotFound
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.locating import named_ledger
 from weft.surfaces.cli.screen import Line, Span
@@ -42,9 +42,24 @@ def survive_broken_pipes() -> None:
 
 def address_of(name: str) -> str:
     """An address as it is kept: a path from the root, so that it means the same in every folder."""
+    from weft.exchange.sync.addresses import FORMS
+
+    if not name:
+        raise InvalidInput("the name of a ledger is empty", FORMS)
     if name.startswith("cmd:") or "://" in name:
         return name
     return str(Path(named_ledger(name) or name).absolute())
+
+
+def checked_source(call: Call, name: str) -> str:
+    """The address of a ledger that is to be cloned: looked at before anything is made, where it can be."""
+    from weft.exchange.sync.addresses import program_of, without_password
+
+    address = address_of(name)
+    without_password(address)
+    if program_of(address) is None:
+        call.looking(address).close()
+    return address
 
 
 def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
@@ -62,10 +77,10 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
         return fit[0]
     found = next((remote for remote in known if remote.name == name), None)
     if found is None:
-        is_address = name.startswith("cmd:") or "://" in name or Path(named_ledger(name) or name).exists()
-        if not is_address:
+        address = address_of(name)
+        if "://" not in address and not address.startswith("cmd:") and not Path(address).exists():
             raise NotFound("remote", name, "`weft remote list` shows them; a path or an address will do, too")
-        found = Remote(name=name, address=address_of(name))
+        found = Remote(name=name, address=address)
     return found
 
 

@@ -10,7 +10,7 @@ from weft.surfaces.cli.locating import place_for
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.syncing import address_of, survive_broken_pipes
+from weft.surfaces.cli.syncing import checked_source, survive_broken_pipes
 from weft.surfaces.cli.turn_lines import counted
 
 
@@ -29,12 +29,13 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) 
     from weft.exchange.sync import clone
 
     survive_broken_pipes()
+    address = checked_source(call, source)
     place = dest if dest and "://" in dest else str(place_for(dest or ".").absolute())
     if "://" not in place:
         place_for(dest or ".").absolute().parent.mkdir(parents=True, exist_ok=True)
     with call.making(place) as ledger:
         with progress(call, "clone") as bar:
-            done = clone(ledger, address_of(source), call.looking, secret=not no_imports_secret, report=bar.counted)
+            done = clone(ledger, address, call.looking, secret=not no_imports_secret, report=bar.counted)
         answer = {"path": ledger.path, "created_as": ledger.replica, **to_json(done)}
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
