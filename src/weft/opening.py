@@ -20,6 +20,7 @@ from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
 from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of
+from weft.store.names import is_copy
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.sqlite import MemoryStore, SqliteStore
@@ -61,7 +62,7 @@ def copy(
     digests, a replica id of its own. One that was cut short is run again and goes on where it was."""
     clock = clock or SystemClock()
     if not isinstance(source, Ledger):
-        with open(source, create=False, read_only=True, clock=clock) as opened:
+        with _open_to_copy(source, clock) as opened:
             return copy(opened, target, progress=progress, clock=clock)
     checked_path(target, "target")
     store = _store(str(target), True, False, False, clock, system_random)
@@ -69,6 +70,21 @@ def copy(
         return copying.copy(source._store, store, progress)
     finally:
         store.close()
+
+
+def _open_to_copy(path: str | Path, clock: Clock) -> Ledger:
+    """For writing, so that it remembers the copy and an erasure names it. For reading where nothing can be written, and
+    where that would make another ledger of it: a backup has a name of its own once it is opened for writing."""
+    reading = open(path, create=False, read_only=True, clock=clock)
+    with reading._store.read() as txn:
+        if is_copy(txn.sql):
+            return reading
+    try:
+        writing = open(path, create=False, clock=clock)
+    except StoreError:
+        return reading
+    reading.close()
+    return writing
 
 
 def restore(

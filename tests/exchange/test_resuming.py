@@ -368,6 +368,24 @@ def test_the_file_is_its_owners_alone(rich: Ledger, tmp_path: Path) -> None:
     assert Path(made.path).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("tool", ["claude-code", "codex"])
+def test_an_erasure_names_the_files_that_hold_what_was_said(rich: Ledger, tool: str, tmp_path: Path) -> None:
+    made = resume(rich, "main", tool, tmp_path)
+    (copy,) = rich.plan_erasure(made.turn_id).copies
+    assert (copy.path, copy.kind, copy.exists) == (made.path, "export", True)
+
+
+def test_a_folder_is_called_as_the_system_calls_it(rich: Ledger, tmp_path: Path) -> None:
+    """A tool that is started in a link to a folder finds itself in the folder, and looks for its sessions there."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    made = resume(rich, "main", "claude-code", tmp_path, str(tmp_path / "link"))
+    assert made.workspace == os.path.realpath(tmp_path / "real")
+    assert Path(made.path).parent.name.endswith("-real")
+    assert all(record["cwd"] == made.workspace for record in records(made) if "cwd" in record)
+    assert resume(rich, "main", "codex", tmp_path, "C:\\work").workspace == "C:\\work"
+
+
 def test_a_session_without_a_folder_asks_for_one(ledger: Ledger, tmp_path: Path) -> None:
     ledger.record_turn(session="main", query="q", response="r")
     with pytest.raises(InvalidInput, match="no folder"):

@@ -505,13 +505,41 @@ def test_a_ledger_that_was_copied_elsewhere_names_its_origin_and_its_backups(dis
     assert named == {("copy.db", "backup"), ("ledger.db", "ledger")}
 
 
-def test_a_ledger_names_what_it_was_copied_to_and_the_copy_never_itself(disk: Ledger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_address", [False, True])
+def test_a_ledger_names_what_it_was_copied_to_and_the_copy_never_itself(
+    disk: Ledger, tmp_path: Path, by_address: bool
+) -> None:
     (turn,) = grow(disk, "main", told("query"))
-    weft.copy(disk, tmp_path / "elsewhere.db")
+    weft.copy(disk.path if by_address else disk, tmp_path / "elsewhere.db")
     assert [(Path(copy.path).name, copy.kind) for copy in disk.plan_erasure(turn).copies] == [("elsewhere.db", "copy")]
     with weft.open(tmp_path / "elsewhere.db") as elsewhere:
         named = [(Path(copy.path).name, copy.kind) for copy in elsewhere.plan_erasure(turn).copies]
     assert named == [("ledger.db", "ledger")]
+
+
+def test_a_backup_that_is_copied_by_its_address_stays_as_it_is(disk: Ledger, tmp_path: Path) -> None:
+    backup = tmp_path / "backup.db"
+    grow(disk, "main", told("query"))
+    disk.backup(backup)
+    before = backup.read_bytes()
+    weft.copy(backup, tmp_path / "elsewhere.db")
+    assert backup.read_bytes() == before
+
+
+def test_a_ledger_that_cannot_be_written_to_is_copied_all_the_same(
+    disk: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (turn,) = grow(disk, "main", told("query"))
+    opened = weft.opening.open
+
+    def open_for_reading(path: str | Path, **more: Any) -> Ledger:
+        if not more.get("read_only"):
+            raise StoreFailed("a read-only file system")
+        return opened(path, **more)
+
+    monkeypatch.setattr(weft.opening, "open", open_for_reading)
+    assert weft.copy(disk.path, tmp_path / "elsewhere.db").events == disk.stats()["events"]
+    assert disk.plan_erasure(turn).copies == ()
 
 
 def test_what_a_restored_backup_replaced_is_named(

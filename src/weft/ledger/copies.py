@@ -22,9 +22,9 @@ class KnownCopy(Struct, frozen=True, kw_only=True):
 
     path: str
     kind: str
-    """`backup`; `facts`: all of them as lines; `export`: some of what was said, in another form; `bundle`: some of its
-    threads; `ledger`: one that this one was copied from; `copy`: one that was copied from this one; `beside`: what an
-    upgrade, a restored backup or an unfinished copy left beside it."""
+    """`backup`; `facts`: all of them as lines; `export`: some of what was said, in another form, also as a session for
+    another tool; `bundle`: some of its threads; `ledger`: one that this one was copied from; `copy`: one that was
+    copied from this one; `beside`: what an upgrade, a restored backup or an unfinished copy left beside it."""
     made_at: int | None
     exists: bool
     """It still lies there, as far as can be told from here; otherwise it was moved or deleted."""

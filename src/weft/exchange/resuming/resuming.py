@@ -29,6 +29,7 @@ from weft.exchange.resuming.said import Records, Writer, encoded, said_of
 from weft.exchange.resuming.verbatim import as_source, verbatim_records
 from weft.kernel.ambient import Clock, RandomBytes
 from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.ledger.copies import EXPORT, remembered
 from weft.ledger.ledger import Ledger
 from weft.ledger.model import Turn
 
@@ -120,7 +121,8 @@ def _is_one_line(claims: Sequence[tuple[NativeTurn, str]], tip: str) -> bool:
 
 
 def write_resume(ledger: Ledger, resume: Resume) -> None:
-    """The links first, then the file: written beside its place, and put there only if nothing is there."""
+    """The links first, then the file: written beside its place, and put there only if nothing is there. It holds what
+    was said, so an erasure names it later."""
     (importer,) = load_importers(resume.tool)
     ledger.import_desk(resume.tool, importer.mapping).claim(resume.claims)
     path = Path(resume.path)
@@ -131,7 +133,8 @@ def write_resume(ledger: Ledger, resume: Resume) -> None:
             file.write(resume.data)
             file.flush()
             os.fsync(file.fileno())
-        os.link(beside, path)
+        with remembered(ledger._store, path, EXPORT):
+            os.link(beside, path)
     except FileExistsError as error:
         raise InvalidInput(f"{error.filename2 or path} is there already", "nothing is overwritten; try again") from None
     finally:
@@ -150,8 +153,12 @@ def _thread(ledger: Ledger, rev: str) -> tuple[list[Turn], dict[str, str]]:
 
 
 def _workspace(ledger: Ledger, turns: Sequence[Turn], given: str | None) -> str:
-    if given is not None:
-        return given
+    """The folder, as the system calls it: tools look for their sessions by that name, whichever way led there."""
+    place = given if given is not None else _recorded_workspace(ledger, turns)
+    return os.path.realpath(place) if os.path.isabs(place) else place
+
+
+def _recorded_workspace(ledger: Ledger, turns: Sequence[Turn]) -> str:
     told = next((turn.workspace_path for turn in reversed(turns) if turn.workspace_path), None)
     session = turns[-1].session_id
     if told is None and session is not None:
