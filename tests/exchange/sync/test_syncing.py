@@ -118,6 +118,25 @@ def test_what_came_from_there_is_not_offered_back(here: Ledger, there: Ledger) -
     assert wire.bytes < 1000
 
 
+@pytest.mark.parametrize("moved", [True, False])
+def test_an_imported_session_that_was_only_named_elsewhere_still_stands_where_its_source_says(
+    here: Ledger, there: Ledger, moved: bool
+) -> None:
+    take(here, "s", native_turn("t1", end=10), native_turn("t2", parent=0, offset=10, end=20))
+    imported = here.session("s").head
+    pull(there, here)
+    there.rename_session("s", "theirs")
+    if moved:
+        here.record_turn(session="s", query="native")
+    else:
+        here.rename_session("s", "ours")
+    pull(here, there)
+    (branch,) = here.branches()
+    assert branch.head == imported
+    assert problems(here) == []
+    assert here.settle(branch.session_id, theirs=True).head == imported
+
+
 def test_what_came_by_another_way_is_offered_and_not_sent(make: Make) -> None:
     one, two, three = make("one"), make("two"), make("three")
     grow(one, "main", *(f"question {i}" for i in range(50)))

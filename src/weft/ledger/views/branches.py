@@ -7,6 +7,8 @@ the ends that it joins.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import UNSET
 
 from weft.kernel.dag_events import AgentForked
@@ -35,7 +37,7 @@ def set_aside(view: Projector, moment: Moment, event: Event | UnknownEvent) -> N
     )
     place = _place_of(view, event)
     if place is None:
-        place = (known[0], known[1], known[2], known[3]) if known else _stood_at(view, event.prev)
+        place = (known[0], known[1], known[2], known[3]) if known else _stood_at(view, session, event.prev)
     join_branches(view, session, event)
     view.sql.run(
         "INSERT INTO branch(session, tip, n, replica, head, head_segment, head_depth, head_events, changed_at)"
@@ -78,16 +80,40 @@ def _place_of(view: Projector, event: Event | UnknownEvent) -> Place | None:
     return row.id, row.segment, row.depth, events
 
 
-def _stood_at(view: Projector, event_id: str | None) -> Place:
+def _stood_at(view: Projector, session: SessionRow, event_id: str | None) -> Place:
     """Where the head stood at an earlier event of the stream: the last one before it that says so."""
+    for event in _back_from(view, event_id):
+        place = _place_of(view, event)
+        if place is not None:
+            return place
+    return _where_sources_left_it(view, session, event_id)
+
+
+def _where_sources_left_it(view: Projector, session: SessionRow, event_id: str | None) -> Place:
+    """No event says where an imported session stands until it is moved; the first that moved it here since then says
+    where it stood before."""
+    place: Place = (session.head, session.head_segment, session.head_depth, session.head_events)
+    for event in _back_from(view, session.last_event.hex()):
+        if event.prev is not None and event.prev == event_id:
+            return _before(view, event) or place
+        place = _before(view, event) or place
+    return NOWHERE
+
+
+def _before(view: Projector, event: Event | UnknownEvent) -> Place | None:
+    if not isinstance(event, SessionMoved):
+        return None
+    row = None if event.before is None else view.find_turn(event.before)
+    return NOWHERE if row is None else (row.id, row.segment, row.depth, None)
+
+
+def _back_from(view: Projector, event_id: str | None) -> Iterator[Event | UnknownEvent]:
+    """The events of a session's stream, from this one to its first."""
     while event_id is not None:
         n = view.facts.find_event(bytes.fromhex(event_id))
         line = None if n is None else view.facts.line(n)
         if line is None:
             raise InvalidFact(f"event {event_id}", "a session's branch begins there and it is not here")
         event = KINDS.decode(line)
-        place = _place_of(view, event)
-        if place is not None:
-            return place
+        yield event
         event_id = event.prev
-    return NOWHERE
