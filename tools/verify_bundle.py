@@ -12,13 +12,13 @@ from contextlib import closing
 
 NOT_CONTENTS = """prev event event_id request_id base at bound policy_ref resource_ref snapshot_ref new_resource_ref
     materialization node to resource""".split()
-WHYS = ("withheld", "erased", "missing", "outside")
+TOLD = ("content", "withheld", "erased", "missing", "outside")
 HEX = {n: re.compile(f"[0-9a-f]{{{n}}}").fullmatch for n in (32, 64, 128)}
 ULID = "[0-7][0-9A-HJKMNP-TV-Z]{25}"
 
 
-def canonical(value):
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+def canonical(value, order=True):
+    return json.dumps(value, sort_keys=order, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def need(holds, why):
@@ -41,8 +41,7 @@ def lines(file):
             need(max(map(len, (*complete, held))) <= 16 << 20, "a line that is too long")
             yield from complete
         packed = seal
-    complete = unpacker.eof and not unpacker.unused_data and not held
-    need(complete and packed == whole.digest(), "changed or cut short, or something follows the last line")
+    need(unpacker.eof and not (unpacker.unused_data or held) and packed == whole.digest(), "changed, cut or lengthened")
 
 
 def references(value, digests, depth=1):
@@ -59,8 +58,8 @@ class Bundle:
     def __init__(self, first, database):
         self.database = database
         self.database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
-        self.given, self.piece, self.ended, self.keys, self.absent = set(), None, False, [], dict.fromkeys(WHYS, 0)
-        self.events, self.contents, self.turns, self.hash = 0, 0, 0, hashlib.sha256(first + b"\n")
+        self.given, self.piece, self.ended, self.keys, self.n = set(), None, False, [], dict.fromkeys(TOLD, 0)
+        self.events, self.turns, self.hash = 0, 0, hashlib.sha256(first + b"\n")
         self.heads = [(head["turn"], head["event"]) for head in json.loads(first)["heads"]]
         plain = {"bundle": 1, "heads": [{"event": event, "turn": turn} for turn, event in self.heads]}
         need(canonical(plain) == first and self.heads == sorted(set(self.heads)), "its first line")
@@ -78,26 +77,27 @@ class Bundle:
         need(HEX[64](ref) and not self.known(ref) and len(self.given) < 1 << 18, f"{ref!r:.80} has no place")
         self.learn(ref, told)
         self.given.add(ref)
+        self.n[told] += 1
 
     def take(self, line):
         if self.ended:
             return self.take_signature(line)
         if line.startswith(b'{"event_id":"'):
             self.take_event(line[13:77].decode(), line[77:79], b"{" + line[79:])
-        elif line.startswith(b'{"absent":"'):
-            ref, why = json.loads(line)["absent"], json.loads(line)["why"]
-            need(json.loads(line).keys() == {"absent", "why"} and why in WHYS and self.piece is None, "an absence")
-            self.give(ref, why)
-            self.absent[why] += 1
-        elif line.startswith((b'{"base64":', b'{"ref":')):
-            self.take_content(json.loads(line))
+        elif line.startswith((b'{"absent":"', b'{"base64":', b'{"ref":')):
+            need(canonical(value := json.loads(line), order=False) == line, "a content in another spelling")
+            self.take_absent(**value) if "absent" in value else self.take_content(value)
         else:
-            counts = {"absent": sum(self.absent.values()), "contents": self.contents, "events": self.events}
-            need(line == canonical({**counts, "sha256": self.hash.hexdigest()}), "its last line")
+            counts = {"absent": sum(self.n.values()) - self.n["content"], "contents": self.n["content"]}
+            need(line == canonical({**counts, "events": self.events, "sha256": self.hash.hexdigest()}), "its last line")
             need(self.piece is None and not self.given, "a content that no event names")
             need(all(self.known(event) == f"run:{turn}" for turn, event in self.heads), "a head is not in it")
             self.ended = True
         self.hash.update(line + b"\n")
+
+    def take_absent(self, absent, why):
+        need(why in TOLD[1:] and self.piece is None, "an absence")
+        self.give(absent, why)
 
     def take_content(self, value):
         fields = {"ref", "salt", "text"} if "text" in value else {"ref", "salt", "base64"}
@@ -107,6 +107,7 @@ class Bundle:
         held = self.piece or [ref, salt, of, 0, 0, hashlib.sha256(b"weft.content.1\n" + bytes.fromhex(salt))]
         need(held[:4] == [ref, salt, of, number], "pieces that do not follow each other")
         data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"], validate=True)
+        need("text" in value or base64.b64encode(data).decode() == value["base64"], "base64 in another spelling")
         held[5].update(data)
         held[3:5] = held[3] + 1, held[4] + len(data)
         need(held[4] <= 256 << 20, "a content that is too large")
@@ -114,7 +115,6 @@ class Bundle:
         if self.piece is None:
             need(held[5].hexdigest() == ref, f"a content does not hash to {ref!r:.80}")
             self.give(ref, "content")
-            self.contents += 1
 
     def take_event(self, name, between, stored):
         need(between == b'",' and hashlib.sha256(stored).hexdigest() == name, f"event {name!r} does not hash to its id")
@@ -141,7 +141,7 @@ class Bundle:
             self.learn(stream, f"{name} {depth}")
         self.learn(name, stream)
         self.events += 1
-        need(all(self.known(ref) in ("content", *WHYS) for ref in refs), f"event {name} names what is not told of")
+        need(all(self.known(ref) in TOLD for ref in refs), f"event {name} names what is not told of")
         need(not self.given.difference(refs), "a content that no event names")
         self.given = set()
 
@@ -190,9 +190,9 @@ def verify(path, trusted=()):
     except Exception as error:  # whatever became of a stranger's bytes
         raise SystemExit(f"refused: not in its form: {error!r:.200}") from error
     threads = [{"turn": turn, "digest": event, "turns": turns[turn]} for turn, event in bundle.heads]
-    counts = {"turns": bundle.turns, "events": bundle.events, "contents": bundle.contents, "absent": bundle.absent}
-    signatures = [{"key": key, "trusted": key in trusted} for key in bundle.keys]
-    return {"digest": bundle.hash.hexdigest(), "threads": threads, **counts, "signatures": signatures}
+    counts = {"turns": bundle.turns, "events": bundle.events, "contents": bundle.n.pop("content"), "absent": bundle.n}
+    signed = [{"key": key, "trusted": key in trusted} for key in bundle.keys]
+    return {"digest": bundle.hash.hexdigest(), "threads": threads, **counts, "signatures": signed}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import MAGIC, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import large_bytes
 from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
-from weft.exchange.bundles.form import EVENT_PREFIX, NOT_CONTENTS
+from weft.exchange.bundles.form import EVENT_PREFIX, NOT_CONTENTS, end_line
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.facts_file import event_line
@@ -222,6 +222,40 @@ def test_an_event_in_another_spelling_is_refused_though_it_hashes(made: Path, ch
     stored = b"{" + lines[at][len(EVENT_PREFIX) + 66 :]
     forged = b'{"event_id":"' + sha256(spelling + stored[1:]).hexdigest().encode() + b'",' + (spelling + stored[1:])[1:]
     resealed(made / "plain.weft", partial(put, at, forged), changed)
+    assert is_refused(changed)
+
+
+@pytest.mark.parametrize(
+    ("told", "otherwise"),
+    [
+        (b'"salt":', b'"salt":"hidden words","salt":'),
+        (b'"salt":', b'"salt":NaN,"salt":'),
+        (b'"salt":', b'"salt":1e999,"salt":'),
+        (b'"salt":', b'"salt":"\\ud800","salt":'),
+        (b'"salt":', b'"salt": '),
+        (b'"text":', b'"te\\u0078t":'),
+        (b'"why":', b'"why":"hidden words","why":'),
+        (b'"why":', b'"more":1,"why":'),
+    ],
+)
+def test_a_content_in_another_spelling_is_refused(made: Path, changed: Path, told: bytes, otherwise: bytes) -> None:
+    """Nothing stands in a bundle that no reader sees, and readers that differ in what they pass over agree."""
+    lines = lines_of(made / "plain.weft")
+    at = next(i for i, line in enumerate(lines) if told in line and line.startswith((b'{"ref":', b'{"absent":"')))
+    end = next(i for i, line in enumerate(lines) if line.startswith(b'{"absent":') and b'"sha256":"' in line)
+    facts = [*lines[:at], lines[at].replace(told, otherwise, 1), *lines[at + 1 : end]]
+    whole = orjson.loads(lines[end])
+    hashed = sha256(b"".join(line + b"\n" for line in facts)).hexdigest()
+    changed.write_bytes(sealed([*facts, end_line(whole["events"], whole["contents"], whole["absent"], hashed)]))
+    assert is_refused(changed)
+
+
+def test_base64_has_one_spelling(disk: Ledger, target: Path, changed: Path) -> None:
+    disk.record_turn(session="main", query=disk.put_content(b"\xff"), response="seen")
+    create_bundle(disk, ["main"], target)
+    verified(target)
+    resealed(target, lambda lines: [line.replace(b'"base64":"/w=="', b'"base64":"/x=="') for line in lines], changed)
+    assert changed.read_bytes() != target.read_bytes()
     assert is_refused(changed)
 
 

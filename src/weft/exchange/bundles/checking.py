@@ -67,7 +67,7 @@ class BundleCheck:
             if line.startswith(EVENT_PREFIX):
                 self._take_event(*form.event_of(line))
             elif line.startswith((b'{"absent":"', b'{"base64":', b'{"ref":')):
-                self._take_content_line(parsed(line))
+                self._take_content_line(form.spelled(line))
             else:
                 self._take_end(line)
                 continue
@@ -270,9 +270,12 @@ def _data(value: dict[str, Any]) -> bytes:
     if not isinstance(text, str):
         raise InvalidBundle(f"content {value.get('ref')} is no text")
     try:
-        return text.encode() if "text" in value else base64.b64decode(text, validate=True)
+        data = text.encode() if "text" in value else base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
         raise InvalidBundle(f"content {value.get('ref')} cannot be read: {error}") from error
+    if "text" not in value and base64.b64encode(data) != text.encode():
+        raise InvalidBundle(f"content {value.get('ref')} is in another spelling of base64")
+    return data
 
 
 def _absent(ref: str, why: str, stream: str, event: dict[str, Any], path: str) -> AbsentContent:

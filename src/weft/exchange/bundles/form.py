@@ -101,6 +101,19 @@ def event_of(line: bytes) -> tuple[str, dict[str, Any]]:
     return found, event
 
 
+def spelled(line: bytes) -> dict[str, Any]:
+    """The fields of a line that is spelled in the one way there is, so that nothing stands in it unseen: no name twice,
+    no spaces, no letter escaped that need not be. Their order is free."""
+    value = parsed(line)
+    try:
+        same = orjson.dumps(value) == line
+    except TypeError:  # deeper than it can be written
+        same = False
+    if not same:
+        raise InvalidBundle("a content is told in another spelling")
+    return value
+
+
 def parsed(line: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(line)
