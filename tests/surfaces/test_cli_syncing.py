@@ -49,6 +49,13 @@ def test_what_is_pulled_and_pushed_is_told(pair: Shell, folder: Path) -> None:
     assert pair("pull").code == 4
 
 
+def test_an_erasure_names_the_ledgers_that_may_still_hold_it(pair: Shell) -> None:
+    for ledger, told in (("other.db", True), (".", False)):
+        erased = pair(*on(ledger, "erase", "main", "--reason", "asked to", "--yes"))
+        assert erased.code == 0
+        assert ("ledgers that you sync with may still hold it: origin" in erased.err) is told
+
+
 def test_a_session_that_both_moved_is_shown_twice_and_settled(pair: Shell) -> None:
     pair.record("here")
     pair("--ledger", "other.db", "record", "--session", "main", "--query", "there", "--response", "yes")

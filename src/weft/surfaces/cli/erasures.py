@@ -45,8 +45,18 @@ def carry_out(
     with progress(call, "erase") as bar:
         done = ledger.erase(plan, reason=reason or "", actor=actor, progress=bar.staged)
     call.answer(done, *_done_lines(done))
+    _note_remotes(call, ledger)
     if not done.complete:
         call.note(f"the files still hold old bytes: {HELD}: `weft erase --finish`")
+
+
+def _note_remotes(call: Call, ledger: Ledger) -> None:
+    from weft.exchange.sync import remotes
+
+    if names := tuple(remote.name for remote in remotes(ledger)):
+        call.note(
+            f"ledgers that you sync with may still hold it: {_few(names)}; `weft push` brings them the tombstones"
+        )
 
 
 def _nothing(plan: ErasurePlan) -> str:
