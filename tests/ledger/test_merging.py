@@ -171,6 +171,22 @@ def test_an_imported_turn_is_picked_with_its_calls(branched: Ledger) -> None:
     assert list(branched.verify()) == []
 
 
+def test_a_late_result_comes_along_in_the_place_of_the_one_that_it_replaced(ledger: Ledger) -> None:
+    ledger.record_turn(session="main", query="base", response="b")
+    calls = [
+        {"id": "late", "name": "slow", "status": "interrupted"},
+        {"id": "cut", "name": "t", "status": "interrupted"},
+    ]
+    turn = ledger.record_turn(session="aside", query="try", response="both cut", tool_calls=calls)
+    ledger.record_late_result(turn.id, "late", "came after all")
+    (picked,) = ledger.cherry_pick(turn.id, onto="main")
+    assert [call.result for call in ledger.tool_calls(picked.id)] == ["came after all", None]
+    assert [call.status for call in ledger.tool_calls(picked.id)] == [
+        call.status for call in ledger.tool_calls(turn.id)
+    ]
+    assert list(ledger.verify()) == []
+
+
 def test_a_late_result_comes_along(ledger: Ledger) -> None:
     ledger.create_session("main")
     with ledger.begin_turn(session="side") as turn:

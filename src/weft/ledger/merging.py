@@ -124,6 +124,8 @@ class Pick:
                 self._open[id] = event
                 self._add(id, event, correlation_id=self._scribe.turn, requested_by=answer, message=message)
             case ToolResult():
+                if self._came_late(event.call):
+                    return  # what came instead is told at the end
                 self._open.pop(event.call.event_id, None)
                 self._add(id, event, correlation_id=self._scribe.turn, call=self._event(event.call), spawned=UNSET)
             case Interruption():
@@ -151,13 +153,21 @@ class Pick:
         """Of an imported turn a sighting tells it, not the response."""
         return event.model if event.model is not UNSET or self.source.model is None else self.source.model
 
+    def _call(self, id: str) -> CallRow:
+        sql = self._scribe.draft.sql
+        row = sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
+        assert row is not None, "every call of a run has a row"
+        return CallRow(*row)
+
+    def _came_late(self, ref: EventRef) -> bool:
+        """Did another outcome come after the run had ended?"""
+        return ref.event_id in self._open and (self._call(ref.event_id).result_position or 0) < 0
+
     def _settle(self, *, late: bool = False) -> None:
         """Calls without an outcome in their run: what came late; else, that nothing came."""
         sql = self._scribe.draft.sql
         for id, event in list(self._open.items()):
-            row = sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
-            assert row is not None, "every call of a run has a row"
-            call = CallRow(*row)
+            call = self._call(id)
             ended = ToolCallStatus.INTERRUPTED if call.outcome is None else ToolCallStatus(call.outcome)
             if late and ended == ToolCallStatus.INTERRUPTED:
                 continue
