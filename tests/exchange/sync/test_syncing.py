@@ -6,6 +6,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -387,6 +388,26 @@ def test_a_limited_push_sends_turns_that_other_sessions_have_too_as_its_own_sour
     assert problems(there) == []
     push(here, there)
     assert events(here) == events(there)
+    assert problems(there) == []
+
+
+def test_a_limited_push_sends_a_turn_that_was_left_in_the_middle_up_to_there(here: Ledger, there: Ledger) -> None:
+    call = {"id": "c1", "name": "t", "arguments": "private arguments", "status": "interrupted"}
+    turn = here.record_turn(session="main", query="shared", response="private answer", tool_calls=[call])
+    here.record_late_result(turn.id, "c1", "private result")
+    asked = next(event for event in here.changes() if b'"kind":"history_append"' in event.line)
+    here.fork(sha256(asked.line).hexdigest(), label="public")
+    push(here, there, sessions=["public"])
+    grow(here, "public", "goes on")
+    push(here, there, sessions=["public"])
+    assert queries(there, "public") == queries(here, "public") == ["shared", "goes on"]
+    assert b"private" not in exported(there)
+    assert problems(there) == []
+    push(here, there, sessions=["main"])
+    assert there.thread("main").digest == turn.digest
+    push(here, there)
+    assert events(here) == events(there)
+    assert contents(here) == contents(there)
     assert problems(there) == []
 
 

@@ -37,6 +37,10 @@ class Selection:
     def __init__(self, sessions: Sequence[str]) -> None:
         self.sessions = set(sessions)
         self.turns: set[str] = set()
+        self.cut: dict[str, int] = {}
+        """Turns that these sessions left in the middle, and how many of their events belong to them."""
+        self._last: dict[str, int] = {}
+        """The last of those events, by its arrival number."""
         self.agents: set[str] = set()
         self.contents: set[bytes] = set()
         self._excerpts: set[int] = set()
@@ -46,7 +50,7 @@ class Selection:
         stream = stream_of(n, line)
         kind, _, name = stream.partition(":")
         if kind == "run":
-            return name in self.turns
+            return name in self.turns and n <= self._last.get(name, n)
         if kind == "session":
             return name in self.sessions
         if kind == "import":
@@ -55,9 +59,11 @@ class Selection:
             return n in self._excerpts
         return kind == "program" and name in self.agents and isinstance(KINDS.decode(line), AgentCreated)
 
-    def take(self, stream: str, line: bytes) -> None:
+    def take(self, n: int, stream: str, line: bytes) -> None:
         """An event of some stream: if it is chosen, so are the contents that it names and the agents that act in it."""
         kind, _, name = stream.partition(":")
+        if kind == "run" and not self._is_reached(n, name):
+            return
         is_turn, is_session = name in self.turns, name in self.sessions
         if not {"run": is_turn, "session": is_session, "import": is_turn or is_session}.get(kind):
             return
@@ -66,9 +72,19 @@ class Selection:
             self.take_refs(event)
             self.agents.update(_agents(event))
 
+    def _is_reached(self, n: int, turn: str) -> bool:
+        """Do these sessions' threads get to the turn's next event, which came as number `n`?"""
+        if turn not in self.cut:
+            return True
+        self.cut[turn] -= 1
+        if self.cut[turn] >= 0:
+            self._last[turn] = n
+        return self.cut[turn] >= 0
+
     def _is_told(self, event: Event | UnknownEvent) -> bool:
-        """A turn that several sessions have is told of as each of them saw it: not what others' sources say of it."""
-        return not isinstance(event, Sighting) or event.session in self.sessions
+        """A turn that several sessions have is told of as each of them saw it: not what others' sources say of it, nor
+        of one that was left in the middle."""
+        return not isinstance(event, Sighting) or (event.session in self.sessions and event.turn not in self.cut)
 
     def take_refs(self, event: Event | UnknownEvent) -> None:
         raw = event.raw if isinstance(event, Sighting) else UNSET
@@ -86,11 +102,9 @@ class Selection:
             named = event.turn in self.turns or event.session in self.sessions
             return named or bytes.fromhex(event.content) in self.contents
         if isinstance(event, ToolResult):
-            try:
-                turn, _ = place_of_event(txn.sql, txn.facts, event.call.event_id)
-            except NotFound:
-                return False
-            return turn.id in self.turns
+            n = txn.facts.find_event(bytes.fromhex(event.call.event_id))
+            line = None if n is None else txn.facts.line(n)
+            return n is not None and line is not None and self.holds(n, line)
         return False
 
 
@@ -99,7 +113,9 @@ def select(store: Store, sessions: Sequence[str]) -> Selection:
     chosen = Selection(sessions)
     with store.read() as txn:
         rows = [_session(txn.sql, session) for session in sessions]
-        chosen.turns = _with_ancestors(txn.sql, _turns(txn, rows, chosen.sessions))
+        places = Places()
+        chosen.turns = _with_ancestors(txn.sql, _turns(txn, rows, chosen.sessions, places), places)
+        chosen.cut = places.left_inside()
         names: dict[str, AgentCreated] = {}
         own: list[OwnEvent] = []
         for n, line in txn.facts.lines():
@@ -110,7 +126,7 @@ def select(store: Store, sessions: Sequence[str]) -> Selection:
                 if isinstance(event := KINDS.decode(line), AgentCreated):
                     names[stream[8:]] = event
             else:
-                chosen.take(stream, line)
+                chosen.take(n, stream, line)
         for agent in chosen.agents & names.keys():
             chosen.take_refs(names[agent])
         chosen.take_excerpts(txn, own)
@@ -130,30 +146,70 @@ def _agents(event: Event | UnknownEvent) -> Iterator[str]:
         yield event.persona
 
 
-def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str]) -> set[str]:
+class Places:
+    """How far threads reach into turns."""
+
+    def __init__(self) -> None:
+        self._whole: set[str] = set()
+        self._events: dict[str, int] = {}
+
+    def add(self, turn: str, events: int | None = None) -> None:
+        """All of a turn is reached, or so many of its events."""
+        if events is None:
+            self._whole.add(turn)
+        else:
+            self._events[turn] = max(events, self._events.get(turn, 0))
+
+    def left_inside(self) -> dict[str, int]:
+        return {turn: events for turn, events in self._events.items() if turn not in self._whole}
+
+
+def _turns(txn: ReadTxn, rows: list[SessionRow], sessions: set[str], places: Places) -> set[str]:
     """Every turn that a session has made or stood at, on any branch."""
     found: set[str] = set()
     for row in rows:
-        found.update(turn for (turn,) in txn.sql.all("SELECT id FROM turn WHERE session = ?", (row.n,)))
+        made = {turn for (turn,) in txn.sql.all("SELECT id FROM turn WHERE session = ?", (row.n,))}
+        found |= made
+        for turn in made:
+            places.add(turn)
         if row.head:
             found.add(row.head)
+            places.add(row.head, row.head_events)
     streams = [f'"stream":"session:{session}"'.encode() for session in sessions]
     for _, line in txn.facts.lines():
         if any(stream in line for stream in streams):
             event = KINDS.decode(line)
             if isinstance(event, SessionMoved):
                 found.update(turn for turn in (event.to, event.before) if turn)
+                if event.to:
+                    places.add(event.to, None if event.at is UNSET else _reached(txn, event.at))
             elif isinstance(event, AgentForked):
                 found.add(event.at_turn)
+                places.add(event.at_turn, _reached(txn, event.at_event.event_id))
     return found
 
 
-def _with_ancestors(sql: Sql, turns: set[str]) -> set[str]:
+def _reached(txn: ReadTxn, event: str) -> int | None:
+    """How many events of its turn there are up to this one; None if that is all there will be."""
+    turn, position = place_of_event(txn.sql, txn.facts, event)
+    return None if turn.closed and turn.digest == event else position + 1
+
+
+def _with_ancestors(sql: Sql, turns: set[str], places: Places) -> set[str]:
     """Every turn of the threads that end there, also beyond the links across which a thread goes on."""
     known, edge = set(turns), set(turns)
+    query = (
+        "SELECT t.parent, t.depth - s.base, s.parent_events FROM turn t JOIN segment s ON s.n = t.segment"
+        " WHERE t.parent IS NOT NULL AND t.id IN"
+    )
     while edge:
-        parents = rows_in(sql, "SELECT parent FROM turn WHERE parent IS NOT NULL AND id IN", edge)
-        edge = ({parent for (parent,) in parents} | _across_links(sql, edge)) - known
+        above = _across_links(sql, edge)
+        for turn in above:
+            places.add(turn)
+        for parent, further, events in rows_in(sql, query, edge):
+            above.add(parent)
+            places.add(parent, None if further else events)
+        edge = above - known
         known |= edge
     return known
 
