@@ -76,13 +76,16 @@ def _open_to_copy(path: str | Path, clock: Clock) -> Ledger:
     """For writing, so that it remembers the copy and an erasure names it. For reading where nothing can be written, and
     where that would make another ledger of it: a backup has a name of its own once it is opened for writing."""
     reading = open(path, create=False, read_only=True, clock=clock)
-    with reading._store.read() as txn:
-        if is_copy(txn.sql):
-            return reading
     try:
+        with reading._store.read() as txn:
+            if is_copy(txn.sql):
+                return reading
         writing = open(path, create=False, clock=clock)
     except StoreError:
         return reading
+    except BaseException:  # whatever it was, nothing stays open
+        reading.close()
+        raise
     reading.close()
     return writing
 
