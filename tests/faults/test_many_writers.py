@@ -5,6 +5,9 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import weft
 from tests.faults.checks import assert_kept, assert_sound, facts_of
@@ -63,6 +66,28 @@ def test_sixteen_writers_of_sixteen_sessions_make_sixteen_lines(tmp_path: Path, 
         assert list(ledger.verify()) == []
     record_property("measured", f"{WRITERS} x {TURNS} turns, longest wait {longest:.3f} s")
     assert longest <= LONGEST_WAIT or not PROVING
+
+
+def test_whoever_brings_the_lagging_views_up_to_date_does_not_chase_after_other_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that fills the lookups may not wait until everybody else has nothing more to say."""
+    with weft.open(tmp_path / "ledger.db") as ledger, weft.open(tmp_path / "ledger.db") as other:
+        ledger.record_turn(session="main", query="one")
+        write, added = ledger._store.write, 0
+
+        def write_and_be_overtaken(*arguments: Any, **named: Any) -> Any:
+            nonlocal added
+            result = write(*arguments, **named)
+            if added < 32:
+                other.record_turn(session="other", query=f"meanwhile {added}")
+                added += 1
+            return result
+
+        monkeypatch.setattr(ledger._store, "write", write_and_be_overtaken)
+        ledger.catch_up()
+        assert added == 3  # once for each of the three views
+        assert len(list(ledger.search("meanwhile"))) == 3
 
 
 def test_the_same_turn_sent_ten_times_for_one_place_is_recorded_once(tmp_path: Path) -> None:

@@ -55,14 +55,15 @@ def _is_behind(store: Store) -> bool:
 
 
 def advance(txn: WriteTxn, most: int | None = None) -> bool:
-    """One batch from the watermark on; True when there may be more. It ends before a text of more than `most` bytes."""
+    """One batch from the watermark on; True when there is more of what was there. It ends before a text of more than
+    `most` bytes."""
     mark = txn.facts.watermark(VIEW)
     rows = txn.facts.log(mark, BATCH)
     if not rows:
         return False
     end = rows[-1].n if most is None else _end_of_light(txn.facts, mark, rows[-1].n, most)
     fill(txn.sql, txn.facts, mark, end)
-    return end == rows[-1].n
+    return end == rows[-1].n and len(rows) == BATCH
 
 
 def _end_of_light(facts: FactReader, after: int, until: int, most: int) -> int:

@@ -178,16 +178,17 @@ def catch_up(store: Store, seconds: float | None = None, now: Any = None, progre
         return False
     until = None if seconds is None else now() + seconds
     behind = lag_of(store) if progress else 0
-    while store.write(lambda txn: advance(txn, store.word_index(txn.sql))):
-        if progress is not None:
+    while True:
+        more = store.write(lambda txn: advance(txn, store.word_index(txn.sql)))
+        if progress is not None and behind:
             progress(max(behind - lag_of(store), 0), behind)
-        if until is not None and now() >= until:
-            return False
-    return True
+        if not more or (until is not None and now() >= until):
+            return not more
 
 
 def advance(txn: WriteTxn, index: WordIndex) -> bool:
-    """One batch from the watermark on; True when there may be more."""
+    """One batch from the watermark on; True when there is more of what was there. Whoever chased after what others add
+    meanwhile would never come to an end."""
     mark = txn.facts.watermark(VIEW)
     touching = touched(txn, mark, LOG_ROWS, TURNS)
     until = touching.until
@@ -198,7 +199,7 @@ def advance(txn: WriteTxn, index: WordIndex) -> bool:
     txn.sql.run(
         "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
     )
-    return True
+    return until < txn.facts.tip().n
 
 
 def lag_of(store: Store) -> int:
