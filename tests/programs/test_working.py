@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+import weft
 from tests.ledger.histories import lines, problems
 from tests.programs.stories import TASK
+from weft.exchange.sync import pull
 from weft.kernel.errors import (
     CriteriaUnmet,
     IllegalTransition,
@@ -18,6 +20,7 @@ from weft.kernel.errors import (
     Unsupported,
     VersionConflict,
 )
+from weft.ledger.ledger import Ledger
 from weft.programs import Programs
 from weft.programs.configs import RIGHTS
 from weft.programs.criteria import CommandResult, judge
@@ -332,3 +335,39 @@ def test_completing_is_retried_with_its_key(programs: Programs) -> None:
     assert [one.passed for one in programs.checks("t")] == [False, False, True]
     with pytest.raises(IllegalTransition):
         programs.complete_task("t", answer="ok")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"workspace": "/srv"}, {"spec": {"successCriteria": [{"type": "command", "command": "touch .git/hooks/x"}]}}],
+)
+def test_a_task_of_another_ledger_chooses_neither_folders_nor_commands_here(
+    ledger: Ledger, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    def run(*_: Any) -> CommandResult:
+        raise AssertionError("it was run")
+
+    with weft.open(tmp_path / "other.db") as other:
+        Programs(other).create("task", "plain", {"title": "Plain"})
+        Programs(other).create("task", "given", {"title": "Given", **fields})
+    pull(ledger, str(tmp_path / "other.db"), weft.open)
+    programs = Programs(ledger)
+    assert [(one.name, one.foreign) for one in programs.all("task")] == [("given", True), ("plain", False)]
+    programs.start_task("given")
+    with pytest.raises(NotApplicable, match="configured in another ledger") as refused:
+        programs.complete_task("given", workspace=tmp_path, run=run)
+    assert "weft program revert given 1" in refused.value.hint
+    assert programs.checks("given") == []
+    taken = programs.configure("given", programs.get("given").config)
+    assert (taken.version, taken.foreign) == (2, False)
+    assert programs.get("@(given:1)").foreign
+
+
+def test_what_a_ledger_wrote_under_a_former_name_is_its_own(open_ledger: Callable[..., Ledger], tmp_path: Path) -> None:
+    with weft.open(tmp_path / "first.db") as first:
+        Programs(first).create("task", "mine", {"title": "Mine", "workspace": "here"})
+        first.backup(tmp_path / "copy.db")
+        was = first.replica
+    copy = open_ledger(tmp_path / "copy.db")
+    assert copy.replica != was
+    assert not Programs(copy).get("mine").foreign

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.invoking import Bench, run
+from tests.runtime.invoking import VARIABLES, Bench, run
 from tests.runtime.scripted import CHAT_STREAM, chat, failure
+from weft.exchange.sync import pull
 from weft.kernel.errors import (
     CredentialMissing,
     CredentialWithheld,
@@ -18,6 +20,9 @@ from weft.kernel.errors import (
     ProviderFailed,
     VariableMissing,
 )
+from weft.programs import Programs
+from weft.runtime.context import Principal, PrincipalKind, context_for
+from weft.runtime.credentials import Credential, Keyring
 
 
 def test_a_model_infers_with_its_parameters_as_a_root_turn_of_its_own_session(address: str | Path) -> None:
@@ -198,5 +203,57 @@ def test_the_embedded_model_is_a_provider_without_a_key(path: Path) -> None:
         assert found.result["text"]
         assert 0 < found.result["usage"]["output_tokens"] <= 8
         assert bench.server.received == []
+
+    run(path, body, chat())
+
+
+def test_another_ledger_does_not_choose_which_variables_go_where(tmp_path: Path, path: Path) -> None:
+    def stranger(url: str) -> str:
+        with weft.open(tmp_path / "stranger.db") as ledger:
+            theirs = Programs(ledger)
+            config = {"providerType": "openai-compatible", "baseUrl": url, "apiKey": "${THERE_KEY}"}
+            theirs.create("provider", "gift", config)
+            theirs.create(
+                "provider", "path", {"providerType": "openai-compatible", "baseUrl": f"{url}/${{THERE_HOST}}"}
+            )
+            for name, provider in (("small", "gift"), ("long", "path")):
+                theirs.create("model", name, {"modelId": "m-3", "provider": provider})
+            theirs.create("human", "ann", {"preferences": {"notificationChannel": "command", "command": "${PAGER}"}})
+            return str(ledger.path)
+
+    async def body(bench: Bench) -> None:
+        address = await bench.shop.across(lambda: stranger(bench.server.url))
+        await bench.shop.across(lambda: pull(bench.programs.ledger, address, weft.open))
+        with pytest.raises(CredentialWithheld, match="another ledger wants it") as refused:
+            await bench.invoke("small", "hello")
+        assert f"--env THERE_KEY --origin {bench.server.url}" in refused.value.hint
+        with pytest.raises(NotApplicable, match="names the variable THERE_HOST"):
+            await bench.invoke("long", "hello")
+        with pytest.raises(NotApplicable, match="names a command of this machine"):
+            await bench.invoke("ann", "hello")
+        assert bench.server.received == []
+        taken = await bench.shop.across(lambda: bench.programs.revert("gift", 1))
+        assert (taken.version, taken.foreign) == (2, False)
+        assert (await bench.invoke("small", "hello")).result["text"] == "Hello there"
+        assert (await bench.shop.across(lambda: bench.programs.revert("gift", 2))).version == 2
+
+    run(path, body, chat())
+
+
+def test_a_credential_that_was_added_here_serves_what_another_ledger_configured(tmp_path: Path, path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        def theirs() -> None:
+            with weft.open(tmp_path / "other.db") as ledger:
+                config = {"providerType": "openai-compatible", "baseUrl": bench.server.url, "apiKey": "${THERE_KEY}"}
+                Programs(ledger).create("provider", "gift", config)
+                Programs(ledger).create("model", "small", {"modelId": "m-3", "provider": "gift"})
+            pull(bench.programs.ledger, str(tmp_path / "other.db"), weft.open)
+
+        await bench.shop.across(theirs)
+        added = Credential(id="mine", origin=bench.server.url, env="THERE_KEY")
+        keyring = Keyring((added,), VARIABLES.get)
+        bench.shop._context = context_for(Principal(PrincipalKind.HUMAN, "tester"), keyring=keyring)
+        await bench.invoke("small", "hello")
+        assert bench.server.received[-1].headers["authorization"] == f"Bearer {CANARY}"
 
     run(path, body, chat())

@@ -35,6 +35,7 @@ from weft.programs import information, tasks
 from weft.programs.addresses import checked_name
 from weft.programs.clerk import Clerk
 from weft.programs.configs import checked_config
+from weft.programs.foreign import is_foreign
 from weft.programs.json_values import is_same
 from weft.store.port import ReadTxn
 
@@ -114,15 +115,16 @@ def configure(
     reverts: int | None = None,
     applied: bool = False,
 ) -> ProgramRow:
-    """Another configuration, whole. One that is the same changes nothing."""
+    """Another configuration, whole. One that is the same changes nothing, unless it takes a foreign one over."""
     kind = ProgramKind(row.kind)
     clerk.permit("configure", f"configure the {kind} {row.name!r}")
     clerk.ensure_version(row.name, expected, row.version)
     if row.state in ENDED:
         raise NotApplicable(f"{kind} {row.name!r} is {row.state}", "make a new one; what it was stays in its history")
     checked = checked_config(kind, config)
-    before = json_of(ReadTxn(clerk.sql, clerk.draft.txn.facts), row.config)
-    if row.version and is_same(before, checked):
+    txn = ReadTxn(clerk.sql, clerk.draft.txn.facts)
+    before = json_of(txn, row.config)
+    if row.version and is_same(before, checked) and not is_foreign(txn, row.kind, row.id, row.version, before):
         return row
     fields = _fields(clerk, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts

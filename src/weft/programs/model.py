@@ -26,6 +26,8 @@ class Program(Struct, frozen=True, kw_only=True):
     created_by: str
     deleted: bool = False
     applied: bool = False
+    foreign: bool = False
+    """It names variables, a folder or commands, and was configured in another ledger."""
     current_task: str | None = None
     current_session: str | None = None
     turn_count: int | None = None

@@ -21,6 +21,7 @@ from weft.ledger.rows import SESSION, SessionRow, load_session
 from weft.ledger.sessions import agent_names
 from weft.ledger.values import json_of, text_of
 from weft.programs.clerk import LISTED, find_any, name_in
+from weft.programs.foreign import is_foreign
 from weft.programs.model import Change, Check, Program, Request
 from weft.programs.tags import tags_of
 from weft.store.port import ReadTxn
@@ -45,7 +46,8 @@ def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None =
     if version is None or version == made.version:
         return made
     config = _version(txn, row.id, made.name, version)
-    return Program(**{**_fields(made), "config": config, "version": version})
+    foreign = is_foreign(txn, made.kind, row.id, version, config)
+    return Program(**{**_fields(made), "config": config, "version": version, "foreign": foreign})
 
 
 def _fields(program: Program) -> dict[str, Any]:
@@ -65,12 +67,13 @@ def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
 def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
     task = load_program(txn.sql, row.task) if row.task else None
     session = load_session(txn.sql, row.session) if row.session else None
+    config = json_of(txn, row.config)
     return Program(
         id=row.id,
         name=row.name,
         kind=ProgramKind(row.kind),
         state=row.state,
-        config=json_of(txn, row.config),
+        config=config,
         version=row.version,
         tags=tags_of(txn.sql, row.id),
         created_at=row.created_at,
@@ -78,6 +81,7 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         created_by=agent_names(txn.sql, [row.created_by])[row.created_by],
         deleted=bool(row.deleted),
         applied=bool(row.applied),
+        foreign=is_foreign(txn, row.kind, row.id, row.version, config),
         current_task=task.name if task else row.task,
         current_session=session.label if session else row.session,
         turn_count=row.turns,

@@ -12,6 +12,7 @@ from weft.programs import agents, holding, making, sessions, tasks
 from weft.programs.clerk import Clerk
 from weft.programs.criteria import Observations, judge
 from weft.programs.face import Room
+from weft.programs.foreign import ensure_own
 from weft.programs.holding import Hold
 from weft.programs.model import Check, Program, Verdict
 from weft.programs.reading import checks_of, find, saved_state
@@ -113,6 +114,7 @@ class Working(Room):
     ) -> Program:
         """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way."""
         found = self.get(task, TASK)
+        ensure_own(found)
         over = found.state == "completed"  # a retry whose key is known, or a step that is not there: nothing to look at
         verdicts = [] if over else self.check_task(found.id, seen or _workspace(found, answer, workspace, run))
         met = all(one.passed for one in verdicts)

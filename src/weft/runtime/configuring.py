@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidConfig, NotApplicable
 from weft.programs.configs import no_headers
+from weft.programs.foreign import taking_over
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config, variables_in
 from weft.runtime.connection_rules import Rules
@@ -31,6 +32,8 @@ _USUAL = {
     ProviderKind.GOOGLE: ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 }
 _GATEWAY = ("CF_AIG_TOKEN", "CLOUDFLARE_API_TOKEN")
+_SHARED = ("CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_GATEWAY_ID")
+"""Variables that say where something is, and nothing else."""
 _PARAMETERS = {
     "temperature": "temperature", "maxTokens": "max_tokens", "topP": "top_p", "topK": "top_k", "seed": "seed",
     "stop": "stop", "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
@@ -62,10 +65,16 @@ def ensure_in_use(program: Program) -> Program:
     return program
 
 
-def plain_resolver(variable: Resolver) -> Resolver:
-    """Looks up what is no key. A key put into a URL or a name would go wherever that goes."""
+def plain_resolver(variable: Resolver, program: Program) -> Resolver:
+    """Looks up what is no key. A key put into a URL or a name would go wherever that goes. What another ledger named is
+    looked up where its name says that it is meant for this."""
 
     def resolve(name: str) -> str | None:
+        if program.foreign and name not in _SHARED:
+            raise NotApplicable(
+                f"{program.kind} {program.name!r} names the variable {name}, and was configured in another ledger",
+                taking_over(program),
+            )
         if any(word in name.casefold() for word in _SECRETS):
             raise InvalidConfig("config", f"${{{name}}} looks like a key", "a key stands in apiKey or token alone")
         return variable(name)
@@ -93,7 +102,7 @@ def _fallbacks(program: Program) -> list[str]:
 
 
 def _model(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> Configured:
-    config = _config(ensure_in_use(program), plain_resolver(variable))
+    config = _config(ensure_in_use(program), plain_resolver(variable, program))
     provider, acting = provider_settings(ensure_in_use(find(str(config["provider"]))), variable, context)
     made = ModelSettings(
         id=program.name,
@@ -130,12 +139,12 @@ def provider_settings(
     program: Program, variable: Resolver, context: ExecutionContext
 ) -> tuple[ProviderSettings, ExecutionContext]:
     """A provider, and a context that knows its keys."""
-    config = _config(program, plain_resolver(variable))
+    config = _config(program, plain_resolver(variable, program))
     kind = _kind(config, program)
     if "headers" in config:  # of a ledger that was not asked before it took them: nothing is left out in silence
         no_headers("config.headers", config["headers"])
     url = config.get("baseUrl")
-    context, credential, gateway = _keys(config, kind, variable, context)
+    context, credential, gateway = _keys(config, kind, variable, context, program)
     found = ProviderSettings(
         id=program.name,
         kind=kind,
@@ -173,7 +182,7 @@ def _api(config: dict[str, Any]) -> OpenAIApi | None:
 
 
 def _keys(
-    config: dict[str, Any], kind: ProviderKind, variable: Resolver, context: ExecutionContext
+    config: dict[str, Any], kind: ProviderKind, variable: Resolver, context: ExecutionContext, program: Program
 ) -> tuple[ExecutionContext, str | None, str | None]:
     """The names of the provider's own key and of the gateway's before it."""
     is_gateway = kind is ProviderKind.CLOUDFLARE
@@ -181,9 +190,9 @@ def _keys(
     if kind is ProviderKind.LOCAL or url is None:
         return context, None, None
     own = KEYS[:-1] if is_gateway else KEYS
-    context, credential = _named(config, "credential", own, url, context)
+    context, credential = _named(config, "credential", own, url, context, program)
     if is_gateway:
-        context, gateway = _named(config, "gatewayCredential", ("token",), url, context)
+        context, gateway = _named(config, "gatewayCredential", ("token",), url, context, program)
         usual = [name for name in _GATEWAY if variable(name)] if "baseUrl" not in config else []
         if gateway is None and usual:
             context, gateway = context.key_in(usual[0], url)
@@ -196,12 +205,17 @@ def _keys(
 
 
 def _named(
-    config: dict[str, Any], field: str, keys: tuple[str, ...], url: str, context: ExecutionContext
+    config: dict[str, Any],
+    field: str,
+    keys: tuple[str, ...],
+    url: str,
+    context: ExecutionContext,
+    program: Program,
 ) -> tuple[ExecutionContext, str | None]:
     """A credential by its name, or by the variable that a configuration says the key is in."""
     if config.get(field) is not None:
         return context, str(config[field])
     for name in keys:
         for found in variables_in(config.get(name)):
-            return context.key_in(found, url)
+            return context.key_in(found, url, known=program.foreign)
     return context, None

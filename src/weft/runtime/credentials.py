@@ -127,22 +127,21 @@ class Keyring:
         origin = origin_of(url)
         return next((item for item in self._known.values() if item.origin == origin), None)
 
-    def in_variable(self, variable: str, url: str) -> Credential:
+    def in_variable(self, variable: str, url: str, *, known: bool = False) -> Credential:
         """A variable as the key of a server: a credential that says so, else one made of both.
 
-        A variable that is known as the key of other servers is withheld from this one.
+        A variable that is known as the key of other servers is withheld from this one, and with `known` also one that
+        nobody knows: what another ledger says of it is not enough.
         """
         origin = origin_of(url)
-        known = [item for item in self._known.values() if item.env == variable]
-        homes = [item.origin for item in known] or [ORIGINS[variable]] if known or variable in ORIGINS else [origin]
-        if origin not in homes:
-            raise CredentialWithheld(
-                variable,
-                f"it is for {homes[0]}, not for {origin}",
-                f"if that server may have it: `weft credential add NAME --env {variable} --origin {origin}`",
-            )
+        added = [item for item in self._known.values() if item.env == variable]
+        homes = [item.origin for item in added] or ([ORIGINS[variable]] if variable in ORIGINS else [])
+        if origin not in homes and (homes or known):
+            why = f"it is for {homes[0]}, not for {origin}" if homes else f"another ledger wants it sent to {origin}"
+            allow = f"`weft credential add NAME --env {variable} --origin {origin}`"
+            raise CredentialWithheld(variable, why, f"if that server may have it: {allow}")
         made = Credential(id=variable, origin=origin, env=variable)
-        return next((item for item in known if item.origin == origin), made)
+        return next((item for item in added if item.origin == origin), made)
 
     async def read(self, found: Credential) -> Secret:
         """The key, from its place."""

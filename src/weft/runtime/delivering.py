@@ -14,8 +14,9 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.contents import json_bytes
-from weft.kernel.errors import InvalidConfig, InvalidInput, ProviderUnreachable, Unsupported, WeftError
+from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, ProviderUnreachable, Unsupported, WeftError
 from weft.kernel.times import iso_from_ms
+from weft.programs.foreign import taking_over
 from weft.programs.model import Program, Request
 from weft.programs.placeholders import is_placeholder, resolve_config
 from weft.programs.programs import Programs
@@ -51,28 +52,36 @@ def _kept(programs: Programs, human: Program, given: Given) -> tuple[Request, bo
 
 async def deliver(shop: Workshop, human: Program, request: Request) -> str:
     """Bring it to them by the channel that they prefer; returns which."""
-    config = human.config if isinstance(human.config, dict) else {}
-    preferences = config.get("preferences", {})
-    channel = str(preferences.get("notificationChannel", "terminal"))
+    channel = str(_preferences(human).get("notificationChannel", "terminal"))
     try:
-        await _CHANNELS[channel](shop, preferences, request)
+        await _CHANNELS[channel](shop, human, request)
     except WeftError as error:
         error.hint = f"{error.hint}; it is kept: `weft human requests {human.name}` shows it".lstrip("; ")
         raise
     return channel
 
 
-async def _terminal(shop: Workshop, _: dict[str, Any], request: Request) -> None:
+def _preferences(human: Program) -> dict[str, Any]:
+    found = human.config.get("preferences") if isinstance(human.config, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+async def _terminal(shop: Workshop, _: Program, request: Request) -> None:
     if shop.show is None:
         raise Unsupported("there is no terminal here to show it on", "prefer another channel")
     shop.show(request.human, request.text or "")
 
 
-async def _command(shop: Workshop, preferences: dict[str, Any], request: Request) -> None:
-    named = preferences.get("command", COMMAND)
+async def _command(shop: Workshop, human: Program, request: Request) -> None:
+    named = _preferences(human).get("command", COMMAND)
     if not is_placeholder(named):
         raise InvalidConfig(
             "config.preferences.command", "is a command itself", f"name a variable that holds one, such as {COMMAND}"
+        )
+    if named != COMMAND and human.foreign:
+        raise NotApplicable(
+            f"human {human.name!r} names a command of this machine, and was configured in another ledger",
+            taking_over(human),
         )
     words = shlex.split(str(resolve_config(named, shop.variable, "config.preferences.command")))
     environment = {name: value for name in NEEDED if (value := shop.variable(name)) is not None}
@@ -84,10 +93,11 @@ async def _command(shop: Workshop, preferences: dict[str, Any], request: Request
         raise Unsupported(f"the command that should tell {request.human!r} {ended}", "run it yourself and look")
 
 
-async def _webhook(shop: Workshop, preferences: dict[str, Any], request: Request) -> None:
+async def _webhook(shop: Workshop, human: Program, request: Request) -> None:
+    preferences = _preferences(human)
     if not isinstance(preferences.get("webhook"), str):
         raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")
-    url = resolve_config(preferences["webhook"], plain_resolver(shop.variable), "config.preferences.webhook")
+    url = resolve_config(preferences["webhook"], plain_resolver(shop.variable, human), "config.preferences.webhook")
     body = json_bytes(_told(request), "notification")
     client, _ = shop.inference.connections.client(url, {}, _RULES)
     from weft.runtime.connections import TransportError

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, CriteriaUnmet, NotApplicable, WeftError
+from weft.programs.foreign import ensure_own
 from weft.programs.holding import Hold
 from weft.programs.model import Program
 from weft.programs.programs import Programs
@@ -123,6 +124,7 @@ def _words(error: BaseException) -> str:
 
 
 async def _worked(shop: Workshop, agent: Program, task: Program, given: Given) -> Invoked:
+    ensure_own(task)
     model = await _model(shop, agent, given)
     async with _held(shop, agent) as hold:
         working, begun = await shop.across(lambda: _begun(shop.programs, agent.id, task.id, hold))

@@ -1,0 +1,66 @@
+"""Configurations that came from another ledger: what they name of a machine is that machine's, not this one's.
+
+Whoever is pulled from must not choose which variables of this machine go to which server, nor which commands run in
+which of its folders. Such a program works once somebody here has taken it over: has looked at it, and configured it
+themselves, be it with the same words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from weft.kernel.enums import CriterionType, ProgramKind
+from weft.kernel.errors import NotApplicable
+from weft.programs.model import Program
+from weft.programs.placeholders import variables_in
+from weft.programs.tasks import criteria_of
+from weft.store.facts import local_value
+from weft.store.names import last_event_as
+from weft.store.port import ReadTxn
+
+_RESOLVED = (ProgramKind.PROVIDER, ProgramKind.MODEL, ProgramKind.HUMAN)
+"""Kinds whose placeholders are put in when they are used."""
+
+
+def is_foreign(txn: ReadTxn, kind: str, program: str, version: int, config: Any) -> bool:
+    """Whether this version names variables, a folder or commands, and was not written in this ledger."""
+    return _names_a_machine(kind, config) and not _is_written_here(txn, program, version)
+
+
+def _names_a_machine(kind: str, config: Any) -> bool:
+    if isinstance(config, dict) and kind == ProgramKind.TASK:
+        criteria = [one for one in criteria_of(config) if isinstance(one, dict)]
+        return "workspace" in config or any(one.get("type") == CriterionType.COMMAND for one in criteria)
+    return kind in _RESOLVED and next(variables_in(config), None) is not None
+
+
+def _is_written_here(txn: ReadTxn, program: str, version: int) -> bool:
+    found = txn.sql.one(
+        "SELECT max(n) FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
+        (program, version),
+    )
+    if found is None or found[0] is None:
+        return False
+    line = txn.facts.line(found[0])
+    if line is None:  # it is being written right now
+        return True
+    replica = orjson.loads(line).get("replica")
+    return replica == local_value(txn.sql, "replica") or last_event_as(txn.sql, str(replica)) >= int(found[0])
+
+
+def taking_over(program: Program) -> str:
+    return (
+        f"look at it (`weft program get {program.name}`); "
+        f"`weft program revert {program.name} {program.version}` takes it over as it is"
+    )
+
+
+def ensure_own(program: Program) -> None:
+    """Its folder and its commands are those of somebody here."""
+    if program.foreign:
+        raise NotApplicable(
+            f"{program.kind} {program.name!r} names a folder or commands, and was configured in another ledger",
+            taking_over(program),
+        )
