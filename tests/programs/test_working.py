@@ -251,6 +251,8 @@ def test_a_task_is_somebodys(programs: Programs) -> None:
 def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) -> None:
     programs.create("human", "guest", {"permissions": []})
     programs.create("task", "t", {"title": "T", "assignee": "guest"})
+    programs.add_tags("claude-balanced", "fast")
+    programs.create_session("ours")
     guest, bln = programs.acting_as("guest"), programs.acting_as("bln")
     refused: list[Callable[[], object]] = [
         lambda: guest.create("provider", "p", {"providerType": "x"}),
@@ -264,6 +266,11 @@ def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) ->
         lambda: guest.set_presence("bln", "away"),
         lambda: guest.archive("info-quantum-basics"),
         lambda: programs.acting_as("researcher").create("provider", "p", {"providerType": "x"}),
+        lambda: guest.delete("ours"),
+        lambda: guest.create_session("theirs", owner="bln"),
+        lambda: guest.add_tags("bln", "trusted"),
+        lambda: guest.remove_tags("claude-balanced", "fast"),
+        lambda: guest.add_tags("ours", "trusted"),
     ]
     before = len(lines(programs.ledger))
     for attempt in refused:
@@ -275,6 +282,52 @@ def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) ->
     assert guest.set_presence("guest", "busy").state == "busy"
     assert bln.create("provider", "p", {"providerType": "x"}).created_by == "bln"
     assert programs.acting_as("researcher").step_agent("researcher", "think").state == "thinking"
+
+
+def test_nobody_gives_a_right_that_they_lack_or_changes_their_own(programs: Programs) -> None:
+    programs.create("human", "ann", {"permissions": ["configure"]})
+    ann = programs.acting_as("ann")
+    refused: list[Callable[[], object]] = [
+        lambda: ann.create("human", "twin", {"permissions": ["approve"]}),
+        lambda: ann.create("agent", "deputy", {"permissions": {"programs": ["assign"]}}),
+        lambda: ann.change("researcher", {"permissions": {"programs": ["assign"]}}),
+        lambda: ann.change("ann", {"permissions": ["approve", "configure"]}),
+        lambda: ann.change("ann", {"permissions": None}),
+    ]
+    for attempt in refused:
+        with pytest.raises(NotAllowed):
+            attempt()
+    assert ann.create("human", "ben", {"permissions": ["configure"]}).created_by == "ann"
+    assert ann.change("bln", {"permissions": ["approve"], "name": "B"}).config["permissions"] == ["approve"]
+    assert ann.change("ann", {"name": "Ann"}).config["permissions"] == ["configure"]
+
+
+def test_an_agent_does_not_widen_what_it_may_use(programs: Programs) -> None:
+    programs.change("researcher", {"permissions": {"programs": ["configure"], "credentials": ["one"]}})
+    agent = programs.acting_as("researcher")
+    for permissions in ({"credentials": ["one", "two"]}, {"credentials": None}, {"tools": {"allow": ["shell"]}}):
+        with pytest.raises(NotAllowed, match="its own permissions"):
+            agent.change("researcher", {"permissions": permissions})
+
+
+def test_who_may_assign_needs_no_other_right_for_the_session_that_comes_of_it(programs: Programs) -> None:
+    programs.create("human", "lead", {"permissions": ["assign"]})
+    agent = programs.acting_as("lead").assign("researcher", QUANTUM)
+    assert programs.get(agent.current_session or "").config["defaultModel"] == "@(claude-balanced)"
+    created = next(line for line in lines(programs.ledger) if b'"session_created"' in line)
+    assert f'"actor":"{programs.get("lead").id}"'.encode() in created
+
+
+def test_a_session_is_deleted_by_whose_it_is_and_in_their_name(programs: Programs) -> None:
+    programs.create("human", "guest", {})
+    guest = programs.acting_as("guest")
+    made = guest.create_session("mine", model="claude-balanced")
+    assert guest.add_tags("mine", "draft") == ["draft"]
+    with pytest.raises(VersionConflict):
+        guest.delete("mine", expected=7)
+    assert guest.delete("@(mine)", reason="done", key="k").deleted
+    assert guest.delete("@(mine)", reason="done", key="k").id == made.id
+    assert f'"actor":"{programs.get("guest").id}"'.encode() in lines(programs.ledger)[-1]
 
 
 def test_an_agent_may_what_its_permissions_say(programs: Programs) -> None:

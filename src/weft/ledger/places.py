@@ -142,11 +142,14 @@ def ensure_spawned(draft: Draft, label: str, turn: str, call_id: str, persona: s
     )
 
 
-def create_session(draft: Draft, label: str, *, persona: str = DEFAULT_AGENT, **fields: str | UnsetType) -> SessionRow:
-    """A session without a head yet. `fields` are references and ids of `session_created`."""
+def create_session(
+    draft: Draft, label: str, *, persona: str = DEFAULT_AGENT, actor: str | None = None, **fields: str | UnsetType
+) -> SessionRow:
+    """A session without a head yet, made by its persona or by somebody for it. `fields` are references and ids of
+    `session_created`."""
     scope, draft.scope = draft.scope, LEDGER_SCOPE
     agent, session = draft.agent(persona), draft.ulids.mint()
-    draft.stream(session_stream(session), None, agent).add(
+    draft.stream(session_stream(session), None, actor or agent).add(
         SessionCreated, label=draft.put_text(label, "label"), persona=agent, **fields
     )
     draft.scope = scope

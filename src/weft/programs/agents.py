@@ -51,7 +51,7 @@ def assign(clerk: Clerk, agent: ProgramRow, task: ProgramRow) -> ProgramRow:
     model = clerk.config_of(agent).get("defaultModel")
     label = f"{agent.name}_{task.name}_{clerk.draft.now_ms}"
     config = {} if model is None else {"defaultModel": model}
-    session = sessions.create(clerk, label, agent.name, config, task=title if isinstance(title, str) else task.name)
+    session = sessions.make(clerk, label, agent.name, config, task=title if isinstance(title, str) else task.name)
     return clerk.add(agent, AgentTaskAssigned, task=task.id, session=session.id)
 
 

@@ -90,9 +90,7 @@ class Clerk:
         if self.actor == DEFAULT_AGENT or self.actor in own:
             return
         row = load_program(self.sql, self.actor)
-        permissions = self.config_of(row).get("permissions") if row is not None else None
-        granted = permissions.get("programs", []) if isinstance(permissions, dict) else permissions or []
-        if right not in granted:
+        if row is None or right not in granted(self.config_of(row)):
             raise self.not_allowed(right, what)
 
     def not_allowed(self, right: str, what: str) -> NotAllowed:
@@ -179,6 +177,13 @@ class Clerk:
             (row.id,),
         )
         return [name for (name,) in found]
+
+
+def granted(config: dict[str, Any]) -> list[str]:
+    """The rights over programs that a configuration gives: a person's are a list, an agent's stand beside others."""
+    permissions = config.get("permissions")
+    found = permissions.get("programs") if isinstance(permissions, dict) else permissions
+    return found if isinstance(found, list) else []
 
 
 def find_any(sql: Sql, name: str) -> Found | None:

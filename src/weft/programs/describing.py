@@ -132,15 +132,14 @@ class Describing(Room):
         self, name: str, *, expected: int | None = None, reason: str | None = None, key: str | None = None
     ) -> Program:
         """Hidden and deprecated; its name is free, its history stays. A session is deleted as one."""
-        with self._reading() as txn:
-            found = find(txn, name)
-        if isinstance(found, SessionRow):
-            return self.get(self.ledger.delete_session(found.id, reason=reason).id)
-        return self._change(
-            "delete",
-            lambda c: making.delete(c, c.require(found.id), expected=expected, reason=reason),
-            key, name, expected, reason,
-        )  # fmt: skip
+
+        def work(clerk: Clerk) -> Any:
+            found = self._session(clerk, name)
+            if found is not None:
+                return sessions.delete(clerk, found, expected=expected, reason=reason)
+            return making.delete(clerk, clerk.require(name), expected=expected, reason=reason)
+
+        return self._change("delete", work, key, name, expected, reason)
 
     def revert(
         self,

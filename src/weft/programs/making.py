@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable, NotFound
+from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
 from weft.kernel.events import Event, program_stream
 from weft.kernel.ledger_events import AgentCreated
 from weft.kernel.program_events import (
@@ -33,8 +33,8 @@ from weft.ledger.program_rows import ProgramRow, find_program
 from weft.ledger.values import json_of
 from weft.programs import information, tasks
 from weft.programs.addresses import checked_name
-from weft.programs.clerk import Clerk
-from weft.programs.configs import checked_config
+from weft.programs.clerk import Clerk, granted
+from weft.programs.configs import ACTORS, checked_config
 from weft.programs.foreign import is_foreign
 from weft.programs.json_values import is_same
 from weft.store.port import ReadTxn
@@ -70,6 +70,7 @@ def create(
         raise InvalidInput("a session is made by create_session", "`weft session create`")
     checked_name(name)
     checked = checked_config(kind, config)
+    _permit_grants(clerk, kind, None, {}, checked)
     there = find_program(clerk.sql, name)
     if there is not None and not there.deleted:
         if kind is ProgramKind.AGENT and there.kind == kind and there.version == 0:
@@ -126,12 +127,25 @@ def configure(
     before = json_of(txn, row.config)
     if row.version and is_same(before, checked) and not is_foreign(txn, row.kind, row.id, row.version, before):
         return row
+    _permit_grants(clerk, kind, row, before if isinstance(before, dict) else {}, checked)
     fields = _fields(clerk, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts
     row = clerk.add(row, CONFIGURED[kind], **fields, reverts=reverting, reason=clerk.reason(reason))
     if kind is ProgramKind.INFORMATION and row.state != "draft":
         information.ensure_valid(clerk, row)
     return _settle(clerk, row, before if isinstance(before, dict) else {}, checked, draft=True)
+
+
+def _permit_grants(
+    clerk: Clerk, kind: ProgramKind, row: ProgramRow | None, before: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Nobody gives a right that they lack, and nobody changes their own."""
+    if kind not in ACTORS or before.get("permissions") == config.get("permissions"):
+        return
+    if row is not None and row.id == clerk.actor:
+        raise NotAllowed("configure", [clerk.actor_name], "change its own permissions", "somebody else must do it")
+    for right in sorted(set(granted(config)) - set(granted(before))):
+        clerk.permit(right, f"give the permission {right!r}, which it lacks")
 
 
 def revert(clerk: Clerk, row: ProgramRow, version: int, *, expected: int | None, reason: str | None) -> ProgramRow:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.kernel.enums import ProgramKind
+from weft.kernel.enums import ProgramKind, SessionStatus
 from weft.kernel.errors import IllegalTransition, LabelTaken, NotApplicable
 from weft.kernel.events import Event
+from weft.kernel.ledger_events import SessionArchived
 from weft.kernel.lifecycles import legal_verbs, next_state
 from weft.kernel.program_events import (
     SessionCompleted,
@@ -17,6 +18,7 @@ from weft.kernel.program_events import (
 )
 from weft.ledger.labels import checked_label
 from weft.ledger.places import create_session
+from weft.ledger.program_rows import find_program
 from weft.ledger.rows import SessionRow
 from weft.ledger.sessions import stream_of
 from weft.programs.clerk import Clerk
@@ -26,7 +28,14 @@ from weft.programs.json_values import is_same
 STEPS: dict[str, type[Event]] = {"pause": SessionPaused, "resume": SessionResumed, "complete": SessionCompleted}
 
 
-def create(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: str | None = None) -> SessionRow:
+def create(clerk: Clerk, label: str | None, owner: str, config: Any) -> SessionRow:
+    """A session of one's own, or with the right to configure somebody else's."""
+    found = find_program(clerk.sql, owner)
+    clerk.permit("configure", f"make a session of {owner!r}", None if found is None else found.id)
+    return make(clerk, label, owner, config)
+
+
+def make(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: str | None = None) -> SessionRow:
     """A session of the ledger; without a label it goes by the end of its id."""
     checked = checked_config(ProgramKind.SESSION, config)
     draft = clerk.draft
@@ -34,8 +43,8 @@ def create(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: st
     if draft.view.find_session(name) is not None:
         raise LabelTaken(name, "a session")
     fields = {} if task is None else {"task_description": draft.put_text(task, "task")}
-    row = create_session(draft, name, persona=owner, **fields)
-    return configure(clerk, row, checked) if checked else row
+    row = create_session(draft, name, persona=owner, actor=clerk.actor, **fields)
+    return _configured(clerk, row, checked) if checked else row
 
 
 def configure(clerk: Clerk, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
@@ -43,7 +52,10 @@ def configure(clerk: Clerk, row: SessionRow, config: Any, expected: int | None =
     clerk.ensure_version(row.label, expected, row.config_version)
     if row.lifecycle == "completed":
         raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
-    checked = checked_config(ProgramKind.SESSION, config)
+    return _configured(clerk, row, checked_config(ProgramKind.SESSION, config))
+
+
+def _configured(clerk: Clerk, row: SessionRow, checked: dict[str, Any]) -> SessionRow:
     before = row.model
     if is_same(clerk.config_of(row), checked):
         return row
@@ -62,4 +74,13 @@ def step(clerk: Clerk, row: SessionRow, verb: str, reason: str | None) -> Sessio
         ways = {way: to for way, to in legal_verbs(ProgramKind.SESSION, row.lifecycle).items() if way != "begin"}
         raise IllegalTransition(ProgramKind.SESSION, row.label, row.lifecycle, verb, ways)
     stream_of(clerk.draft, row, clerk.actor).add(STEPS[verb], reason=clerk.reason(reason))
+    return row
+
+
+def delete(clerk: Clerk, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
+    """Its label goes; its turns stay, and it can be restored."""
+    clerk.permit("configure", f"delete the session {row.label!r}", row.persona)
+    clerk.ensure_version(row.label, expected, row.config_version)
+    stream = stream_of(clerk.draft, row, clerk.actor)
+    stream.add(SessionArchived, status=SessionStatus.DELETED, reason=clerk.reason(reason))
     return row

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from weft.kernel.errors import InvalidInput
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.ledger.labels import checked_label
-from weft.programs.clerk import Clerk
+from weft.ledger.rows import SessionRow
+from weft.programs.clerk import Clerk, find_any
 from weft.programs.model import Tagged
 from weft.programs.nodes import KINDS, Node, find_node, node_of
 from weft.store.port import ReadTxn, Sql
@@ -23,6 +24,7 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
 def add(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
     """Those that it has already are not added again."""
     node = find_node(ReadTxn(clerk.sql, clerk.draft.txn.facts), name)
+    _permit(clerk, node)
     fresh = [tag for tag in checked_tags(tags) if tag not in tags_of(clerk.sql, node)]
     if fresh:
         contents = tuple(clerk.draft.put_text(tag, "tag") for tag in fresh)
@@ -32,11 +34,20 @@ def add(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
 
 def remove(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
     node = find_node(ReadTxn(clerk.sql, clerk.draft.txn.facts), name)
+    _permit(clerk, node)
     there = [tag for tag in checked_tags(tags) if tag in tags_of(clerk.sql, node)]
     if there:
         contents = tuple(clerk.draft.put_text(tag, "tag") for tag in there)
         clerk.ledger_stream().add(NodeUntagged, node=node, tags=contents)
     return node
+
+
+def _permit(clerk: Clerk, node: str) -> None:
+    """What is said of a program is for those who may configure it; turns, messages and events are anybody's to mark."""
+    found = find_any(clerk.sql, node)
+    if found is not None:
+        own = found.persona if isinstance(found, SessionRow) else None
+        clerk.permit("configure", f"tag {found.label if isinstance(found, SessionRow) else found.name!r}", own)
 
 
 def tags_of(sql: Sql, node: str) -> list[str]:
