@@ -1,6 +1,7 @@
 """Writes the asynchronous mirror of the public API. `make docs` runs it; a test compares both.
 
-src/weft/aio.py has the functions, src/weft/async_ledger.py the ledger, src/weft/async_objects.py what its verbs give.
+src/weft/aio.py has the functions, src/weft/async_ledger.py the ledger, src/weft/async_objects.py what its verbs give,
+src/weft/async_programs.py the programs of a ledger and what is similar in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from weft import opening
 from weft.ledger import listing, steps, telling, threads
 from weft.ledger.imports import desk
 from weft.ledger.ledger import Ledger
+from weft.programs.programs import Programs
+from weft.programs.similarity.similarity import Similarity
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft"
 MIRRORED: dict[str, type] = {
@@ -29,13 +32,25 @@ MIRRORED: dict[str, type] = {
     "Telling": telling.Telling,
     "Listing": listing.Listing,
     "ImportDesk": desk.ImportDesk,
+    "Programs": Programs,
+    "Similarity": Similarity,
 }
+HOMES = {
+    "async_ledger": ("Ledger",),
+    "async_objects": ("TurnWriter", "Thread", "Telling", "Listing", "ImportDesk"),
+    "async_programs": ("Programs", "Similarity"),
+}
+"""Which module has which mirrors."""
+OVER_A_LEDGER = HOMES["async_programs"]
+"""Made by whoever wants one, of an open ledger; the others are given by verbs."""
 ATTRIBUTES = {
     "TurnWriter": {"id": "str", "session": "str | None"},
     "ImportDesk": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
 }
-AT_HAND = {"Ledger": ("path", "replica"), "Thread": ("id", "depth"), "Telling": ("strands",)}
-"""Properties that read nothing."""
+AT_HAND = {
+    "Ledger": ("path", "replica"), "Thread": ("id", "depth"), "Telling": ("strands",), "Programs": ("acting_as",),
+}  # fmt: skip
+"""What reads nothing: properties, and another mirror of the same ledger."""
 WAITING = ("record_turn", "record_compaction", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
 LEFT_OUT = ("close",)  # written by hand
@@ -180,6 +195,9 @@ def method(owner: str, name: str, member: Any, names: Names) -> str:
     doc = "" if text is None else f'        """{text.replace(chr(10), chr(10) + " " * 8)}"""\n'
     lead = "    @property\n" if isinstance(member, property) else ""
     target = f"self._sync.{name}"
+    if name in AT_HAND.get(owner, ()) and not lead:
+        made = f"{returns}(self.ledger, {arguments_of(node)})"
+        return f"    def {name}({signature}) -> {returns}:\n{doc}        return {made}\n"
     if name in AT_HAND.get(owner, ()):
         return f"{lead}    def {name}({signature}) -> {returns}:\n{doc}        return {target}\n"
     if returns.startswith("Iterator["):
@@ -204,6 +222,8 @@ def _body(owner: str, name: str, node: ast.FunctionDef, returns: str, target: st
     call = f"partial({target}, {handed})" if handed else target
     if name == "begin_turn":
         made = f"await crossing.begun(self._pool, wait, {call})"
+    elif name == "hold_agent":
+        made = f"await crossing.held(self._pool, {call}, self._sync.release_agent)"
     elif name in WAITING:
         return f"        asked = {call}\n        return await crossing.patiently(self._pool, wait, asked)\n"
     else:
@@ -214,10 +234,23 @@ def _body(owner: str, name: str, node: ast.FunctionDef, returns: str, target: st
     return f"        {kept}{made}\n"
 
 
+def constructor(owner: str, names: Names) -> str:
+    """Of what is made over an open ledger: the same, over an asynchronous one."""
+    node, module = definition(MIRRORED[owner].__init__)  # type: ignore[misc]
+    names.add(node.args, module)
+    handed = arguments_of(node).replace("ledger=ledger", "ledger._sync")
+    return (
+        f"    def __init__({ast.unparse(node.args)}) -> None:\n"
+        f"        super().__init__(Sync{owner}({handed}), ledger._pool)\n"
+        "        self.ledger, self.actor = ledger, actor\n"
+    )
+
+
 def mirror(owner: str, names: Names) -> str:
     kind = MIRRORED[owner]
     doc = inspect.cleandoc(kind.__doc__ or "").replace("\n", "\n    ")
     made = [f'class {owner}(crossing.Mirror[Sync{owner}]):\n    """{doc}"""\n', BY_HAND.get(owner, "")]
+    made += [constructor(owner, names)] if owner in OVER_A_LEDGER else []
     for attribute, annotation in ATTRIBUTES.get(owner, {}).items():
         made.append(
             f"    @property\n    def {attribute}(self) -> {annotation}:\n        return self._sync.{attribute}\n"
@@ -262,6 +295,7 @@ ABOUT = {
     "aio": "The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md tells how it behaves.",
     "async_ledger": "The ledger, awaited.",
     "async_objects": "What the verbs of the ledger give that has verbs of its own, awaited.",
+    "async_programs": "The programs of a ledger, and what is similar in it, awaited.",
 }
 ALWAYS = {
     "Any": ("typing", "Any"),
@@ -279,20 +313,19 @@ ALWAYS = {
 
 
 def module(name: str) -> str:
-    """One of the three; what it does not use of its imports is taken away again."""
+    """One of the four; what it does not use of its imports is taken away again."""
     names = Names()
     if name == "aio":
         parts = [OPENING, opened(names), *(function(each, names) for each in FUNCTIONS)]
-        mirrors = {"Ledger": "async_ledger"}
-    elif name == "async_ledger":
-        parts, mirrors = [mirror("Ledger", names)], {owner: "async_objects" for owner in MIRRORED if owner != "Ledger"}
     else:
-        parts, mirrors = [mirror(owner, names) for owner in MIRRORED if owner != "Ledger"], {}
+        parts = [mirror(owner, names) for owner in HOMES[name]]
+    mirrors = {owner: home for home, owners in HOMES.items() if home != name for owner in owners}
     names.needed |= {**ALWAYS, **{owner: (f"weft.{home}", owner) for owner, home in mirrors.items()}}
     for unwanted in ("Iterator", "Face"):
         names.needed.pop(unwanted, None)
     head = HEAD.format(about=ABOUT[name], imports="import asyncio\n" + names.imports())
-    again = "\n__all__ = [" + ", ".join(f'"{each}"' for each in sorted(("Ledger", "open", *FUNCTIONS))) + "]\n"
+    told = ", ".join(f'"{each}"' for each in sorted(("Ledger", "Programs", "open", *FUNCTIONS)))
+    again = f"\n__all__ = [{told}]\n"
     return formatted("\n\n".join([head, *parts, again if name == "aio" else ""]), SOURCE / f"{name}.py")
 
 

@@ -13,12 +13,14 @@ import weft
 import weft.aio
 from scripts import generate_aio
 from tests.ledger.histories import grow, problems, queries
-from weft import async_ledger, async_objects, opening
-from weft.kernel.errors import InvalidInput, LedgerMissing, SessionBusy, StoreError
+from tests.programs.similarity.test_similarity import Words
+from weft import async_ledger, async_objects, async_programs, opening
+from weft.kernel.errors import InvalidInput, LedgerMissing, SessionBusy, StoreError, VersionConflict
 from weft.store.sqlite import SqliteStore
 
+MODULES = {module.__name__: module for module in (async_ledger, async_objects, async_programs)}
 MIRRORS: dict[str, type] = {
-    name: getattr(async_ledger if name == "Ledger" else async_objects, name) for name in generate_aio.MIRRORED
+    name: getattr(MODULES[f"weft.{home}"], name) for home, names in generate_aio.HOMES.items() for name in names
 }
 Body = Callable[[weft.aio.Ledger], Awaitable[None]]
 
@@ -76,6 +78,7 @@ def test_every_verb_has_its_mirror_with_the_same_arguments_and_types(owner: str)
         assert [(n, kind, note.replace("Face", "Ledger")) for n, kind, note in given] == mirrored, name
         assert answers == awaited(owner, name, member, returns), name
         is_plain = answers.startswith(("AsyncIterator", "Coroutine")) or isinstance(member, property)
+        is_plain = is_plain or name in generate_aio.AT_HAND.get(owner, ())
         assert inspect.iscoroutinefunction(theirs[name]) is not is_plain, name
 
 
@@ -88,6 +91,13 @@ def test_so_has_every_function(name: str) -> None:
         "open",
         *generate_aio.FUNCTIONS,
     }
+
+
+def test_every_mirror_has_its_place() -> None:
+    assert MIRRORS.keys() == generate_aio.MIRRORED.keys()
+    assert weft.aio.Programs is async_programs.Programs
+    for name in generate_aio.OVER_A_LEDGER:
+        assert signature(generate_aio.MIRRORED[name].__init__)[0] == signature(MIRRORS[name].__init__)[0]  # type: ignore[misc]
 
 
 def test_attributes_of_objects_are_mirrored(path: Path) -> None:
@@ -330,3 +340,62 @@ def test_ledgers_are_copied_examined_saved_and_put_back(path: Path, tmp_path: Pa
             await other.share_imports_of(ledger)
 
     asyncio.run(main())
+
+
+# --- programs ---------------------------------------------------------------------------------------------------
+
+
+def test_programs_are_made_changed_and_found(path: Path) -> None:
+    async def body(ledger: weft.aio.Ledger) -> None:
+        programs = weft.aio.Programs(ledger)
+        await programs.create("human", "bln", {"permissions": ["configure"]})
+        person = programs.acting_as("bln")
+        made = await person.create("information", "ada", {"infoType": "fact", "content": {"born": 1815}})
+        assert (made.created_by, person.actor, person.ledger) == ("bln", "bln", ledger)
+        assert await person.add_tags("ada", "first", "second") == ["first", "second"]
+        assert [one.name for one in await programs.query(path="$.born", equals=1815)] == ["ada"]
+        await asyncio.gather(*(programs.change("bln", {"name": f"B{i}"}) for i in range(4)))
+        assert (await programs.get("bln")).version == 5
+        with pytest.raises(VersionConflict):
+            await programs.change("bln", {"name": "late"}, expected=1)
+
+    run(path, body)
+    with weft.open(path) as ledger:
+        assert problems(ledger) == []
+
+
+def test_a_hold_that_is_taken_for_a_cancelled_task_is_given_back(path: Path) -> None:
+    async def body(ledger: weft.aio.Ledger) -> None:
+        programs = weft.aio.Programs(ledger)
+        await programs.create("agent", "ada", {})
+        begun, go_on = threading.Event(), threading.Event()
+        take = programs._sync.hold_agent
+
+        def slowly(agent: str) -> Any:
+            begun.set()
+            go_on.wait()
+            return take(agent)
+
+        programs._sync.hold_agent = slowly  # type: ignore[method-assign]
+        task = asyncio.ensure_future(programs.hold_agent("ada"))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await ledger._pool.rest()
+        programs._sync.hold_agent = take  # type: ignore[method-assign]
+        assert (await programs.hold_agent("ada")).number == 2
+
+    run(path, body)
+
+
+def test_what_is_similar_is_found(path: Path) -> None:
+    async def body(ledger: weft.aio.Ledger) -> None:
+        turns = [await ledger.record_turn(session="main", query=text) for text in ("a b", "b a", "c d")]
+        similarity = async_programs.Similarity(ledger, Words())
+        assert await similarity.embed_missing("turn", progress=lambda *_: None) == 3
+        nearest = await similarity.similar(turns[0].id, limit=1)
+        assert [found.node.id for found in nearest] == [turns[1].id]
+
+    run(path, body)

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft import crossing, opening
 from weft.async_ledger import Ledger
+from weft.async_programs import Programs
 from weft.kernel.ambient import Clock, RandomBytes, system_random
 from weft.ledger.copying import Copied
 from weft.ledger.faces.face import LEASE_TTL
@@ -131,4 +132,4 @@ async def salvage(
     )
 
 
-__all__ = ["Ledger", "copy", "examine", "open", "restore", "salvage"]
+__all__ = ["Ledger", "Programs", "copy", "examine", "open", "restore", "salvage"]

@@ -161,6 +161,21 @@ def _fail(writer: TurnWriter) -> None:
         return
 
 
+async def held(pool: Pool, take: Callable[[], T], give_back: Callable[[T], None]) -> T:
+    """What is taken for a task that was cancelled meanwhile is given back, so that nobody waits for it."""
+    taking = pool.start(take)
+
+    def undo(taken: asyncio.Future[T]) -> None:
+        if not taken.cancelled() and taken.exception() is None:
+            pool.start(partial(give_back, taken.result()))
+
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        taking.add_done_callback(undo)
+        raise
+
+
 class News:
     """Whether there are new events. However many wait for them, one looks at a time."""
 

@@ -16,6 +16,8 @@ from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderF
 from weft.runtime.briefs import brief, going_on
 from weft.runtime.invoking import HANDLERS
 from weft.runtime.sandbox import Sandbox
+from weft.runtime.working import invoke_agent
+from weft.runtime.workshop import Given
 
 SHORT = {"type": "word_count", "max": 3}
 KEYWORD = {"type": "contains", "text": "there"}
@@ -275,3 +277,29 @@ def test_whoever_lost_an_agent_by_a_reset_changes_nothing_any_more(address: str 
         await bench.shop.across(lambda: bench.programs.release_agent(again))
 
     run(address, body, chat())
+
+
+def test_an_agent_is_free_again_after_a_task_that_was_cancelled_while_it_took_it_up(path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        await hire(bench)
+        across = bench.shop.across
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(call: Callable[[], Any]) -> Any:
+            made = await across(call)
+            begun.set()
+            await go_on.wait()
+            return made
+
+        agent = await bench.shop.get("ada")
+        bench.shop.across = slowly  # type: ignore[method-assign]
+        task = asyncio.ensure_future(invoke_agent(bench.shop, agent, Given(message="hello")))
+        await begun.wait()
+        task.cancel()
+        bench.shop.across = across  # type: ignore[method-assign]
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await bench.invoke("ada", "hello")).result["text"] == "Hello there"
+
+    run(path, body, chat())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
@@ -53,12 +54,14 @@ async def _answered(shop: Workshop, agent: Program, said: Any, given: Given, hol
 async def _held(shop: Workshop, agent: Program) -> AsyncIterator[Hold]:
     """Nobody else runs this agent meanwhile, in this process or another."""
     own = shop.programs.acting_as(agent.name)
-    hold = await shop.across(lambda: own.hold_agent(agent.id))
+    taken: list[Hold] = []
     try:
-        yield hold
+        await to_the_end(shop.across(lambda: taken.append(own.hold_agent(agent.id))))
+        yield taken[0]
     finally:
-        with suppress(AgentBusy):  # it was taken from us; whoever has it now keeps it
-            await to_the_end(shop.across(lambda: own.release_agent(hold)))
+        for hold in taken:  # also where the task was cancelled before it heard of it
+            with suppress(AgentBusy):  # it was taken from us; whoever has it now keeps it
+                await to_the_end(shop.across(partial(own.release_agent, hold)))
 
 
 async def invoke_task(shop: Workshop, program: Program, given: Given) -> Invoked:
