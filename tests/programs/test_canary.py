@@ -86,7 +86,9 @@ def contents(programs: Programs, folder: Path) -> list[Callable[[], Any]]:
         lambda: programs.create("agent", f"{CANARY} a", {"soul": CANARY, "identity": {"name": CANARY}}, key=CANARY),
         lambda: programs.create("task", f"{CANARY} t", {"title": CANARY, "spec": SPEC}),
         lambda: programs.create("information", f"{CANARY} i", {"infoType": "fact", "content": CANARY}, draft=True),
-        lambda: programs.create("provider", f"{CANARY} p", {"providerType": CANARY, "baseUrl": CANARY}),
+        lambda: programs.create(
+            "provider", f"{CANARY} p", {"providerType": CANARY, "baseUrl": f"https://host/{CANARY}"}
+        ),
         lambda: programs.create("human", f"{CANARY} h", {"name": CANARY, "preferences": {CANARY: CANARY}}),
         lambda: programs.create_session(f"{CANARY} s", owner=f"{CANARY} o", config={CANARY: CANARY}),
         lambda: programs.change("claude-balanced", {CANARY: CANARY}, reason=CANARY),

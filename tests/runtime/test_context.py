@@ -284,3 +284,9 @@ def test_random_chains_of_delegation_never_widen_a_right(chains: int) -> None:
         given_up += not allowed
         assert made.chain[0] == PERSON
     assert 0 < given_up < chains
+
+
+def test_a_key_in_place_of_a_variables_name_is_refused_without_being_shown() -> None:
+    with pytest.raises(InvalidInput, match="no name of a variable") as refused:
+        Keyring([Credential(id="mine", origin="https://host", env="sk-live-0123456789")])
+    assert "sk-live" not in str(refused.value)

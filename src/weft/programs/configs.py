@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -29,6 +30,8 @@ IDENTITY = ("name", "emoji", "avatar", "description")
 RUNTIME = ("currentTask", "currentSession", "turnCount", "lastCheckpoint")
 """Told from events, never kept; a configuration that was read may be given again with them."""
 PROVIDER_KEYS = ("apiKey", "token", "key", "secret", "password")
+_KEY_ENDINGS = ("key", "token", "secret", "password", "passwd", "authorization")
+"""What the names of fields end with that hold keys, however they are spelt."""
 
 
 class Named(Struct, frozen=True):
@@ -58,7 +61,10 @@ def checked_config(kind: ProgramKind, config: Any) -> dict[str, Any]:
     for name in required:
         if name not in given:
             raise InvalidConfig(f"config.{name}", "is missing", f"a {kind} needs {', '.join(required)}")
-    return {name: fields[name](f"config.{name}", value) if name in fields else value for name, value in given.items()}
+    made = {name: fields[name](f"config.{name}", one) if name in fields else one for name, one in given.items()}
+    if kind in (ProgramKind.PROVIDER, ProgramKind.MODEL):
+        _refuse_secrets("config", made)
+    return made
 
 
 def _agent(config: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +190,32 @@ def no_secret(path: str, value: Any) -> Any:
     return value
 
 
+def _refuse_secrets(path: str, value: Any) -> None:
+    """Whatever a field for a key is called, and wherever it stands, it names a variable."""
+    for name, one in value.items() if isinstance(value, dict) else ():
+        if isinstance(one, str) and name.casefold().endswith(_KEY_ENDINGS):
+            no_secret(f"{path}.{name}", one)
+        _refuse_secrets(f"{path}.{name}", one)
+    for i, one in enumerate(value) if isinstance(value, list) else ():
+        _refuse_secrets(f"{path}[{i}]", one)
+
+
+def server_url(path: str, value: Any) -> str:
+    """Scheme, host and path of a server, and nothing that would be a key."""
+    url = filled(path, value)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfig(path, str(error), "write it as https://host/path") from None
+    if "@" in parts.netloc:
+        raise InvalidConfig(path, "carries a user or password", "put the key into a variable, and name it in apiKey")
+    if parts.query or parts.fragment:
+        raise InvalidConfig(path, "goes on after its path", "leave out what begins with ? or #; a key goes into apiKey")
+    if parts.scheme not in ("http", "https") and not url.startswith("${"):
+        raise InvalidConfig(path, "is no http(s) address", "write it as https://host/path")
+    return url
+
+
 def no_headers(path: str, value: Any) -> Any:
     """What a request carries beside its words is decided where it is sent; a header of one's own would go unsent."""
     raise InvalidConfig(path, "cannot be given: they are not sent", "take them out; a key goes into apiKey")
@@ -204,7 +236,7 @@ TABLES: dict[ProgramKind, tuple[tuple[str, ...], dict[str, Check]]] = {
     ProgramKind.PROVIDER: (
         ("providerType",),
         {
-            "providerType": filled, "baseUrl": filled, "accountId": filled, "gatewayId": filled,
+            "providerType": filled, "baseUrl": server_url, "accountId": filled, "gatewayId": filled,
             "headers": no_headers, **dict.fromkeys(PROVIDER_KEYS, no_secret),
         },
     ),

@@ -66,11 +66,13 @@ class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def checked_credential(found: Credential) -> Credential:
     """The credential with its origin in its one form, or what is wrong with it."""
     if not _is_id(found.id):
-        raise InvalidInput(f"credential id {found.id!r:.80}", "letters, digits, dots, - and _, at most 64")
+        raise InvalidInput(f"credential id {found.id!r:.20}", "letters, digits, dots, - and _, at most 64")
     if (found.env is None) == (not found.command):
         raise InvalidInput(f"credential {found.id!r} names no place", "say --env VARIABLE or --cmd COMMAND, not both")
     if found.env is not None and not _is_variable(found.env):
-        raise InvalidInput(f"{found.env!r:.40} is no name of a variable", "name the variable, not the key itself")
+        raise InvalidInput(
+            f"what credential {found.id!r} names is no name of a variable", "name the variable, not the key itself"
+        )
     return Credential(
         id=found.id,
         origin=origin_of(found.origin),
