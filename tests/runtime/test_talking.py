@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from tests.runtime.inference.asking import CANARY
-from tests.runtime.invoking import VARIABLES, Bench, run
+from tests.runtime.invoking import VARIABLES, Bench, as_tester, run
 from tests.runtime.scripted import CHAT_STREAM, chat, failure
 from weft.exchange.sync import pull
 from weft.kernel.errors import (
@@ -21,6 +21,7 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.programs import Programs
+from weft.runtime.configuring import model_settings
 from weft.runtime.context import Principal, PrincipalKind, context_for
 from weft.runtime.credentials import Credential, Keyring
 
@@ -172,6 +173,40 @@ def test_another_url_drops_the_key(path: Path) -> None:
     run(path, body, chat())
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_kept"),
+    [
+        ({"gatewayId": "other"}, True),
+        ({"name": "Ours"}, True),
+        ({"accountId": "theirs"}, False),
+        ({"providerType": "openai"}, False),
+        ({"baseUrl": "https://gateway.example/v1"}, False),
+        ({"accountId": "theirs", "apiKey": "${OUR_KEY}"}, True),
+    ],
+)
+def test_a_provider_that_becomes_somebody_elses_leaves_its_key_behind(
+    path: Path, changes: dict[str, str], is_kept: bool
+) -> None:
+    with weft.open(path) as ledger:
+        config = {"providerType": "cloudflare-ai-gateway", "accountId": "ours", "apiKey": "${OUR_KEY}"}
+        Programs(ledger).create("provider", "gate", config)
+        assert ("apiKey" in Programs(ledger).change("gate", changes).config) is is_kept
+
+
+def test_what_a_model_falls_back_on_is_there_and_stays(path: Path) -> None:
+    with weft.open(path) as ledger:
+        programs = Programs(ledger)
+        programs.create("provider", "there", {"providerType": "anthropic"})
+        spare = {"modelId": "m", "provider": "there"}
+        programs.create("model", "spare", spare)
+        for fallbacks in (["nothing"], ["there"], "spare", ["spare"] * 9):
+            with pytest.raises(InvalidConfig, match=r"config\.fallbacks"):
+                programs.create("model", "main", {**spare, "fallbacks": fallbacks})
+        programs.create("model", "main", {**spare, "fallbacks": ["spare"]})
+        with pytest.raises(NotApplicable, match="named by 'main'"):
+            programs.delete("spare")
+
+
 def test_fallbacks_are_asked_when_a_provider_fails(path: Path) -> None:
     async def body(bench: Bench) -> None:
         await bench.shop.across(lambda: bench.programs.change("fast", {"fallbacks": ["@(other)"]}))
@@ -257,3 +292,16 @@ def test_a_credential_that_was_added_here_serves_what_another_ledger_configured(
         assert bench.server.received[-1].headers["authorization"] == f"Bearer {CANARY}"
 
     run(path, body, chat())
+
+
+def test_the_embedded_model_ends_where_nobody_says_how_long_an_answer_may_be(path: Path) -> None:
+    with weft.open(path) as ledger:
+        programs = Programs(ledger)
+        programs.create("provider", "here", {"providerType": "local"})
+        for name, given in (("plain", {}), ("longer", {"maxTokens": 900})):
+            programs.create("model", name, {"modelId": "SmolLM2-135M-Instruct", "provider": "here", **given})
+        found = [
+            model_settings(programs.get(name), programs.get, VARIABLES.get, as_tester()).model.parameters.max_tokens
+            for name in ("plain", "longer")
+        ]
+        assert found == [512, 900]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell
+from weft.runtime.inference.settings import ProviderKind
+from weft.surfaces.cli.commands.provider import TYPES
 
 
 @pytest.fixture
@@ -70,6 +72,19 @@ def test_a_local_server_is_named_with_the_variable_of_its_key(weft: Shell) -> No
     refused = weft("provider", "create", "other", "--type", "x", "--set", "apiKey=sk-123")
     assert refused.code == 5
     assert "sk-123" not in refused.err
+
+
+def test_types_of_providers_are_told_and_others_are_noticed(weft: Shell) -> None:
+    assert TYPES.split(", ") == list(ProviderKind)
+    answer = weft("provider", "create", "odd", "--type", "open-ai")
+    assert (answer.code, "nothing here speaks" in answer.err) == (0, True)
+
+
+def test_a_key_that_is_left_behind_is_told(weft: Shell) -> None:
+    line = "provider create here --type openai-compatible --base-url http://localhost:1/v1 --key-env MY_KEY"
+    weft(*line.split())
+    assert "left" not in weft("provider", "configure", "here", "--base-url", "http://localhost:1/v2").err
+    assert "left apiKey behind" in weft("provider", "configure", "here", "--base-url", "http://localhost:2/v1").err
 
 
 def test_lists_say_when_there_is_nothing(weft: Shell) -> None:

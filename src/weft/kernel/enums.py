@@ -253,6 +253,7 @@ class ReferenceField(StrEnum):
     DEPENDENCY = "dependency"
     SCHEMA = "schema"
     SOURCE = "source"
+    FALLBACK = "fallback"
 
 
 class CriterionType(StrEnum):

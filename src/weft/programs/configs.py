@@ -22,6 +22,7 @@ Check = Callable[[str, Any], Any]
 """Takes a path and a value; returns the value in its one form, or raises InvalidConfig."""
 RIGHTS = ("approve", "assign", "configure")
 CHANNELS = ("terminal", "command", "webhook")
+MOST_FALLBACKS = 8
 PRIORITIES = ("P0", "P1", "P2", "P3", "P4")
 LANGUAGES = ("javascript", "typescript", "python")
 SOULS = ("soul", "systemPrompt", "personality")
@@ -181,6 +182,13 @@ def reference_list(path: str, value: Any) -> list[str]:
     return [reference(f"{path}[{i}]", one) for i, one in enumerate(value)]
 
 
+def _fallbacks(path: str, value: Any) -> list[str]:
+    found = reference_list(path, value)
+    if len(found) > MOST_FALLBACKS:
+        raise InvalidConfig(path, f"names {len(found)} models", f"name at most {MOST_FALLBACKS}")
+    return found
+
+
 def no_secret(path: str, value: Any) -> Any:
     """A key stands in the environment, and the configuration names the variable."""
     if not is_placeholder(value):
@@ -242,7 +250,10 @@ TABLES: dict[ProgramKind, tuple[tuple[str, ...], dict[str, Check]]] = {
     ),
     ProgramKind.MODEL: (
         ("modelId", "provider"),
-        {"name": text, "modelId": filled, "provider": reference, **_numbers, "situations": _situations},
+        {
+            "name": text, "modelId": filled, "provider": reference, **_numbers,
+            "situations": _situations, "fallbacks": _fallbacks,
+        },
     ),
     ProgramKind.SESSION: ((), {"defaultModel": reference}),
     ProgramKind.AGENT: (
@@ -274,7 +285,10 @@ TABLES: dict[ProgramKind, tuple[tuple[str, ...], dict[str, Check]]] = {
 REFERENCES: dict[ProgramKind, dict[str, tuple[ReferenceField, tuple[ProgramKind, ...]]]] = {
     ProgramKind.CODE: {},
     ProgramKind.PROVIDER: {},
-    ProgramKind.MODEL: {"provider": (ReferenceField.PROVIDER, (ProgramKind.PROVIDER,))},
+    ProgramKind.MODEL: {
+        "provider": (ReferenceField.PROVIDER, (ProgramKind.PROVIDER,)),
+        "fallbacks": (ReferenceField.FALLBACK, (ProgramKind.MODEL,)),
+    },
     ProgramKind.SESSION: {"defaultModel": (ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,))},
     ProgramKind.AGENT: {
         "defaultModel": (ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),

@@ -178,13 +178,22 @@ class Describing(Room):
 
 def _changed(before: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     made = merged(before, changes)
-    if "providerType" not in before or not isinstance(made, dict) or _server(before) == _server(made):
+    if "providerType" not in before or not isinstance(made, dict) or not _moves(before, made):
         return made  # type: ignore[no-any-return]
     return {name: value for name, value in made.items() if name not in PROVIDER_KEYS or name in changes}
 
 
+def _moves(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether requests would go to somebody else: another server, another vendor's own, another account's gateway."""
+    account = before.get("accountId")
+    return _server(before) != _server(after) or (account is not None and account != after.get("accountId"))
+
+
 def _server(config: dict[str, Any]) -> tuple[str, str]:
-    parts = urlsplit(str(config.get("baseUrl", "")))
+    """Scheme and host, or where no URL is given the vendor."""
+    if not isinstance(config.get("baseUrl"), str):
+        return "", str(config.get("providerType"))
+    parts = urlsplit(config["baseUrl"])
     return parts.scheme, parts.netloc.casefold()
 
 

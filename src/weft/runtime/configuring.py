@@ -19,8 +19,16 @@ from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config, variables_in
 from weft.runtime.connection_rules import Rules
 from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.local import LONGEST_ANSWER
 from weft.runtime.inference.routes import CLOUDFLARE, HOMES
-from weft.runtime.inference.settings import ModelSettings, OpenAIApi, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.inference.settings import (
+    NO_PARAMETERS,
+    ModelSettings,
+    OpenAIApi,
+    Parameters,
+    ProviderKind,
+    ProviderSettings,
+)
 
 Find = Callable[[str], Program]
 """A program by its address."""
@@ -31,6 +39,7 @@ _USUAL = {
     ProviderKind.OPENAI: ("OPENAI_API_KEY",),
     ProviderKind.GOOGLE: ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 }
+_USUAL_PARAMETERS = {ProviderKind.LOCAL: Parameters(max_tokens=LONGEST_ANSWER)}
 _GATEWAY = ("CF_AIG_TOKEN", "CLOUDFLARE_API_TOKEN")
 _SHARED = ("CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_GATEWAY_ID")
 """Variables that say where something is, and nothing else."""
@@ -43,7 +52,6 @@ _RULES = {
     "allowPrivate": "allow_private", "caFile": "ca_file", "connectSeconds": "connect_seconds",
     "readSeconds": "read_seconds", "timeout": "read_seconds",
 }  # fmt: skip
-MOST_FALLBACKS = 8
 
 
 class Configured(Struct, frozen=True):
@@ -98,7 +106,7 @@ def _fallbacks(program: Program) -> list[str]:
     named = program.config.get("fallbacks", []) if isinstance(program.config, dict) else []
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
         raise InvalidConfig("config.fallbacks", f"{named!r:.80} is no list of models", "give a list of addresses")
-    return named[:MOST_FALLBACKS]
+    return named
 
 
 def _model(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> Configured:
@@ -108,7 +116,7 @@ def _model(program: Program, find: Find, variable: Resolver, context: ExecutionC
         id=program.name,
         name=str(config["modelId"]),
         provider=provider,
-        parameters=_parameters(config, program),
+        parameters=_parameters(config, program).over(_USUAL_PARAMETERS.get(provider.kind, NO_PARAMETERS)),
         situations={name: _parameters(one, program) for name, one in config.get("situations", {}).items()},
     )
     return Configured(made, acting)

@@ -121,6 +121,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
     assert isinstance(error, OutsideError)
     nobody = ask(chat(), make=lambda url: model(url, provider=provider("http://127.0.0.1:1", credential=None))).error
     assert isinstance(nobody, ProviderUnreachable)
+    assert "All connection attempts failed" in str(nobody)
 
 
 @pytest.mark.parametrize("cut", range(1, len(CHAT_STREAM) - 1))

@@ -106,7 +106,15 @@ def _words(error: Exception) -> str:
     """What the provider said, or else what the library says."""
     status = getattr(error, "status_code", None)
     words = said(getattr(error, "body", None)) or str(error) or type(error).__name__
+    if status is None and (reason := _reason(error)) not in words:
+        words = f"{words.rstrip('.')}: {reason}"
     return f"{status}: {words}"[:_LONGEST] if status else words[:_LONGEST]
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no connection, as whoever opens them says it: libraries above tell only that there was none."""
+    found = [str(cause) for cause in _causes(error) if isinstance(cause, TransportError)]
+    return next((words for words in found if words), "")
 
 
 def said(body: Any) -> str:

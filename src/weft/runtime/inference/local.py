@@ -24,6 +24,8 @@ NAME = "SmolLM2-135M-Instruct"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
+LONGEST_ANSWER = 512
+"""In tokens, where nobody says how long an answer may be: it rarely knows when to stop."""
 _MOST_THREADS = 4
 """And at most half of what the machine has: on a busy one, threads that wait for each other are 20 times slower."""
 _CHUNK = 1024 * 1024

@@ -108,7 +108,10 @@ def _slots(dialect: Dialect, credential: str | None) -> tuple[KeySlot, ...]:
 def _through_cloudflare(model: ModelSettings) -> Route:
     provider = model.provider
     if not provider.account_id or not provider.gateway_id:
-        raise InvalidInput(f"gateway {provider.id!r} lacks its account or its name", "give it accountId and gatewayId")
+        raise InvalidInput(
+            f"gateway {provider.id!r} lacks its account or its name",
+            "set CLOUDFLARE_ACCOUNT_ID and CLOUDFLARE_GATEWAY_ID, or give it accountId and gatewayId",
+        )
     base = (provider.base_url or CLOUDFLARE).rstrip("/")
     root = f"{base}/v1/{quote(provider.account_id, safe='')}/{quote(provider.gateway_id, safe='')}"
     for pattern, path, dialect in _BEHIND_GATEWAY:

@@ -14,13 +14,12 @@ from weft.programs.model import Program
 from weft.runtime.configuring import Find, model_settings
 from weft.runtime.context import ExecutionContext
 from weft.runtime.credentials import ORIGINS, Variable
+from weft.runtime.inference.local import LONGEST_ANSWER
 from weft.runtime.inference.local import NAME as EMBEDDED_NAME
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
 from weft.surfaces.cli.chatting.vendors import VENDORS, Vendor, keyed
 
 EMBEDDED = "local"
-LONGEST_ANSWER = 512
-"""Of the embedded model, in tokens: it rarely knows when to stop."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):

@@ -22,12 +22,13 @@ from weft.surfaces.cli.program_call import (
 from weft.surfaces.cli.workshop_call import invoked
 
 command = group("provider", "Say where models are reached: gateways, vendors, local servers.")
+TYPES = "anthropic, openai, google, openai-compatible, cloudflare-ai-gateway, local"
 MAKE = "make one with `weft provider create NAME --type TYPE`"
 
 
 @command.verb("create")
 @click.argument("name")
-@click.option("--type", "kind", metavar="TYPE", required=True, help="Such as openai-compatible, cloudflare-ai-gateway.")
+@click.option("--type", "kind", metavar="TYPE", required=True, help=f"One of {TYPES}.")
 @click.option("--base-url", metavar="URL", help="Where it answers.")
 @click.option("--key-env", metavar="VAR", help="The variable that holds its key; the key itself is never stored.")
 @set_fields
@@ -49,6 +50,8 @@ def create(
     config = with_fields(given(providerType=kind, baseUrl=base_url, apiKey=key), fields)
     with changing(call, actor) as programs:
         answer(call, programs.create("provider", name, config, draft=draft, key=retry_key))
+    if kind not in TYPES.split(", "):
+        call.note(f"nothing here speaks to providers of the type {kind}: its models cannot be asked; there are {TYPES}")
 
 
 @command.verb("configure")
@@ -73,7 +76,13 @@ def configure(
     changes = with_fields(given(baseUrl=base_url, apiKey=key), fields)
     with changing(call, actor) as programs:
         found = programs.get(name, "provider")
-        answer(call, programs.change(found.id, changes, expected=expected, key=retry_key))
+        made = programs.change(found.id, changes, expected=expected, key=retry_key)
+    answer(call, made)
+    dropped = [field for field in found.config if field not in made.config and field not in changes]
+    if dropped:
+        call.note(
+            f"it goes to somebody else now, and left {', '.join(dropped)} behind; give it anew with --key-env VAR"
+        )
 
 
 @command.verb("list")
