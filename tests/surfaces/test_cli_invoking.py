@@ -161,9 +161,19 @@ def test_any_program_is_invoked_by_one_command(weft: Shell, server: Scripted, sa
     assert weft("program", "invoke", "claude-fast", "--message", "Hello").out == "Hello there\n"
     assert weft.json("program", "invoke", "ada", "--input", '{"path": "$.born"}')["result"] == [1815]
     assert weft.json("program", "invoke", "@(twice)", "--input", "4")["result"] == {"result": 8}
+    assert weft("program", "invoke", "nobody").code == 3
+
+
+def test_code_that_fails_is_shown_with_its_lines_and_what_it_printed(weft: Shell, sandbox: Sandbox) -> None:
+    source = "def main(input):\n    print('one\\x1b[31m')\n    return input * 2"
+    weft.json("code", "create", "twice", "--language", "python", "--source", source)
     failed = weft("program", "invoke", "twice", "--input", "null")
     assert failed.code == 8
-    assert weft("program", "invoke", "nobody").code == 3
+    lines = failed.err.splitlines()
+    assert lines[0].startswith("weft: code 'twice': Traceback")
+    assert any(line.startswith("  TypeError") for line in lines)
+    assert "  printed: one\\x1b[31m" in lines
+    assert weft("program", "invoke", "twice", "--input", "null", "--json").error["printed"] == "one\x1b[31m\n"
 
 
 def test_people_are_told_and_asked_where_they_can_see_it(weft: Shell) -> None:

@@ -198,6 +198,14 @@ def test_files_of_programs_are_applied_once(weft: Shell, folder: Path) -> None:
     assert weft.json("program", "get", "idea")["lifecycle"] == "draft"
 
 
+def test_what_is_piped_in_is_applied(weft: Shell, folder: Path) -> None:
+    assert weft("apply", "-", stdin="{id: ann, programType: human, config: {name: Ann}}").out == "create    human ann\n"
+    shown = weft("program", "get", "ann", "--json").out
+    assert weft("apply", "-", stdin=shown).out == "unchanged human ann\n"
+    refused = weft("apply", "-", stdin="a: [")
+    assert (refused.code, "standard input is no YAML" in refused.err) == (5, True)
+
+
 def test_applying_changes_what_differs_and_prunes_what_is_gone(weft: Shell, folder: Path) -> None:
     weft("provider", "create", "by-hand", "--type", "x")
     (folder / "programs.yaml").write_text(PROGRAMS)

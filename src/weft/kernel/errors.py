@@ -464,7 +464,7 @@ class CredentialWithheld(OutsideError):
 class CodeFailed(OutsideError):
     """A code program ended with an error of its own, or ran into a limit."""
 
-    hint = "mend the program; what it printed is in the error's `printed`"
+    hint = "mend the program; what it printed is told beside the error"
 
     def __init__(self, name: str, error: str, printed: str = "") -> None:
         super().__init__(f"code {name!r}: {error}")

@@ -8,6 +8,7 @@ import click
 
 from weft.kernel.errors import (
     AmbiguousName,
+    CodeFailed,
     Damaged,
     InvalidInput,
     LedgerError,
@@ -16,6 +17,7 @@ from weft.kernel.errors import (
     StoreError,
     WeftError,
 )
+from weft.surfaces.cli.plain_text import safe, safe_lines
 
 OK, DIFFERENT, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
@@ -53,7 +55,17 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> dict[str, str]:
     """An error as the JSON that stands on stderr under `--json`."""
-    return {"type": type(error).__name__, "message": message_of(error), "hint": hint_of(error)}
+    made = {"type": type(error).__name__, "message": message_of(error), "hint": hint_of(error)}
+    return {**made, "printed": error.printed} if isinstance(error, CodeFailed) else made
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """An error as it stands on a terminal: on one line, but for code, which has more to tell."""
+    if not isinstance(error, CodeFailed):
+        return [f"weft: {safe(message_of(error))}"]
+    first, *more = safe_lines(message_of(error)) or [""]
+    printed = [f"  printed: {line}" for line in safe_lines(error.printed)] if error.printed else []
+    return [f"weft: {first}", *(f"  {line}" for line in more), *printed]
 
 
 def message_of(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import click
 from weft import __version__
 from weft.kernel.errors import WeftError
 from weft.surfaces.cli.command import shared_options, take_shared
-from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, describe, exit_code, hint_of, message_of
+from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, describe, exit_code, hint_of, lines_of
 from weft.surfaces.cli.plain_text import safe
 
 COMMANDS = {
@@ -190,7 +190,8 @@ def _report(error: BaseException, *, as_json: bool) -> None:
 
         click.echo(document({"error": describe(error)}), err=True)
         return
-    click.echo(f"weft: {safe(message_of(error))}", err=True)
+    for line in lines_of(error):
+        click.echo(line, err=True)
     if hint := hint_of(error):
         click.echo(f"hint: {safe(hint)}", err=True)
 

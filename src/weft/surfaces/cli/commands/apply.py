@@ -12,16 +12,17 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.program_call import acting, changing
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.cli.streams import STANDARD, read_input
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
-    from weft.programs.applying import Planned
+    from weft.programs.applying import Planned, Wanted
 
 STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad"}
 
 
 @weft_command("apply")
-@click.argument("file", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
 @click.option("--prune", is_flag=True, help="Delete programs that earlier files brought and these do not say.")
 @acting
@@ -29,14 +30,22 @@ def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor
     """Make and change programs as files say.
 
     A FILE is YAML, one document or several, or JSON: objects with id, programType, config, and perhaps lifecycle and
-    tags. All is done, or nothing; applied again, nothing changes.
+    tags; - is standard input. All is done, or nothing; applied again, nothing changes.
     """
-    from weft.programs.files import read_files
-
-    wanted = read_files([Path(one) for one in file])
+    wanted = [one for name in file for one in _read(name)]
     with changing(call, actor) as programs:
         plan = programs.apply(wanted, prune=prune, dry_run=dry_run, key=retry_key)
     _show(call, plan, dry_run)
+
+
+def _read(name: str) -> list[Wanted]:
+    from weft.kernel.contents import decode_utf8
+    from weft.programs.files import read_files, read_text
+
+    if name != STANDARD:
+        return read_files([Path(name)])
+    piped = read_input(None, "nothing is piped in")
+    return read_text(decode_utf8(piped, "standard input"), "standard input")
 
 
 def _show(call: Call, plan: list[Planned], dry_run: bool) -> None:
