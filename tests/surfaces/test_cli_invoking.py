@@ -213,3 +213,13 @@ def test_a_command_among_the_criteria_is_run_in_the_sandbox(weft: Shell, folder:
     assert "ended with 1" in refused.err
     (folder / "notes.md").write_text("x")
     assert weft("task", "complete", "write").out.startswith("task write is completed\n  held command: ")
+
+
+def test_whoever_waits_is_told_of_tries_that_failed(weft: Shell) -> None:
+    with serving(failure(429, f"slow down, {CANARY}"), chat()) as server:
+        stock(weft, server.url)
+        found = weft("model", "invoke", "claude-fast", "--message", "Hello")
+    assert (found.code, found.out) == (0, "Hello there\n")
+    assert "slow down" in found.err
+    assert "; claude-fast is asked again in 0." in found.err
+    assert CANARY not in found.err

@@ -56,6 +56,7 @@ class Asked:
     error: Exception | None = None
     tokens: list[Token] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    retries: list[tuple[str, str, bool]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -85,7 +86,11 @@ def ask(
             options.setdefault("context", person(server.url))
             tries = RetryPolicy(attempts=attempts)
             async with Inference(
-                policy=tries, clock=clock, sleep=sleep, random_bytes=lambda n: b"\xff" * n
+                policy=tries,
+                clock=clock,
+                sleep=sleep,
+                random_bytes=lambda n: b"\xff" * n,
+                on_retry=lambda error, model, wait: asked.retries.append((type(error).__name__, model, wait > 0)),
             ) as inference:
                 put = InferenceRequest(**{"model": make(server.url), "messages": HI, **request})
                 try:

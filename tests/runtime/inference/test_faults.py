@@ -221,6 +221,7 @@ def test_a_fallback_answers_when_the_provider_fails() -> None:
     assert asked.reply is not None
     assert asked.reply.model_id == "other"
     assert [attempt.model for attempt in asked.reply.attempts] == ["m", "m", "other"]
+    assert asked.retries == [("ProviderFailed", "m", True), ("ProviderFailed", "other", False)]
     assert asked.server.received[-1].body["model"] == "m-2"
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Sleep = Callable[[float], Awaitable[None]]
 Before = Callable[[ModelSettings, Parameters, int], Awaitable[None]]
+OnRetry = Callable[[WeftError, str, float], None]
+"""Told of a try that failed: why, which model is asked then, and after how many seconds."""
 
 
 class Inference:
@@ -43,9 +45,11 @@ class Inference:
         clock: Clock | None = None,
         sleep: Sleep = asyncio.sleep,
         random_bytes: RandomBytes = system_random,
+        on_retry: OnRetry | None = None,
     ) -> None:
         self._prices, self._policy = prices or shipped_prices(), policy or RetryPolicy()
         self._clock, self._sleep, self._random = clock or SystemClock(), sleep, random_bytes
+        self._on_retry = on_retry
         self._connections: Connections | None = None
         self._local: LocalModel | None = None
         self._starting = asyncio.Lock()
@@ -146,11 +150,17 @@ class Inference:
         match step:
             case Again(wait):
                 tried.waited(wait)
+                self._tell(error, tried, wait)
                 await self._sleep(wait)
             case NextModel():
                 tried.next_model()
+                self._tell(error, tried, 0.0)
             case _:
                 raise error
+
+    def _tell(self, error: WeftError, tried: _Tries, wait: float) -> None:
+        if self._on_retry is not None:
+            self._on_retry(error, tried.model.id, wait)
 
     async def _route(self, model: ModelSettings) -> Route:
         if model.provider.kind is not ProviderKind.LOCAL:

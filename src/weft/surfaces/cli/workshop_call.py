@@ -13,6 +13,7 @@ from weft.surfaces.cli.plain_text import TAB, safe
 from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
+    from weft.kernel.errors import WeftError
     from weft.programs import Programs
     from weft.runtime.context import ExecutionContext
     from weft.runtime.inference.replies import Token
@@ -55,7 +56,7 @@ async def _at_work(
     ledger, pool = call.writing(), Pool()
     try:
         programs = Programs(ledger, actor)
-        async with Inference() as inference:
+        async with Inference(on_retry=lambda *failed: _retried(call, *failed)) as inference:
             shop = Workshop(
                 Ledger(ledger, pool),
                 programs,
@@ -69,6 +70,11 @@ async def _at_work(
             return await work(shop)
     finally:
         await pool.close(ledger.close)
+
+
+def _retried(call: Call, error: WeftError, model: str, wait: float) -> None:
+    """A provider that fails can take minutes: whoever waits is told why."""
+    call.note(f"{error}; {model} is asked {f'again in {wait:.1f} s' if wait else 'next'}")
 
 
 def acting_for(programs: Programs, actor: str) -> ExecutionContext:
