@@ -14,7 +14,15 @@ from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.ulid import UlidSource
 from weft.ledger import copying
-from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.arguments import (
+    checked_file,
+    checked_flag,
+    checked_path,
+    checked_paths,
+    checked_seconds,
+    checked_zone,
+    path_error,
+)
 from weft.ledger.copying import Copied, is_unfinished
 from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
@@ -23,9 +31,12 @@ from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, men
 from weft.store.names import is_copy
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
+from weft.store.sites import Site, scheme_of
 from weft.store.sqlite import MemoryStore, SqliteStore
 
 StagedProgress = Callable[[str, int, int], None]
+COPY_BACK = "copy the backup to a new address: `weft copy BACKUP ADDRESS`"
+SALVAGE = "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
 if TYPE_CHECKING:
     from weft.ledger.salvaging import Salvaged
     from weft.store.postgres import PostgresStore
@@ -45,14 +56,28 @@ def open(
 ) -> Ledger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`."""
-    clock = clock or SystemClock()
+    clock = _checked_clock(clock)
     checked_path(path, "path")
+    patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
+    flags = {"create": create, "read_only": read_only, "accept_rollback": accept_rollback}
+    for name, flag in flags.items():
+        checked_flag(flag, name)
+    if not callable(random_bytes):
+        raise InvalidInput(f"random_bytes is {type(random_bytes).__name__}", "give a function of the number of bytes")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
     if is_unfinished(store):
         store.close()
-        raise CopyUnfinished(str(path))
+        raise CopyUnfinished(store.path)
     ulids = UlidSource(clock.now_ms, random_bytes)
-    return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=lease_ttl, zone=zone)
+    return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=patience, zone=zone)
+
+
+def _checked_clock(given: Clock | None) -> Clock:
+    if given is None:
+        return SystemClock()
+    if not all(callable(getattr(given, name, None)) for name in ("now_ms", "monotonic", "sleep")):
+        raise InvalidInput(f"clock is {type(given).__name__}", "it has now_ms, monotonic and sleep")
+    return given
 
 
 def copy(
@@ -96,12 +121,9 @@ def restore(
     """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
     from weft.store.sqlite.restoring import restore as put_back
 
-    for given in (backup, path):
-        if "://" in str(given) or str(given) == ":memory:":
-            raise Unsupported(f"{given} is no file", "copy the backup to a new address: `weft copy BACKUP ADDRESS`")
-    file = checked_path(path, "path")
+    file, copy = checked_file(path, "path", COPY_BACK), checked_file(backup, "backup", COPY_BACK)
     try:
-        return put_back(checked_path(backup, "backup"), file, clock or SystemClock(), progress)
+        return put_back(copy, file, clock or SystemClock(), progress)
     except OSError as error:
         raise path_error(file, error) from error
 
@@ -119,8 +141,8 @@ def salvage(
     from weft.ledger.salvaging import salvage as save
     from weft.store.sqlite.gathering import Gathered
 
-    files = [checked_path(each, "file") for each in (damaged, *others)]
-    target = checked_path(new, "new")
+    files = [checked_file(each, "file", SALVAGE) for each in (damaged, *checked_paths(others, "others"))]
+    target = checked_file(new, "new", SALVAGE)
     for file in files:
         if not os.path.isfile(file):
             raise LedgerMissing(str(file))
@@ -145,7 +167,7 @@ def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None)
     """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
     of it. Quick, unless `full` verifies everything."""
     file = checked_path(path, "path")
-    if "://" in str(path) or str(path) == ":memory:":
+    if Site.of(path) is not Site.FILE:
         yield from _examine_elsewhere(str(path), clock or SystemClock(), full)
         return
     yield from _undisturbed(file, partial(_examine_file, file, clock or SystemClock(), full))
@@ -199,27 +221,32 @@ def _examine_elsewhere(path: str, clock: Clock, full: bool) -> Iterator[Diagnosi
 def _store(
     path: str, create: bool, read_only: bool, accept_rollback: bool, clock: Clock, random_bytes: RandomBytes
 ) -> Store:
-    if path.startswith(("postgresql://", "postgres://")):
-        return _postgres_store(path, create, read_only, clock, random_bytes)
-    if "://" in path:
-        raise Unsupported(
-            f"no backend for {path.split('://')[0]}://", "give the path of a SQLite file, :memory:, or postgresql://…"
-        )
-    if path == ":memory:":
-        if read_only:
-            raise InvalidInput(
-                "a ledger in memory begins empty and cannot be opened for reading only",
-                "open it for writing, or name a file",
+    match Site.of(path):
+        case Site.POSTGRESQL:
+            return _postgres_store(path, create, read_only, clock, random_bytes)
+        case Site.ELSEWHERE:
+            known = "give the path of a SQLite file, :memory:, or postgresql://…"
+            raise Unsupported(f"no backend for {scheme_of(path)}://", known)
+        case Site.MEMORY:
+            return _memory_store(read_only, clock, random_bytes)
+        case Site.FILE:
+            return SqliteStore(
+                path,
+                clock=clock,
+                random_bytes=random_bytes,
+                create=create,
+                read_only=read_only,
+                accept_rollback=accept_rollback,
             )
-        return MemoryStore(clock=clock, random_bytes=random_bytes)
-    return SqliteStore(
-        path,
-        clock=clock,
-        random_bytes=random_bytes,
-        create=create,
-        read_only=read_only,
-        accept_rollback=accept_rollback,
-    )
+
+
+def _memory_store(read_only: bool, clock: Clock, random_bytes: RandomBytes) -> Store:
+    if read_only:
+        raise InvalidInput(
+            "a ledger in memory begins empty and cannot be opened for reading only",
+            "open it for writing, or name a file",
+        )
+    return MemoryStore(clock=clock, random_bytes=random_bytes)
 
 
 def _postgres_store(path: str, create: bool, read_only: bool, clock: Clock, random_bytes: RandomBytes) -> Store:

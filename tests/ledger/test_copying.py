@@ -80,7 +80,7 @@ def test_a_ledger_is_copied_by_its_address_or_open(open_ledger: OpenLedger, targ
 def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut short on the way there, and run again."""
     monkeypatch.setattr(copying, "BATCH_ROWS", 7)
-    address = shared_server().address()
+    address = shared_server().address().replace("weft@", "weft:hunter2@")
     receipt = full.record_turn(session="main", query="kept").receipt
     full.catch_up()
 
@@ -90,8 +90,9 @@ def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, mo
 
     with pytest.raises(Cut):
         weft.copy(full, address, progress=cut)
-    with pytest.raises(CopyUnfinished):
+    with pytest.raises(CopyUnfinished) as unfinished:
         weft.open(address)
+    assert "hunter2" not in str(unfinished.value) + unfinished.value.path
     weft.copy(full, address)
     with weft.open(address) as there:
         assert problems(there) == []

@@ -63,6 +63,9 @@ WRITES: dict[str, Callable[[Ledger, Any], Any]] = {
     "search role": lambda ledger, odd: ledger.search("a", role=odd),
     "search since": lambda ledger, odd: ledger.search("a", since=odd),
     "search rank": lambda ledger, odd: ledger.search("a", rank=odd),
+    "audit tally": lambda ledger, odd: list(ledger.audit(tally=odd)),
+    "secrets scanner": lambda ledger, odd: ledger.find_secrets(scanner=odd) if odd is not None else None,
+    "imports of": lambda ledger, odd: ledger.share_imports_of(odd),
     "rebuild": lambda ledger, odd: ledger.rebuild(progress=odd),
     "verify": lambda ledger, odd: list(ledger.verify(progress=odd)),
     "receipt": lambda ledger, odd: list(ledger.verify(receipt=odd, facts=False, views=False)),
@@ -139,6 +142,34 @@ def test_a_whole_turn_id_means_that_turn_whatever_sessions_are_called(ledger: Le
 def test_a_ledger_is_opened_by_a_path_in_words(path: Any) -> None:
     with pytest.raises(InvalidInput, match="path"):
         weft.open(path)
+
+
+@pytest.mark.parametrize("name", "create read_only accept_rollback clock random_bytes lease_ttl zone".split())
+def test_what_a_ledger_is_opened_with_is_refused_in_words(name: str) -> None:
+    for odd in ("x", object(), [1]):
+        with pytest.raises(InvalidInput, match=name):
+            weft.open(":memory:", **{name: odd})  # type: ignore[arg-type]
+
+
+def test_a_scanner_is_what_has_the_parts_of_one(ledger: Ledger) -> None:
+    class Half:
+        rules = "of mine"
+
+    for odd in (Half(), Half, 0, "", object()):
+        with pytest.raises(InvalidInput, match="scanner"):
+            ledger.find_secrets(scanner=odd)  # type: ignore[arg-type]
+
+
+def test_a_tally_is_no_other_thing_that_is_empty(ledger: Ledger) -> None:
+    for odd in (0, "", [], {}):
+        with pytest.raises(InvalidInput, match="tally"):
+            ledger.audit(tally=odd)  # type: ignore[arg-type]
+
+
+def test_older_copies_are_a_list_and_no_text(tmp_path: Path) -> None:
+    for odd in ("older.db", 5, None, tmp_path):
+        with pytest.raises(InvalidInput, match="others"):
+            weft.salvage(tmp_path / "a.db", tmp_path / "b.db", others=odd)  # type: ignore[arg-type]
 
 
 def test_a_ledger_in_memory_is_never_only_read(open_ledger: OpenLedger) -> None:

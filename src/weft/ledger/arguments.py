@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.errors import InvalidInput, StoreError, Unsupported
+from weft.store.sites import IN_MEMORY, Site
 
 
 def checked_text(value: Any, what: str) -> str:
@@ -61,6 +63,19 @@ def checked_progress(value: Any) -> Any:
     return value
 
 
+def checked_zone(value: Any) -> tzinfo:
+    if not isinstance(value, tzinfo):
+        raise InvalidInput(f"zone is {value!r:.80}", "give a time zone: zoneinfo.ZoneInfo(…)")
+    return value
+
+
+def checked_paths(value: Any, what: str) -> list[str | os.PathLike[str]]:
+    """Several of them; one alone is no list of its letters."""
+    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{what} is {value!r:.80}", "give a list of paths")
+    return list(value)
+
+
 def checked_path(value: Any, what: str) -> Path:
     """A path in words; `os.PathLike` counts, bytes do not."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -71,6 +86,15 @@ def checked_path(value: Any, what: str) -> Path:
     except UnicodeEncodeError:
         raise InvalidInput(f"{what} {text!r:.80} cannot be the name of a file", "give another path") from None
     return Path(text)
+
+
+def checked_file(value: Any, what: str, hint: str) -> Path:
+    """The path of a file, where an address will not do; nothing of one is told, it may hold a password."""
+    path = checked_path(value, what)
+    if (site := Site.of(value)) is not Site.FILE:
+        found = "the address of a server" if site.is_address else IN_MEMORY
+        raise Unsupported(f"{what} is {found}, not a file", hint)
+    return path
 
 
 def path_error(path: Path, error: OSError) -> StoreError:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from weft.store.asides import aside_of
 from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.sites import Site
 
 BACKUP, FACTS, EXPORT, BUNDLE, BESIDE = "backup", "facts", "export", "bundle", "beside"
 LEDGER, COPY = "ledger", "copy"
@@ -55,7 +56,7 @@ def note_copy(path: str, kind: str, txn: WriteTxn) -> None:
 
 def place_of(store: Store) -> str:
     """Where a ledger lies, as it is told from anywhere."""
-    return store.path if "://" in store.path or store.path == ":memory:" else str(Path(store.path).absolute())
+    return str(Path(store.path).absolute()) if Site.of(store.path) is Site.FILE else store.path
 
 
 def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
@@ -66,7 +67,7 @@ def known_copies(store: Store, txn: ReadTxn, first: int) -> Iterator[KnownCopy]:
     for path, kind, made_at in made:
         if path == here:  # a copy brings along what its origin knew of it
             continue
-        there = "://" in path or any(map(os.path.exists, (path, aside_of(Path(path)))))
+        there = Site.of(path).is_address or any(map(os.path.exists, (path, aside_of(Path(path)))))
         yield KnownCopy(path=path, kind=kind, made_at=made_at, exists=there)
     for beside in store.lying_beside():
         yield KnownCopy(path=str(beside), kind=BESIDE, made_at=None, exists=True)

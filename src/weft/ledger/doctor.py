@@ -22,6 +22,7 @@ from weft.store.facts import FORMER, LACKS
 from weft.store.husks import unfinished
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
+from weft.store.sites import Site
 
 NEWEST_ROWS, SAMPLED = 256, 256
 SHOWN = 20
@@ -65,7 +66,7 @@ def _mend(store: Store, problem: Problem) -> tuple[str, str]:
 
 
 def _restore(store: Store) -> str:
-    return COPY_BACK if "://" in store.path else RESTORE
+    return COPY_BACK if Site.of(store.path).is_address else RESTORE
 
 
 def _told(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.store.sites import Site
 
-SCHEMES = ("postgresql://", "postgres://")
 QUIET_SECONDS = 300
 KEY = ("thread_id", "checkpoint_ns", "checkpoint_id")
 TABLES = {
@@ -44,7 +44,7 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def is_one(cls, word: str) -> bool:
-        return word.startswith(SCHEMES)
+        return Site.of(word) is Site.POSTGRESQL
 
     @property
     def shown(self) -> str:

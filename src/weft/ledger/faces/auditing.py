@@ -24,6 +24,8 @@ class Auditing(Face):
             raise InvalidInput(
                 f"audit knows no {min(unknown)!r:.80}", f"known: {', '.join(AuditChoice.__annotations__)}"
             )
+        if tally is not None and not isinstance(tally, AuditTally):
+            raise InvalidInput(f"tally is {type(tally).__name__}", "give an AuditTally, or none")
         now, zone = self._clock.now_ms(), self._zone
         moments = (
             read_moment(only.get("since"), "since", now, zone),
@@ -31,7 +33,7 @@ class Auditing(Face):
         )
         with self._store.read() as txn:
             scope = auditing.scope_of(txn, names, moments, only, self._parse_time)
-        return auditing.audit(self._store, scope, tally or AuditTally())
+        return auditing.audit(self._store, scope, AuditTally() if tally is None else tally)
 
     def deeds(
         self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_text
 from weft.ledger.faces.face import Face
 from weft.ledger.imports import (
@@ -38,4 +39,6 @@ class Importing(Face):
 
     def share_imports_of(self, other: Face) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        if not isinstance(other, Face):
+            raise InvalidInput(f"other is {type(other).__name__}", "give an open ledger")
         adopt_secret(self._store, import_secret(other._store))

@@ -12,13 +12,14 @@ from typing import Any
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
-from weft.ledger.arguments import checked_flag, checked_path, checked_progress, path_error
+from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_progress, path_error
 from weft.ledger.copies import BACKUP, EXPORT, FACTS, note_copy, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
 from weft.ledger.verifying import Problem
+from weft.store.sites import Site
 
-IN_MEMORY = ":memory:"
+TO_FILES = "give the path of a new file; to another server or schema goes `weft copy`"
 
 
 class Keeping(Face):
@@ -54,7 +55,7 @@ class Keeping(Face):
 
     def _show_codeblocks(self, seconds: float) -> None:
         """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
-        if self.path != IN_MEMORY:
+        if Site.of(self.path) is not Site.MEMORY:
             with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
                 codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
 
@@ -65,7 +66,7 @@ class Keeping(Face):
             raise InvalidInput("target is a file of text", "open it for bytes, or give its path")
         if hasattr(target, "write"):
             return facts_file.write_lines(target, lines)
-        path = checked_path(target, "target")
+        path = checked_file(target, "target", TO_FILES)
         try:
             with remembered(self._store, path, FACTS):
                 return facts_file.write_new(path, lines)
@@ -94,7 +95,7 @@ class Keeping(Face):
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
-        path, told = checked_path(target, "target"), checked_progress(progress)
+        path, told = checked_file(target, "target", TO_FILES), checked_progress(progress)
         try:
             with remembered(self._store, path, BACKUP):
                 self._store.backup(path, told)

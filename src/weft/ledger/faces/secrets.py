@@ -12,6 +12,7 @@ from weft.ledger.faces.face import Face
 from weft.ledger.recomputing import silent
 from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scanning
 from weft.ledger.secrets.again import find_again
+from weft.ledger.secrets.scanner import checked_scanner
 from weft.ledger.usage import read_moment
 
 
@@ -47,7 +48,7 @@ class Secrets(Face):
             fingerprints=_checked_fingerprints(fingerprints),
             ignored=checked_flag(ignored, "ignored"),
         )
-        knowing = scanner or load_scanner()
+        knowing = load_scanner() if scanner is None else checked_scanner(scanner)
         scanned = scanning.scan(self._store, knowing, told, anew=checked_flag(anew, "anew"))
         self._store.catch_up()
         if checked_flag(again, "again"):

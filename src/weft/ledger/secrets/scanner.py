@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import InvalidInput, Unsupported
 
 DIGITS = 16
 SHOWN = 4
@@ -58,6 +58,14 @@ class SecretScanner(Protocol):
 
     def kind(self, rule: str) -> str:
         """What a rule finds, in words."""
+
+
+def checked_scanner(value: Any) -> SecretScanner:
+    """Whatever has the parts of one; a class of scanners is none."""
+    parts = (getattr(value, name, None) for name in ("scan", "values", "kind"))
+    if isinstance(value, type) or not isinstance(getattr(value, "rules", None), str) or not all(map(callable, parts)):
+        raise InvalidInput(f"scanner is {type(value).__name__}", "give what `load_scanner` returns, or none")
+    return cast(SecretScanner, value)
 
 
 def fingerprint(secret: str, key: bytes) -> str:

@@ -13,6 +13,7 @@ import apsw
 from weft.store.asides import aside_of, put_in_place
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
+from weft.store.sites import IN_MEMORY
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.copies import mark_as_copy
 from weft.store.sqlite.migrations import migrate, shipped_schema
@@ -34,7 +35,7 @@ def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> Non
     connection = apsw.Connection(str(aside))
     try:
         connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")
-        migrate(connection, ":memory:", shipped_schema())
+        migrate(connection, IN_MEMORY, shipped_schema())
         _copy_tables(sql, connection, progress)
         _copy_words(sql, connection)
         connection.execute("DELETE FROM local WHERE key = ?", (PLACE,))

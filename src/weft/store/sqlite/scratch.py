@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import apsw
 
+from weft.store.sites import IN_MEMORY
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.migrations import Schema, migrate
 
@@ -16,7 +17,7 @@ def scratch(schema: Schema) -> Iterator[SqliteSql]:
     connection = apsw.Connection("", statementcachesize=256)
     try:
         connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")
-        migrate(connection, ":memory:", schema)
+        migrate(connection, IN_MEMORY, schema)
         connection.execute("BEGIN")
         yield SqliteSql(connection)
     finally:

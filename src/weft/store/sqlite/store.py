@@ -22,6 +22,7 @@ from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
 from weft.store.names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
 from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
+from weft.store.sites import IN_MEMORY
 from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,
@@ -373,10 +374,10 @@ class MemoryStore(SqliteBase):
         random_bytes: RandomBytes = system_random,
         schema: Schema | None = None,
     ) -> None:
-        super().__init__(":memory:", clock or SystemClock(), random_bytes, schema)
+        super().__init__(IN_MEMORY, clock or SystemClock(), random_bytes, schema)
         self._turn = threading.RLock()
-        connection = connect(":memory:", READ_WRITE)
-        migrate(connection, ":memory:", self._schema)
+        connection = connect(IN_MEMORY, READ_WRITE)
+        migrate(connection, IN_MEMORY, self._schema)
         self._sql = SqliteSql(connection)
         self._introduce(self._sql)
         self.replica = local_value(self._sql, "replica")

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from weft.kernel.ambient import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
+from weft.store.sites import Site
 from weft.surfaces.cli.locating import user_ledger
 
 STOP_SECONDS, TRY_SECONDS = 60.0, 0.05
@@ -72,7 +73,7 @@ class Job:
 
     def __init__(self, ledger: str) -> None:
         self.ledger = ledger
-        if "://" in ledger:
+        if Site.of(ledger).is_address:
             stem = user_ledger().parent / f"server-{sha256(ledger.encode()).hexdigest()[:12]}"
         else:
             stem = Path(ledger).absolute()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import WeftError
+from weft.store.sites import Site
 from weft.surfaces.cli.import_job import READY, Job, Order, Status
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Work:
         from weft.exchange.importers.servers import Address
         from weft.exchange.pace import Pace
 
-        shown = Address(order.ledger).shown if "://" in order.ledger else order.ledger
+        shown = Address(order.ledger).shown if Site.of(order.ledger).is_address else order.ledger
         self._job, self._order, self._clock = job, order, SystemClock()
         now, before = self._clock.now_ms(), job.status()
         self._pace: Pace = Pace(self._clock, before.rate if before else None)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from weft.kernel.errors import LedgerMissing
+from weft.store.sites import Site
 
 FOLDER, FILE = ".weft", "ledger.db"
 VARIABLE = "WEFT_LEDGER"
@@ -14,7 +15,7 @@ VARIABLE = "WEFT_LEDGER"
 def named_ledger(option: str | None) -> str | None:
     """What `--ledger` or else WEFT_LEDGER names; a folder stands for the ledger inside it."""
     name = option or os.environ.get(VARIABLE) or None
-    if name is None or "://" in name or name == ":memory:":
+    if name is None or Site.of(name) is not Site.FILE:
         return name
     path = Path(os.path.expanduser(name))
     return str(path / FOLDER / FILE if os.path.isdir(path) else path)

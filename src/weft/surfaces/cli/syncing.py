@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.store.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.locating import named_ledger
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.sizes import size_text
 from weft.surfaces.cli.turn_lines import counted
+
+COMMAND = "cmd:"
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote, Synced
@@ -46,7 +49,7 @@ def address_of(name: str) -> str:
 
     if not name:
         raise InvalidInput("the name of a ledger is empty", FORMS)
-    if name.startswith("cmd:") or "://" in name:
+    if _is_address(name):
         return name
     return str(Path(named_ledger(name) or name).absolute())
 
@@ -60,6 +63,10 @@ def checked_source(call: Call, name: str) -> str:
     if program_of(address) is None:
         call.looking(address).close()
     return address
+
+
+def _is_address(name: str) -> bool:
+    return name.startswith(COMMAND) or Site.of(name).is_address
 
 
 def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
@@ -78,7 +85,7 @@ def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
     found = next((remote for remote in known if remote.name == name), None)
     if found is None:
         address = address_of(name)
-        if "://" not in address and not address.startswith("cmd:") and not Path(address).exists():
+        if not _is_address(address) and not Path(address).exists():
             raise NotFound("remote", name, "`weft remote list` shows them; a path or an address will do, too")
         found = Remote(name=name, address=address)
     return found

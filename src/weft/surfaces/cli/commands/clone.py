@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from weft.store.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import place_for
@@ -30,12 +31,18 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) 
 
     survive_broken_pipes()
     address = checked_source(call, source)
-    place = dest if dest and "://" in dest else str(place_for(dest or ".").absolute())
-    if "://" not in place:
-        place_for(dest or ".").absolute().parent.mkdir(parents=True, exist_ok=True)
-    with call.making(place) as ledger:
+    with call.making(_place(dest or ".")) as ledger:
         with progress(call, "clone") as bar:
             done = clone(ledger, address, call.looking, secret=not no_imports_secret, report=bar.counted)
         answer = {"path": ledger.path, "created_as": ledger.replica, **to_json(done)}
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
+
+
+def _place(dest: str) -> str:
+    """Where the clone will lie; its folder is made."""
+    if Site.of(dest).is_address:
+        return dest
+    place = place_for(dest).absolute()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return str(place)

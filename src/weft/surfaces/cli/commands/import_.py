@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import LedgerMissing
+from weft.store.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED
@@ -195,7 +196,7 @@ def _named(paths: Sequence[str]) -> list[Path | Address]:
 
 def _place_of_ledger(call: Call) -> str:
     found = find_ledger(call.ledger)
-    return found if "://" in found else str(Path(found).absolute())
+    return found if Site.of(found).is_address else str(Path(found).absolute())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from weft.kernel.errors import LedgerMissing, Unsupported
+from weft.store.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import FOLDER, named_ledger, place_for, user_ledger
@@ -25,8 +26,8 @@ def command(call: Call, path: str | None, user: bool) -> None:
     """
     if path and user:
         raise click.UsageError("PATH and --user exclude each other")
-    named = path if path and "://" in path else named_ledger(call.ledger)
-    if not user and named is not None and "://" in named and path in (None, named):
+    named = path if path and Site.of(path).is_address else named_ledger(call.ledger)
+    if not user and named is not None and Site.of(named).is_address and path in (None, named):
         return _make_there(call, named)
     place = _place(named, path, user)
     is_new = not place.exists()
@@ -48,7 +49,7 @@ def _make_there(call: Call, address: str) -> None:
 
 def _answer(call: Call, place: str, is_new: bool) -> None:
     with call.making(place) as ledger:
-        shown = ledger.path if "://" in place else place
+        shown = ledger.path if Site.of(place).is_address else place
         answer = {"path": shown, "created": is_new, "replica": ledger.replica}
     said = "made a ledger at " if is_new else "there is a ledger already at "
     call.answer(answer, [said, Span(shown, "heading")])
@@ -61,7 +62,7 @@ def _place(named: str | None, path: str | None, user: bool) -> Path:
         return user_ledger()
     if path is not None or named is None:
         return place_for(path or ".").absolute()
-    if named == ":memory:":
+    if Site.of(named) is Site.MEMORY:
         raise Unsupported(f"{named} is no place for a file", "give the path of a folder, or of a file ending in .db")
     return Path(named).absolute()
 

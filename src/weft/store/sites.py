@@ -1,0 +1,40 @@
+"""What kind of place a ledger lies at, read off how it is named."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from os import PathLike, fspath
+
+IN_MEMORY = ":memory:"
+POSTGRESQL_SCHEMES = ("postgresql", "postgres")
+_scheme = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class Site(StrEnum):
+    """A file is what has no scheme before it; every other name is an address, of a backend or of nothing we know."""
+
+    FILE = "file"
+    MEMORY = "memory"
+    POSTGRESQL = "postgresql"
+    ELSEWHERE = "elsewhere"
+
+    @classmethod
+    def of(cls, name: str | PathLike[str]) -> Site:
+        text = fspath(name)
+        if text == IN_MEMORY:
+            return cls.MEMORY
+        found = _scheme.match(text)
+        if found is None:
+            return cls.FILE
+        return cls.POSTGRESQL if found[1] in POSTGRESQL_SCHEMES else cls.ELSEWHERE
+
+    @property
+    def is_address(self) -> bool:
+        """Something to connect to: it means the same from every folder, and there is no file to look at."""
+        return self in (Site.POSTGRESQL, Site.ELSEWHERE)
+
+
+def scheme_of(address: str) -> str:
+    """What stands before ://; nothing behind it, which may hold a password."""
+    return address.partition("://")[0]
