@@ -240,6 +240,22 @@ def test_a_message_that_was_read_can_be_recorded_again(ledger: Ledger) -> None:
         assert new.id != old.id
 
 
+def test_a_message_follows_one_that_is_here(ledger: Ledger) -> None:
+    first = ledger.record_turn(session="main", query="a", response="b")
+    before = ledger.stats()["events"]
+    for nobody in ("01M7EK42XE0TTJZQCRYZJ07TSY", first.id):
+        with pytest.raises(NotFound, match="message"):
+            ledger.record_turn(session="main", query={"content": "x", "parent": nobody})
+    assert ledger.stats()["events"] == before
+    with ledger.begin_turn(session="main") as writer:
+        said = writer.message({"content": "x", "parent": first.response_message_id})
+        answered = writer.response({"content": "y", "parent": said})
+        writer.finish()
+    assert [message.parent_id for message in ledger.messages(writer.id)] == [first.response_message_id, said]
+    assert answered == ledger.messages(writer.id)[1].id
+    assert problems(ledger) == []
+
+
 @pytest.mark.parametrize("part", [TextPart("a"), {"type": "text", "text": "a"}])
 def test_a_part_alone_is_no_message(ledger: Ledger, part: Any) -> None:
     for query in (part, [part]):

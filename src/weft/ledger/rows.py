@@ -235,6 +235,12 @@ def load_turn(sql: Sql, turn: str) -> TurnRow | None:
     return TurnRow(*row) if row else None
 
 
+def is_message(sql: Sql, id: str) -> bool:
+    """Whether there is such a message. Its id lies just behind its turn's."""
+    turn = sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (id,))
+    return turn is not None and sql.one("SELECT 1 FROM message WHERE turn = ? AND id = ?", (*turn, id)) is not None
+
+
 def load_session(sql: Sql, session: str) -> SessionRow | None:
     row = sql.one(f"{SESSION.select} WHERE id = ?", (session,))
     return SessionRow(*row) if row else None

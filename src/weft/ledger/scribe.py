@@ -27,7 +27,7 @@ from weft.kernel.enums import (
     ToolCallStatus,
     TurnType,
 )
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.events import run_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import (
@@ -61,6 +61,7 @@ from weft.ledger.model import (
     ToolResultPart,
     ToolUsePart,
 )
+from weft.ledger.rows import is_message
 
 DETAILS = frozenset(detail.value for detail in ImageDetail)
 MAIN_LIST = "main"
@@ -229,7 +230,7 @@ class Scribe:
         id = self.next_message_id()
         extra: dict[str, Any] = {}
         if message.parent is not None:
-            extra["parent"] = checked_id(message.parent, "parent message")
+            extra["parent"] = self._known_message(message.parent)
         if message.model is not None:
             extra["model"] = draft.named(message.model, "model")
         for field in ("thinking_config", "context", "metadata"):
@@ -244,6 +245,15 @@ class Scribe:
             source=message.source or UNSET,
             **extra,
         )
+
+    def _known_message(self, id: str) -> str:
+        """The message that another one follows must be here: nobody else will bring it later."""
+        known = checked_id(id, "parent message")
+        if not is_message(self.draft.sql, known):
+            raise NotFound(
+                "message", known, "`parent` names a message of this ledger; leave it out where there is none"
+            )
+        return known
 
     def _parts(self, content: str | StoredContent | tuple[Part, ...]) -> tuple[PartFact, ...]:
         if isinstance(content, str | StoredContent):

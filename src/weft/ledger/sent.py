@@ -22,7 +22,7 @@ from weft.kernel.events import event_id
 from weft.kernel.fields import EventRef, RequestInput
 from weft.ledger.model import Message, TextPart, ToolCall, ToolUsePart
 from weft.ledger.reading import calls_of, messages_between, placed_messages
-from weft.ledger.rows import TurnRow, load_turn
+from weft.ledger.rows import TurnRow, is_message, load_turn
 from weft.ledger.runs import place_of_event, recorded, run_events
 from weft.ledger.transcripts import call_messages
 from weft.ledger.values import shown_text
@@ -206,16 +206,15 @@ def check_input(txn: ReadTxn, sent: RequestInput) -> None:
     for ref in sent.then:
         if isinstance(ref, EventRef):
             _told(txn, ref.event_id)
-        elif not _is_message(txn, ref):
+        elif not _can_be_sent(txn, ref):
             raise NotFound("message", ref)
 
 
-def _is_message(txn: ReadTxn, id: str) -> bool:
+def _can_be_sent(txn: ReadTxn, id: str) -> bool:
     """A message, or a compaction that stands for its summary."""
     if txn.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (id,)) is not None:
         return True
-    turn = txn.sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (id,))
-    return turn is not None and txn.sql.one("SELECT 1 FROM message WHERE turn = ? AND id = ?", (*turn, id)) is not None
+    return is_message(txn.sql, id)
 
 
 def _as_message(calls: list[ToolCall], of: tuple[str, bool] | None) -> Iterator[Message]:
