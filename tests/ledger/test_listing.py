@@ -198,6 +198,39 @@ def test_a_subject_is_the_first_line_that_says_something() -> None:
     assert spoken("<a></a>" * 1000).startswith("<a>")
 
 
+def test_a_subagent_is_as_far_as_its_newest_turn(ledger: Ledger) -> None:
+    (turn,) = grow(ledger, "main", "q")
+    ledger.create_session("sub", parent_session="main", parent_turn_id=turn)
+
+    def status() -> str | None:
+        with ledger._store.read() as txn:
+            (shown,) = txn.sql.one("SELECT task_status FROM sessions WHERE label = 'sub'") or ("",)
+        (told,) = (session.task_status for session in ledger.sessions() if session.label == "sub")
+        assert shown == told == ledger.session("sub").task_status
+        return told
+
+    assert status() == "pending"
+    writer = ledger.begin_turn(session="sub")
+    assert status() == "running"
+    writer.fail("no spade")
+    assert status() == "failed"
+    grow(ledger, "sub", "dig again")
+    assert status() == "completed"
+    ledger.record_turn(session="sub", query="dig on", error="a stone")
+    assert status() == "failed"
+    ledger.move_head("sub", new=None)
+    assert status() == "pending"
+
+
+def test_what_a_tool_gave_before_any_answer_is_a_query(ledger: Ledger) -> None:
+    asked = [{"role": "tool", "content": "42"}, {"role": "user", "content": "so?"}]
+    answer = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "43"}, "b"]
+    turn = ledger.record_turn(session="main", query=asked, response=answer)
+    with ledger._store.read() as txn:
+        (shown,) = txn.sql.one("SELECT query_message_ids FROM turns") or ("",)
+    assert orjson.loads(shown) == [message.id for message in ledger.messages(turn.id)[:2]]
+
+
 def test_files_are_told_for_many_messages_at_once(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("t"))
     (turn,) = ledger.log()

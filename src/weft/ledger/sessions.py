@@ -276,21 +276,34 @@ def to_sessions(txn: ReadTxn, rows: list[SessionRow]) -> list[Session]:
     names = agent_names(txn.sql, (row.persona for row in rows))
     heads = {row.head for row in rows if row.head and _is_subagent(row)}
     ends: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, status FROM turn WHERE id IN", heads))
-    return [_to_session(txn, row, parents, names, ends) for row in rows]
+    tried = _attempts(txn.sql, (row.n for row in rows if _is_subagent(row)))
+    states = {row.n: tried.get(row.n) or ends.get(row.head or "") for row in rows}
+    return [_to_session(txn, row, parents, names, states[row.n]) for row in rows]
+
+
+def _attempts(sql: Sql, sessions: Iterable[int]) -> dict[int, str]:
+    """By session: the state of the newest turn that is under way, or failed, since the head was last moved."""
+    found = sorted(rows_in(sql, _SINCE_THE_HEAD_MOVED, sessions), key=lambda row: row[1])
+    return {session: status for session, _, status in found}
+
+
+_SINCE_THE_HEAD_MOVED = (
+    "SELECT t.session, t.n, t.status FROM turn t WHERE t.status <> 'completed' AND t.current = 1 AND t.n > COALESCE("
+    "(SELECT h.n FROM history h WHERE h.session = t.session ORDER BY h.k DESC LIMIT 1), 0) AND t.session IN"
+)
 
 
 def _is_subagent(row: SessionRow) -> bool:
     return row.parent_session is not None or row.parent_turn is not None
 
 
-def _task_status(row: SessionRow, ends: dict[str, str]) -> str | None:
-    """How far a subagent is; `ends` are the states of heads."""
+def _task_status(row: SessionRow, state: str | None) -> str | None:
+    """How far a subagent is, by the state of its newest turn; without one it has not begun."""
     if not _is_subagent(row):
         return None
-    if row.head is None:
+    if state is None:
         return TaskStatus.PENDING.value
-    ended = ends.get(row.head)
-    return ended if ended in (None, TaskStatus.COMPLETED, TaskStatus.FAILED) else TaskStatus.RUNNING.value
+    return state if state in (TaskStatus.COMPLETED, TaskStatus.FAILED) else TaskStatus.RUNNING.value
 
 
 def _contents(row: SessionRow) -> tuple[int | None, ...]:
@@ -301,7 +314,7 @@ def _contents(row: SessionRow) -> tuple[int | None, ...]:
 
 
 def _to_session(
-    txn: ReadTxn, row: SessionRow, parents: dict[str, str], names: dict[str, str], ends: dict[str, str]
+    txn: ReadTxn, row: SessionRow, parents: dict[str, str], names: dict[str, str], state: str | None
 ) -> Session:
     return Session(
         id=row.id,
@@ -320,7 +333,7 @@ def _to_session(
         parent_turn_id=row.parent_turn,
         spawn_tool_call_id=text_of(txn, row.spawn_call),
         task_description=text_of(txn, row.task),
-        task_status=_task_status(row, ends),
+        task_status=_task_status(row, state),
         routing_key=text_of(txn, row.routing),
         origin_session_id=text_of(txn, row.origin_session),
         title=text_of(txn, row.title),

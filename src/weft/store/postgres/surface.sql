@@ -32,7 +32,10 @@ CREATE VIEW turns AS
         t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
         t.total_tokens,
         '[' || COALESCE((SELECT string_agg(quoted(m.id), ',' ORDER BY m.seq) FROM message m
-            WHERE m.turn = t.n AND m.role IN ('user', 'system')), '') || ']' AS query_message_ids,
+            WHERE m.turn = t.n AND (m.role IN ('user', 'system') OR (m.role = 'tool'
+                AND NOT EXISTS (SELECT 1 FROM message a WHERE a.turn = m.turn AND a.seq < m.seq AND a.role = 'assistant')
+                AND NOT EXISTS (SELECT 1 FROM tool_call c WHERE c.turn = m.turn AND c.position < m.position)))),
+            '') || ']' AS query_message_ids,
         t.response AS response_message_id,
         (EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)
             OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment AND s.parent_depth = t.depth))::int
@@ -71,9 +74,13 @@ CREATE VIEW sessions AS
         (SELECT label FROM session p WHERE p.id = s.parent_session) AS parent_session_label,
         s.parent_turn AS parent_turn_id, text_of(s.spawn_call) AS spawn_tool_call_id,
         text_of(s.task) AS task_description,
-        CASE WHEN s.parent_turn IS NULL AND s.parent_session IS NULL THEN NULL WHEN s.head IS NULL THEN 'pending'
-            ELSE (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
-                FROM turn WHERE id = s.head) END AS task_status,
+        CASE WHEN s.parent_turn IS NOT NULL OR s.parent_session IS NOT NULL THEN COALESCE(
+            (SELECT CASE t.status WHEN 'failed' THEN 'failed' ELSE 'running' END FROM turn t
+                WHERE t.session = s.n AND t.status <> 'completed' AND t.current = 1 AND t.n > COALESCE(
+                    (SELECT h.n FROM history h WHERE h.session = s.n ORDER BY h.k DESC LIMIT 1), 0)
+                ORDER BY t.n DESC LIMIT 1),
+            (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
+                FROM turn WHERE id = s.head), 'pending') END AS task_status,
         text_of(s.routing) AS routing_key, COALESCE(s.origin, 'weft') AS origin,
         text_of(s.origin_session) AS origin_session_id, s.created_at, s.updated_at, s.status, s.lifecycle, s.id,
         s.compaction AS chosen_compaction, s.head_events, text_of(s.title) AS title,

@@ -35,7 +35,10 @@ CREATE VIEW turns AS
         t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
         t.total_tokens,
         (SELECT json_group_array(id) FROM (SELECT m.id FROM message m WHERE m.turn = t.n
-            AND m.role IN ('user', 'system') ORDER BY m.seq)) AS query_message_ids,
+            AND (m.role IN ('user', 'system') OR (m.role = 'tool'
+                AND NOT EXISTS (SELECT 1 FROM message a WHERE a.turn = m.turn AND a.seq < m.seq AND a.role = 'assistant')
+                AND NOT EXISTS (SELECT 1 FROM tool_call c WHERE c.turn = m.turn AND c.position < m.position)))
+            ORDER BY m.seq)) AS query_message_ids,
         t.response AS response_message_id,
         EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)
             OR EXISTS (SELECT 1 FROM segment s WHERE s.parent = t.segment AND s.parent_depth = t.depth) AS has_children,
@@ -78,9 +81,13 @@ CREATE VIEW sessions AS
         s.parent_turn AS parent_turn_id,
         (SELECT text FROM content_text WHERE n = s.spawn_call) AS spawn_tool_call_id,
         (SELECT text FROM content_text WHERE n = s.task) AS task_description,
-        CASE WHEN s.parent_turn IS NULL AND s.parent_session IS NULL THEN NULL WHEN s.head IS NULL THEN 'pending'
-            ELSE (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
-                FROM turn WHERE id = s.head) END AS task_status,
+        CASE WHEN s.parent_turn IS NOT NULL OR s.parent_session IS NOT NULL THEN COALESCE(
+            (SELECT CASE t.status WHEN 'failed' THEN 'failed' ELSE 'running' END FROM turn t
+                WHERE t.session = s.n AND t.status <> 'completed' AND t.current = 1 AND t.n > COALESCE(
+                    (SELECT h.n FROM history h WHERE h.session = s.n ORDER BY h.k DESC LIMIT 1), 0)
+                ORDER BY t.n DESC LIMIT 1),
+            (SELECT CASE status WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed' ELSE 'running' END
+                FROM turn WHERE id = s.head), 'pending') END AS task_status,
         (SELECT text FROM content_text WHERE n = s.routing) AS routing_key,
         COALESCE(s.origin, 'weft') AS origin,
         (SELECT text FROM content_text WHERE n = s.origin_session) AS origin_session_id,
