@@ -75,6 +75,11 @@ def test_a_session_goes_with_its_title_its_file_and_its_copy(ledger: Ledger, tmp
     ledger.erase(f"{CANARY}-id", reason=WHY)
     assert is_gone(ledger, tmp_path, sources)
     assert ledger.sessions() == []
+    assert take(ledger, sources).of("toy").counts.erased == 3
+    ledger.catch_up()
+    assert is_gone(ledger, tmp_path, sources)
+    assert take(ledger, sources).of("toy").unchanged == 1
+    assert not any("gone" in found.what for found in weft.examine(ledger.path) if found.check == "imports")
 
 
 @pytest.mark.parametrize("what", ["turn", "session", "content"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import PROGRAM, Shell
+from weft.surfaces.cli.import_job import Job, Status
 
 SECRET = "hunter2-secret"
 
@@ -120,3 +121,17 @@ def test_a_person_at_a_terminal_is_shown_the_plan_and_asked(
     assert b"erase it for good?" in shown
     assert (SECRET.encode() not in files(folder)) == gone
     assert child.returncode == (0 if gone else 130)
+
+
+def test_the_log_of_imports_forgets_what_it_named(weft: Shell, secret: str, folder: Path) -> None:
+    job = Job(str(folder / ".weft" / "ledger.db"))
+    job.log.write_text(f"/home/{SECRET}.jsonl: not JSON from byte 0 on")
+    failed = Status(
+        state="failed", pid=1, started_at=1, updated_at=2, ledger="x", log=str(job.log), error=f"OSError: {SECRET}"
+    )
+    job.tell(failed)
+    weft("erase", secret, "--reason", "asked for", "--yes")
+    assert SECRET.encode() not in files(folder)
+    status = job.status()
+    assert status is not None
+    assert (status.state, status.started_at) == ("failed", 1)

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from weft.kernel.contents import content_ref
+from weft.kernel.facts import is_digest
 from weft.kernel.times import iso_from_ms
 from weft.ledger.erasing.tombstones import pending
 from weft.ledger.recomputing import VIEWS_STALE
@@ -173,6 +174,8 @@ def _sources(store: Store) -> Iterator[Diagnosis]:
     shrunk = gone = seen = 0
     with store.read() as txn:
         for name, size in txn.sql.each("SELECT name, size FROM import_source"):
+            if is_digest(name):  # its name was erased
+                continue
             file, seen = Path(name), seen + 1
             try:
                 shrunk += file.stat().st_size < size

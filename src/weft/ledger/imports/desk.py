@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.contents import content_ref
+from weft.kernel.contents import content_ref, text_bytes
 from weft.kernel.enums import LinkReason, SupersedeReason
 from weft.kernel.events import encode, import_stream, session_stream
 from weft.kernel.fields import ForkPoint
@@ -35,7 +35,7 @@ from weft.ledger.runs import recorded
 from weft.ledger.views.versions import mapping_number, versions_of
 from weft.store.facts import KEY_BYTES
 from weft.store.husks import ERASING, is_carried_out, is_husk
-from weft.store.port import Sql, WriteTxn
+from weft.store.port import WriteTxn
 
 BATCH_TURNS = 64
 BATCH_BYTES = 2 * 1024 * 1024
@@ -64,7 +64,8 @@ class ImportDesk:
         """A source as it was when it was last read to its end, by whichever importer."""
         with self._desk.store.read() as txn:
             row = txn.sql.one(
-                "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name = ?", (name,)
+                "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name IN (?, ?)",
+                (name, self._reference(text_bytes(name)).hex()),
             )
         if row is None:
             return None
@@ -131,7 +132,7 @@ class ImportDesk:
             self._look(draft)
             work(draft)
             draft.seal()
-            self._note_read(draft.sql)
+            self._note_read(draft.txn)
             return draft.first - 1
 
         self._looked = self._desk.write(run, weight, secret=self.secret)
@@ -176,20 +177,30 @@ class ImportDesk:
 
     def finish(self) -> None:
         if self._read:
-            self._desk.store.write(lambda txn: self._note_read(txn.sql))
+            self._desk.store.write(self._note_read)
             self._read = []
 
-    def _note_read(self, sql: Sql) -> None:
-        sql.run_many(
+    def _note_read(self, txn: WriteTxn) -> None:
+        sql, is_erased = txn.sql, self._erased_contents(txn)
+        txn.sql.run_many(
             "INSERT INTO import_source(name, origin, mapping, size, stamp, digest, open, read_at, kept)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET origin = excluded.origin,"
             " mapping = excluded.mapping, size = excluded.size, stamp = excluded.stamp, digest = excluded.digest,"
             " open = excluded.open, read_at = excluded.read_at, kept = excluded.kept",
-            self._read,
+            [(self._noted_as(name, is_erased), *told) for name, *told in self._read],
         )
         for name, _, _, _, stamp, _, is_open, _, _ in self._read:
             if not (is_open and name in self._alike):
                 drop_tails(sql, name, but=stamp if is_open else None)
+
+    def _noted_as(self, name: str, is_erased: Callable[[bytes], bool]) -> str:
+        """A name that was erased does not come back: the source goes by the reference that is left of it."""
+        data = text_bytes(name)
+        return self._reference(data).hex() if is_erased(data) else name
+
+    def _reference(self, data: bytes) -> bytes:
+        """Of a content of this origin: derived from its bytes, so they need not be here."""
+        return content_ref(self.secret.salt(sha256(data).digest()), data)
 
     def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
         """The open tails of sources that are gone go too; the sources' names."""
@@ -225,17 +236,17 @@ class ImportDesk:
         if seeing.session in self._refused or was_erased(draft.sql, draft.view.session(seeing.session).n):
             task.tail.turns.clear()
         now, place = self._desk.clock.now_ms(), (task.file, seeing.session)
-        parents, is_erased = partial(_id_at, task.landed), self._erased_contents(draft)
+        parents, is_erased = partial(_id_at, task.landed), self._erased_contents(draft.txn)
         write_tail(draft.sql, place, self.origin, now, task.tail, parents, is_erased)
 
-    def _erased_contents(self, draft: Draft) -> Callable[[bytes], bool]:
-        """Which bytes are those of an erased content: its name is derived from them, so they need not be here."""
-        if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+    def _erased_contents(self, txn: WriteTxn) -> Callable[[bytes], bool]:
+        """Which bytes are those of an erased content."""
+        if txn.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return lambda _: False
 
         def is_erased(data: bytes) -> bool:
-            found = draft.txn.facts.find_content(content_ref(self.secret.salt(sha256(data).digest()), data))
-            return found is not None and is_husk(draft.sql, found)
+            found = txn.facts.find_content(self._reference(data))
+            return found is not None and is_husk(txn.sql, found)
 
         return is_erased
 

@@ -10,6 +10,8 @@ import click
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.import_job import Job
+from weft.surfaces.cli.locating import find_ledger
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lines import counted
@@ -44,6 +46,7 @@ def carry_out(
         _ask(call, plan)
     with progress(call, "erase") as bar:
         done = ledger.erase(plan, reason=reason or "", actor=actor, progress=bar.staged)
+    Job(find_ledger(call.ledger)).forget()
     call.answer(done, *_done_lines(done))
     _note_remotes(call, ledger)
     if not done.complete:

@@ -122,6 +122,15 @@ class Job:
         aside.write_bytes(msgspec.json.encode(status))
         os.replace(aside, self._note)
 
+    def forget(self) -> None:
+        """What was erased may stand in the log, as the name of a source or in what was wrong with it, and in how an
+        import failed. Both can be done without; whoever writes to the log goes on at its end."""
+        with suppress(FileNotFoundError):
+            os.truncate(self.log, 0)
+        told = self.status()
+        if told is not None and told.error is not None:
+            self.tell(replace(told, error="not kept: something was erased since"))
+
     def stop(self, clock: Clock) -> Status | None:
         """Ask it to end, and wait until it has."""
         status = self.status()
