@@ -93,7 +93,7 @@ def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, mo
     with pytest.raises(CopyUnfinished) as unfinished:
         weft.open(address)
     assert "hunter2" not in str(unfinished.value) + unfinished.value.path
-    weft.copy(full, address)
+    assert "hunter2" not in weft.copy(full, address).target
     with weft.open(address) as there:
         assert problems(there) == []
         assert exported(there) == exported(full)
@@ -245,3 +245,8 @@ def test_what_is_packed_or_erased_is_copied_as_such(disk: Ledger, target: Path) 
         assert b"".join(copy.read_content(large.ref)) == b"0123456789" * 300_000
         assert copy.stats()["log"] == disk.stats()["log"]
         assert b"forget this" not in target.read_bytes()
+
+
+def test_an_empty_ledger_is_not_copied_onto_itself(disk: Ledger) -> None:
+    with pytest.raises(NotApplicable, match="itself"):
+        weft.copy(disk, disk.path)

@@ -63,6 +63,8 @@ class Copied(Struct, frozen=True):
     events: int
     contents: int
     replica: str
+    target: str
+    """Where it lies, without a password."""
 
 
 class Batch(Struct, frozen=True):
@@ -107,6 +109,8 @@ class Copying:
             is_empty = tip.n == 0 and txn.sql.one("SELECT 1 FROM content LIMIT 1") is None
         with self._source.read() as txn:
             is_ours = tip.n == 0 or txn.facts.chain_at(tip.n) == tip.chain
+        if self._source.replica == self._target.replica:
+            raise NotApplicable(f"{self._target.path} is the ledger itself", "copy to a new place")
         if marked is None and not is_empty:
             raise NotApplicable(f"{self._target.path} is not empty", "copy to a new place")
         if not is_ours:
@@ -220,7 +224,7 @@ class Copying:
     def answer(self) -> Copied:
         with self._target.read() as txn:
             (contents,) = txn.sql.one("SELECT count(*) FROM content") or (0,)
-            return Copied(txn.facts.tip().n, int(contents), self._target.replica)
+            return Copied(txn.facts.tip().n, int(contents), self._target.replica, self._target.path)
 
 
 class Numbers:

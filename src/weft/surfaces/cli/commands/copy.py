@@ -9,7 +9,6 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import named_ledger
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
 from weft.surfaces.cli.turn_lines import counted
 
 
@@ -27,5 +26,5 @@ def command(call: Call, source: str, target: str) -> None:
     with progress(call, "copy") as bar:
         copied = copy(named_ledger(source) or source, named_ledger(target) or target, progress=bar.counted)
     facts = f"{counted(copied.events, 'event')}, {counted(copied.contents, 'content')}"
-    call.answer({"target": target, **to_json(copied)}, [f"copied {facts} to ", Span(target, "heading")])
+    call.answer(copied, [f"copied {facts} to ", Span(copied.target, "heading")])
     call.note(f"it is replica {copied.replica}")
