@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.ledger import Ledger
+from weft.ledger.secrets.scanner import Trace
 from weft.store.diagnosis import Diagnosis, Grade
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
@@ -67,6 +69,38 @@ def test_a_ledger_in_use_is_well_and_the_doctor_says_who_uses_it(disk: Ledger, p
     assert not [one for one in found if one.grade in (Grade.ERROR, Grade.WARNING)]
     assert any(f"process {os.getpid()}" in one.what for one in found)
     grow(disk, "main", "and it goes on")
+
+
+def test_a_ledger_that_was_looked_through_for_secrets_is_well(disk: Ledger, path: Path, clock: FixedClock) -> None:
+    """That counts contents, of which there can be more than events."""
+    calls = [{"name": f"tool {i}", "arguments": {"n": i}, "result": f"r{i}"} for i in range(8)]
+    disk.record_turn(session="main", query="q", tool_calls=calls)
+    disk.erase(disk.record_turn(session="main", query="gone").id, reason="why")
+    disk.find_secrets(scanner=Blind())
+    disk.close()
+    with weft.open(path) as again:
+        assert again.stats()["contents"] > again.stats()["events"]
+    (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
+    assert found.grade is Grade.GOOD
+    assert "secrets" not in found.what
+    change(path, "UPDATE watermark SET n = 99999 WHERE view = 'secrets'")
+    (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
+    assert (found.grade, found.mend) == (Grade.ERROR, "weft secrets --all")
+
+
+class Blind:
+    """A scanner that finds nothing."""
+
+    rules = "none"
+
+    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        return []
+
+    def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:
+        return iter(())
+
+    def kind(self, rule: str) -> str:
+        return rule
 
 
 def test_a_ledger_whose_writer_was_killed_is_read_with_its_log(disk: Ledger, path: Path, clock: FixedClock) -> None:

@@ -17,10 +17,11 @@ from weft.kernel.times import iso_from_ms
 from weft.ledger.erasing.tombstones import pending
 from weft.ledger.recomputing import VIEWS_STALE
 from weft.ledger.runs import recorded_after, stream_of
+from weft.ledger.secrets.scanning import MARK as SECRETS
 from weft.ledger.verifying import Problem, verify_facts, verify_views
 from weft.store.diagnosis import COPY_BACK, Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FORMER, LACKS
-from weft.store.husks import unfinished
+from weft.store.husks import ERASING, unfinished
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
 from weft.store.sites import Site
@@ -32,7 +33,9 @@ DAY_MS = 24 * 60 * 60 * 1000
 RESTORE = "put a backup in its place with `weft recover --from FILE`, or `weft recover --salvage` what still verifies"
 BROKEN_FACTS = ("content", "event", "log", "pack", "database")
 """Problems that no rebuild mends."""
-REBUILD = "weft rebuild"
+REBUILD, SCAN = "weft rebuild", "weft secrets --all"
+OF_CONTENTS = ("lookup_content", SECRETS)
+"""Watermarks that count contents, not events."""
 Check = Callable[[Store], Iterator[Diagnosis]]
 Mend = Callable[[Problem], tuple[str, str]]
 
@@ -132,16 +135,24 @@ def _knows(txn: ReadTxn, stream: str, digest: bytes) -> bool:
 
 
 def _watermarks(store: Store) -> Iterator[Diagnosis]:
+    """How far each lagging view has come. Some count contents; how far the search for secrets went is no view, and
+    nobody waits for it."""
     with store.read() as txn:
-        end = txn.facts.tip().n
-        marks: dict[str, int] = dict(txn.sql.all("SELECT view, n FROM watermark WHERE view <> 'lookup_content'"))
+        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        ends = {"events": txn.facts.tip().n, "contents": last or 0}
+        marks: dict[str, int] = dict(txn.sql.all("SELECT view, n FROM watermark WHERE view <> ?", (ERASING,)))
+    beyond = False
     for view, mark in sorted(marks.items()):
+        counted = "contents" if view in OF_CONTENTS else "events"
+        end = ends[counted]
         if mark > end:
-            yield error("watermarks", f"{view} has come to {mark}, the log ends at {end}", "it was cut", REBUILD)
-        elif end - mark > LAG:
-            yield note("watermarks", f"{view} is {end - mark:,} events behind", "the next reader of it waits a moment")
-    if all(mark <= end for mark in marks.values()):
-        yield good("watermarks", "lagging views: " + (", ".join(sorted(marks)) or "none yet"))
+            beyond, mend = True, SCAN if view == SECRETS else REBUILD
+            yield error("watermarks", f"{view} has come to {mark}, there are {end} {counted}", "some were cut", mend)
+        elif end - mark > LAG and view != SECRETS:
+            why = "the next reader of it waits a moment"
+            yield note("watermarks", f"{view} is {end - mark:,} {counted} behind", why)
+    if not beyond:
+        yield good("watermarks", "lagging views: " + (", ".join(sorted(marks.keys() - {SECRETS})) or "none yet"))
 
 
 # --- writers, imports, clocks, copies ---------------------------------------------------------------------------
