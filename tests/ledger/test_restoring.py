@@ -92,3 +92,34 @@ def test_what_is_no_backup_is_refused(disk: Ledger, backup: Path, path: Path, tm
     with pytest.raises(StoreError):
         weft.restore(backup, tmp_path / "no" / "folder.db")
     assert path.exists()
+
+
+def test_a_log_that_was_left_behind_follows_its_database(disk: Ledger, backup: Path, path: Path) -> None:
+    """As whoever was killed between the two leaves them."""
+    disk.close()
+    moved = path.rename(f"{path}.replaced-17")
+    Path(f"{path}.replaced-2").touch()
+    Path(f"{path}-wal").write_bytes(b"what was said last")
+    assert weft.restore(backup, path).replaced == str(moved)
+    assert Path(f"{moved}-wal").read_bytes() == b"what was said last"
+    assert not Path(f"{path}-wal").exists()
+
+
+def test_nothing_takes_a_ledgers_place_before_its_log_is_away_for_good(
+    disk: Ledger, backup: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that are not synced may come back with the power, in any order."""
+    disk.close()
+    before = {found.name for found in path.parent.iterdir()}
+    seen: list[set[str]] = []
+    sync = restoring.sync
+    monkeypatch.setattr(restoring, "sync", lambda folder: (seen.append(names_in(folder)), sync(folder)))
+    weft.restore(backup, path)
+    (at_sync,) = seen
+    assert path.name not in at_sync
+    assert path.name in before
+    assert path.name in names_in(path.parent)
+
+
+def names_in(folder: Path) -> set[str]:
+    return {found.name for found in folder.iterdir()}

@@ -33,12 +33,13 @@ def new_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def put_in_place(aside: Path, target: Path) -> None:
-    _sync(aside)
+    sync(aside)
     aside.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """What is written to a file, or which names a folder holds, outlasts a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

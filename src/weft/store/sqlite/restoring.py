@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 
 import apsw
@@ -18,6 +19,7 @@ from msgspec import Struct
 
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import InUse, LedgerMissing, NotApplicable, StoreError
+from weft.store.asides import put_in_place, sync
 from weft.store.port import Progress
 from weft.store.sqlite.connection import READ_WRITE, keep_log_on_close, translated
 from weft.store.sqlite.copies import write_copy
@@ -57,22 +59,30 @@ def restore(backup: Path, path: Path, clock: Clock, progress: Progress | None = 
                 aside.unlink()
                 raise InUse(str(backup))
             replaced = _move_aside(path, clock.now_ms())
-            aside.rename(path)
+            put_in_place(aside, path)
     finally:
         store.close()
     return Restored(end, replaced)
 
 
 def _move_aside(path: Path, now_ms: int) -> str | None:
-    """The log goes with its database: beside another one it would destroy it."""
-    name = path.with_name(f"{path.name}.replaced-{now_ms}")
-    moved = False
-    for suffix in ("", *BESIDE):
-        file = Path(f"{path}{suffix}")
-        if file.exists():
-            file.rename(f"{name}{suffix}")
-            moved = True
-    return str(name) if moved else None
+    """The log goes with its database: beside another one it would destroy it. So nothing takes its place before that
+    is sure, and a log that an earlier attempt left behind follows its database."""
+    there = [suffix for suffix in ("", *BESIDE) if os.path.exists(f"{path}{suffix}")]
+    if not there:
+        return None
+    earlier = None if "" in there else _moved_last(path)
+    name = earlier or path.with_name(f"{path.name}.replaced-{now_ms}")
+    for suffix in there:
+        os.rename(f"{path}{suffix}", f"{name}{suffix}")
+    sync(path.parent)
+    return str(name)
+
+
+def _moved_last(path: Path) -> Path | None:
+    found = path.parent.glob(f"{escape(path.name)}.replaced-*")
+    whole = [each for each in found if each.name.rpartition("-")[2].isdigit()]
+    return max(whole, key=lambda each: int(each.name.rpartition("-")[2]), default=None)
 
 
 @contextmanager
