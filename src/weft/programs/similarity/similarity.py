@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
+from weft.ledger.arguments import checked_count
 from weft.ledger.draft import DEFAULT_AGENT
 from weft.ledger.inside import store_of
 from weft.ledger.ledger import Ledger
@@ -91,7 +92,8 @@ class Similarity(Room):
     def embed_missing(self, kind: str, *, limit: int | None = None, progress: Progress | None = None) -> int:
         """Give all nodes of a kind a vector that have none yet, the newest first; returns how many."""
         with self._reading() as txn:
-            missing = _missing(txn.sql, kind, self._embedder.name, limit)
+            most = None if limit is None else checked_count(limit, "limit")
+            missing = _missing(txn.sql, kind, self._embedder.name, most)
         done = 0
         for start in range(0, len(missing), TOGETHER):
             some = self._with_texts(kind, missing[start : start + TOGETHER])

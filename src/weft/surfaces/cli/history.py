@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from weft.ledger.arguments import checked_count
 from weft.surfaces.cli.plain_text import cut, safe
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def chosen_turns(ledger: Ledger, rev: str | None, session: str | None, limit: in
     if session is not None:
         made_by = ledger.session(session).id
         turns = (turn for turn in turns if turn.session_id == made_by)
-    return islice(turns, limit)
+    return islice(turns, None if limit is None else checked_count(limit, "limit"))
 
 
 class Reader:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import click
 
 from weft.kernel.enums import FileKind
@@ -33,7 +31,7 @@ def command(call: Call, path: str, kind: str | None, limit: int | None) -> None:
     """
     with call.reading() as ledger:
         found = [touch for touch in ledger.files(as_wanted(path)) if kind in (None, touch.kind)]
-        shown = list(islice(found, limit))
+        shown = found[:limit]
         if call.json:
             call.documents(map(to_json, shown))
             return
