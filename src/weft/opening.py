@@ -17,8 +17,8 @@ from weft.ledger import copying
 from weft.ledger.arguments import (
     checked_file,
     checked_flag,
-    checked_path,
     checked_paths,
+    checked_place,
     checked_seconds,
     checked_zone,
     path_error,
@@ -57,7 +57,7 @@ def open(
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`."""
     clock = _checked_clock(clock)
-    checked_path(path, "path")
+    checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
     flags = {"create": create, "read_only": read_only, "accept_rollback": accept_rollback}
     for name, flag in flags.items():
@@ -89,7 +89,7 @@ def copy(
     if not isinstance(source, Ledger):
         with _open_to_copy(source, clock) as opened:
             return copy(opened, target, progress=progress, clock=clock)
-    checked_path(target, "target")
+    checked_place(target, "target")
     store = _store(str(target), True, False, False, clock, system_random)
     try:
         return copying.copy(source._store, store, progress)
@@ -166,7 +166,7 @@ def salvage(
 def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None) -> Iterator[Diagnosis]:
     """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
     of it. Quick, unless `full` verifies everything."""
-    file = checked_path(path, "path")
+    file = checked_place(path, "path")
     if Site.of(path) is not Site.FILE:
         yield from _examine_elsewhere(str(path), clock or SystemClock(), full)
         return

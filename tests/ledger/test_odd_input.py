@@ -172,6 +172,15 @@ def test_older_copies_are_a_list_and_no_text(tmp_path: Path) -> None:
             weft.salvage(tmp_path / "a.db", tmp_path / "b.db", others=odd)  # type: ignore[arg-type]
 
 
+def test_a_name_that_is_not_utf8_is_refused_where_a_database_would_hold_it(disk: Ledger, tmp_path: Path) -> None:
+    odd = tmp_path / "\udcff.db"
+    verbs = (weft.open, disk.backup, disk.export_facts, disk.note_export, partial(weft.copy, disk))
+    for verb in (*verbs, partial(weft.restore, path=tmp_path / "new.db"), lambda path: list(weft.examine(path))):
+        with pytest.raises(InvalidInput, match="UTF-8"):
+            verb(odd)  # type: ignore[operator]
+    assert not odd.exists()
+
+
 def test_a_ledger_in_memory_is_never_only_read(open_ledger: OpenLedger) -> None:
     with pytest.raises(InvalidInput, match="memory"):
         open_ledger(":memory:", read_only=True)

@@ -110,6 +110,9 @@ def test_limits_hold(story: Shell) -> None:
     assert len(story.json("log", "-n", "2")) == 2
     assert story.json("log", "-n", "0") == []
     assert story("log", "main", "-n", "2", "--oneline").out.count("\n") == 2
+    for words in (("log",), ("log", "main"), ("log", "--session", "main"), ("embed", "--all", "turn")):
+        assert story(*words, "-n", "9" * 20).code == 5
+    assert story("files", "x", "-n", "9" * 20).code == 0
     assert story("log", "-n", "-1").code == 2
 
 

@@ -88,9 +88,19 @@ def checked_path(value: Any, what: str) -> Path:
     return Path(text)
 
 
+def checked_place(value: Any, what: str) -> Path:
+    """A path that a database can be opened at, and that can be noted in one."""
+    path = checked_path(value, what)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} {str(path)!r:.80} is not UTF-8", "give another path") from None
+    return path
+
+
 def checked_file(value: Any, what: str, hint: str) -> Path:
     """The path of a file, where an address will not do; nothing of one is told, it may hold a password."""
-    path = checked_path(value, what)
+    path = checked_place(value, what)
     if (site := Site.of(value)) is not Site.FILE:
         found = "the address of a server" if site.is_address else IN_MEMORY
         raise Unsupported(f"{what} is {found}, not a file", hint)

@@ -12,7 +12,7 @@ from typing import Any
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
-from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_progress, path_error
+from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_place, checked_progress, path_error
 from weft.ledger.copies import BACKUP, EXPORT, FACTS, note_copy, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
@@ -105,7 +105,7 @@ class Keeping(Face):
     def note_export(self, target: str | Path) -> None:
         """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
         if not self._store.read_only:
-            self._store.write(partial(note_copy, str(checked_path(target, "target").absolute()), EXPORT))
+            self._store.write(partial(note_copy, str(checked_place(target, "target").absolute()), EXPORT))
 
     def disk_bytes(self) -> int:
         """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
