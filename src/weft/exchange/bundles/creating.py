@@ -21,7 +21,7 @@ from weft.exchange.bundles.opening import verify_bundle
 from weft.exchange.bundles.report import BundleReport
 from weft.exchange.bundles.withholding import Withholding
 from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, StoreError, WithheldShows
-from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.arguments import checked_file, checked_path, path_error
 from weft.ledger.copies import BUNDLE, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.facts_file import event_line
@@ -58,7 +58,7 @@ def create_bundle(
     `withhold` names messages, tool calls (`turn:call`), turns or contents whose texts stay out, and `matching` is a
     regular expression for more of them. Raises WithheldShows where their words stand elsewhere, unless `force`.
     """
-    path = checked_path(target, "target")
+    path = checked_file(target, "target", "give the path of a new file")
     if path.exists():
         raise StoreError(f"{path} exists already", "choose a new file; bundles are never overwritten")
     aside = aside_of(path)
