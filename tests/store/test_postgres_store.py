@@ -395,13 +395,17 @@ def test_a_reader_needs_no_right_to_write(server: Server, address: str) -> None:
     role, named = f"reader_{new_name()}", parse_address(address)
     with weft.open(address) as ledger:
         ledger.record_turn(session="main", query="hello", response="yes")
+    execute(address, f"CREATE ROLE {role} LOGIN")
+    reading = address.replace("weft@", f"{role}@")
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(StoreFailed, match="denied for schema"):
+            weft.open(reading, **options)  # type: ignore[arg-type]
+    assert [found.what for found in weft.examine(reading) if "not whole" in found.what] == []
     execute(
         address,
-        f"CREATE ROLE {role} LOGIN",
         f"GRANT USAGE ON SCHEMA {named.quoted} TO {role}",
         f"GRANT SELECT ON ALL TABLES IN SCHEMA {named.quoted} TO {role}",
     )
-    reading = address.replace("weft@", f"{role}@")
     with weft.open(reading, read_only=True) as ledger:
         assert [message.text for message in ledger.thread("main").messages] == ["hello", "yes"]
         assert list(ledger.verify()) == []

@@ -316,7 +316,7 @@ class StoreError(WeftError):
 
 class NotALedger(StoreError):
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} is not a Weft ledger: {reason}", "make one with `weft init`")
+        super().__init__(f"{path} is not a Weft ledger: {reason}", "name another place; `weft init` makes a ledger")
         self.path, self.reason = path, reason
 
 

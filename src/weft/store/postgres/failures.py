@@ -29,11 +29,12 @@ _MINTED = {
     "program_pkey": "program.id",
 }
 _CORRUPT = ("XX001", "XX002")
+GRANT = "grant the user what it needs: CREATE on the database, or everything in the ledger's schema"
 _AWAY = "start it, or check the address and the network; Weft connects again by itself"
 _HINTS = {
     "28": "check the user, the password and the server's pg_hba.conf",
     "3D": "make the database first: `createdb NAME`",
-    "42501": "grant the user what it needs: CREATE on the database, or everything in the ledger's schema",
+    "42501": GRANT,
     "53100": "free space on the server's disk, then try again; nothing was acknowledged",
     "53300": "let fewer programs connect at once, or raise max_connections",
 }

@@ -13,9 +13,10 @@ from importlib.resources import files
 
 from msgspec.structs import replace
 
-from weft.kernel.errors import LedgerTooNew, NotALedger
+from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
 from weft.store.postgres.address import Address
 from weft.store.postgres.connection import PostgresSql
+from weft.store.postgres.failures import GRANT
 from weft.store.sqlite.migrations import Schema, own_part
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 
@@ -69,9 +70,12 @@ def in_postgres(step: str) -> str:
 
 def schema_number(sql: PostgresSql, address: Address) -> int | None:
     """The ledger's schema number; 0 where the schema is empty, None where there is none; else it is no ledger."""
-    rows = sql.all("SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = ?", (address.ledger,))
-    if not rows:
+    may_look = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = ?"
+    row = sql.one(may_look, (address.ledger,))
+    if row is None:
         return None
+    if not row[0]:  # the server then says of its tables that they do not exist
+        raise StoreFailed(f"{address.shown}: permission denied for schema {address.ledger}", GRANT)
     things = sql.all(
         "SELECT relname FROM pg_catalog.pg_class WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace"
         " WHERE nspname = ?)",
