@@ -106,6 +106,20 @@ def test_a_content_that_others_use_stays_unless_it_is_taken_everywhere(ledger: L
     assert problems(ledger) == []
 
 
+def test_words_that_also_name_something_are_a_content_of_their_own(ledger: Ledger) -> None:
+    """The very same text object as what was said, as a call's id, and as the label of the sessions."""
+    word, other, third = "hello there", "over there", "somebody else"
+    call = {"id": other, "name": "Task", "result": third, "spawned_session": other}
+    turn = ledger.record_turn(session=word, query=word, response=third, persona=third, tool_calls=[call])
+    assert problems(ledger) == []
+    ledger.erase(turn.id, reason=WHY)
+    assert {message.text for message in ledger.messages(turn.id)} == {ERASED}
+    assert {session.label for session in ledger.sessions()} == {word, other}
+    assert ledger.turn(turn.id).persona_id == third
+    assert problems(ledger) == []
+    assert ledger.rebuild() == 0
+
+
 def test_a_content_goes_wherever_it_is_used(ledger: Ledger) -> None:
     one, two = grow(ledger, "main", "said twice", "said twice")
     ledger.fork(two, label="alt")

@@ -154,8 +154,9 @@ class Draft:
         return ref
 
     def put_text(self, text: str | bytes | StoredContent, what: str = "text") -> str:
-        """The reference of a text, kept exactly."""
-        if (ready := self._texts.get(id(text))) is not None:
+        """The reference of a text, kept exactly. One that was prepared belongs to the turn: where the same words also
+        name a session, that is another content, or erasing the one would take the other."""
+        if (ready := self._texts.get(id(text))) is not None and self.scope != LEDGER_SCOPE:
             return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(text, str):
             return self.put_bytes(text_bytes(text))
