@@ -168,7 +168,7 @@ class Draft:
 
     def put_json(self, value: Any, what: str) -> str:
         """The reference of a JSON value; reading it back gives the same value."""
-        if (ready := self._values.get(id(value))) is not None:
+        if (ready := self._values.get(id(value))) is not None and self.scope != LEDGER_SCOPE:
             return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(value, StoredContent):
             return self._known(value.ref)
