@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import weft
 from tests.ledger.conftest import OpenLedger
-from tests.ledger.histories import change, grow, problems
+from tests.ledger.histories import change, exported, grow, import_into, problems
 from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
@@ -86,6 +86,18 @@ def test_a_ledger_that_was_looked_through_for_secrets_is_well(disk: Ledger, path
     change(path, "UPDATE watermark SET n = 99999 WHERE view = 'secrets'")
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
     assert (found.grade, found.mend) == (Grade.ERROR, "weft secrets --all")
+
+
+def test_a_session_that_another_ledger_moved_too_is_well(disk: Ledger, path: Path, clock: FixedClock) -> None:
+    grow(disk, "main", "start")
+    with weft.open(":memory:", clock=clock) as other:
+        import_into(other, exported(disk))
+        grow(other, "main", "there")
+        grow(disk, "main", "here")
+        import_into(disk, exported(other))
+    assert disk.branches("main")
+    disk.close()
+    assert bad(path, clock) == bad(path, clock, full=True) == []
 
 
 class Blind:

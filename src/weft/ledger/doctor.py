@@ -131,7 +131,12 @@ def _knows(txn: ReadTxn, stream: str, digest: bytes) -> bool:
         row = txn.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (stream,))
     else:
         row = txn.sql.one(f"SELECT last_event FROM {table} WHERE id = ?", (name,))
-    return row is not None and bytes(row[0]) == digest
+    return row is not None and (bytes(row[0]) == digest or (kind == "session" and _ends_branch(txn, digest)))
+
+
+def _ends_branch(txn: ReadTxn, digest: bytes) -> bool:
+    """Another replica moved the session last: its branch is known, and this ledger's label does not follow it."""
+    return txn.sql.one("SELECT 1 FROM branch WHERE tip = ?", (digest,)) is not None
 
 
 def _watermarks(store: Store) -> Iterator[Diagnosis]:
