@@ -288,7 +288,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
 
     async def share_imports_of(self, other: Ledger) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
-        await self._run(partial(self._sync.share_imports_of, other=getattr(other, "_sync", other)))
+        await self._run(partial(self._sync.share_imports_of, other=crossing.behind(other)))
 
     async def search(
         self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any

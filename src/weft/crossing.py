@@ -196,6 +196,11 @@ class News:
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
 
 
+def behind(other: Any) -> Any:
+    """The synchronous ledger behind another one; what is none is for that to refuse."""
+    return getattr(other, "_sync", other)
+
+
 def told(progress: Any) -> Any:
     """A progress report that is called in the event loop, though the work is done elsewhere."""
     if progress is None:

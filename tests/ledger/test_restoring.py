@@ -11,6 +11,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries
 from weft.kernel.errors import InUse, LedgerMissing, LogCut, NotALedger, NotApplicable, StoreError, Unsupported
 from weft.ledger.ledger import Ledger
+from weft.store.asides import sync
 from weft.store.sqlite import restoring
 from weft.store.sqlite.copies import write_copy
 
@@ -112,8 +113,12 @@ def test_nothing_takes_a_ledgers_place_before_its_log_is_away_for_good(
     disk.close()
     before = {found.name for found in path.parent.iterdir()}
     seen: list[set[str]] = []
-    sync = restoring.sync
-    monkeypatch.setattr(restoring, "sync", lambda folder: (seen.append(names_in(folder)), sync(folder)))
+
+    def looking(folder: Path) -> None:
+        seen.append(names_in(folder))
+        sync(folder)
+
+    monkeypatch.setattr(restoring, "sync", looking)
     weft.restore(backup, path)
     (at_sync,) = seen
     assert path.name not in at_sync

@@ -1,5 +1,6 @@
 """What kind of place a ledger lies at, read off its name."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_name_tells_what_kind_of_place_it_means(name: str | Path, site: Site) 
 def test_a_verb_about_files_refuses_an_address_and_shows_nothing_of_it(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     with weft.open(file) as ledger:
-        verbs = [
+        verbs: list[Callable[[], object]] = [
             lambda: ledger.backup(ADDRESS),
             lambda: ledger.export_facts(ADDRESS),
             lambda: weft.restore(ADDRESS, tmp_path / "new.db"),
