@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
+from weft.kernel.sites import Site, scheme_of
 from weft.kernel.ulid import UlidSource
 from weft.ledger import copying
 from weft.ledger.arguments import (
@@ -31,7 +32,6 @@ from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, men
 from weft.store.names import is_copy
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
-from weft.store.sites import Site, scheme_of
 from weft.store.sqlite import MemoryStore, SqliteStore
 
 StagedProgress = Callable[[str, int, int], None]
@@ -167,7 +167,7 @@ def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None)
     """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
     of it. Quick, unless `full` verifies everything."""
     file = checked_place(path, "path")
-    if Site.of(path) is not Site.FILE:
+    if Site.of(os.fspath(path)) is not Site.FILE:
         yield from _examine_elsewhere(str(path), clock or SystemClock(), full)
         return
     yield from _undisturbed(file, partial(_examine_file, file, clock or SystemClock(), full))

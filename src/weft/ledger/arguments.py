@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import InvalidInput, StoreError, Unsupported
-from weft.store.sites import IN_MEMORY, Site
+from weft.kernel.sites import IN_MEMORY, Site
 
 
 def checked_text(value: Any, what: str) -> str:
@@ -101,7 +101,7 @@ def checked_place(value: Any, what: str) -> Path:
 def checked_file(value: Any, what: str, hint: str) -> Path:
     """The path of a file, where an address will not do; nothing of one is told, it may hold a password."""
     path = checked_place(value, what)
-    if (site := Site.of(value)) is not Site.FILE:
+    if (site := Site.of(os.fspath(value))) is not Site.FILE:
         found = "the address of a server" if site.is_address else IN_MEMORY
         raise Unsupported(f"{what} is {found}, not a file", hint)
     return path

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from weft.kernel.sites import Site
 from weft.store.asides import aside_of
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.sites import Site
 
 BACKUP, FACTS, EXPORT, BUNDLE, BESIDE = "backup", "facts", "export", "bundle", "beside"
 LEDGER, COPY = "ledger", "copy"

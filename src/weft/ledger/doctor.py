@@ -13,6 +13,7 @@ from pathlib import Path
 
 from weft.kernel.contents import content_ref
 from weft.kernel.facts import is_digest
+from weft.kernel.sites import Site
 from weft.kernel.times import iso_from_ms
 from weft.ledger.erasing.tombstones import pending
 from weft.ledger.recomputing import VIEWS_STALE
@@ -24,7 +25,6 @@ from weft.store.facts import FORMER, LACKS
 from weft.store.husks import ERASING, unfinished
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
-from weft.store.sites import Site
 
 NEWEST_ROWS, SAMPLED = 256, 256
 SHOWN = 20

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 
 QUIET_SECONDS = 300
 KEY = ("thread_id", "checkpoint_ns", "checkpoint_id")

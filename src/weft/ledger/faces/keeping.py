@@ -11,13 +11,13 @@ from typing import Any
 
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.sites import Site
 from weft.ledger import codeblocks, facts_file, recomputing, stats, verifying
 from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_place, checked_progress, path_error
 from weft.ledger.copies import BACKUP, EXPORT, FACTS, note_copy, remembered
 from weft.ledger.faces.face import Face
 from weft.ledger.search import passages
 from weft.ledger.verifying import Problem
-from weft.store.sites import Site
 
 TO_FILES = "give the path of a new file; to another server or schema goes `weft copy`"
 

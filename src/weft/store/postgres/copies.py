@@ -10,10 +10,10 @@ from pathlib import Path
 
 import apsw
 
+from weft.kernel.sites import IN_MEMORY
 from weft.store.asides import aside_of, put_in_place
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
-from weft.store.sites import IN_MEMORY
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.copies import mark_as_copy
 from weft.store.sqlite.migrations import migrate, shipped_schema

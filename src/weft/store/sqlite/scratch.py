@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import apsw
 
-from weft.store.sites import IN_MEMORY
+from weft.kernel.sites import IN_MEMORY
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.migrations import Schema, migrate
 

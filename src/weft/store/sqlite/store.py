@@ -18,11 +18,11 @@ import apsw
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed
+from weft.kernel.sites import IN_MEMORY
 from weft.store.facts import FactReader, Tip, local_value
 from weft.store.group_commit import Batch
 from weft.store.names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
 from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
-from weft.store.sites import IN_MEMORY
 from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,

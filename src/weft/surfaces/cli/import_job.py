@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from weft.kernel.ambient import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 from weft.surfaces.cli.locating import user_ledger
 
 STOP_SECONDS, TRY_SECONDS = 60.0, 0.05

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import WeftError
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 from weft.surfaces.cli.import_job import READY, Job, Order, Status
 
 if TYPE_CHECKING:

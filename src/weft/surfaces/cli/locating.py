@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from weft.kernel.errors import LedgerMissing
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 
 FOLDER, FILE = ".weft", "ledger.db"
 VARIABLE = "WEFT_LEDGER"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.locating import named_ledger
 from weft.surfaces.cli.screen import Line, Span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import place_for

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import LedgerMissing
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from weft.kernel.errors import LedgerMissing, Unsupported
-from weft.store.sites import Site
+from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.locating import FOLDER, named_ledger, place_for, user_ledger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from os import PathLike, fspath
 
 IN_MEMORY = ":memory:"
 POSTGRESQL_SCHEMES = ("postgresql", "postgres")
@@ -20,11 +19,10 @@ class Site(StrEnum):
     ELSEWHERE = "elsewhere"
 
     @classmethod
-    def of(cls, name: str | PathLike[str]) -> Site:
-        text = fspath(name)
-        if text == IN_MEMORY:
+    def of(cls, name: str) -> Site:
+        if name == IN_MEMORY:
             return cls.MEMORY
-        found = _scheme.match(text)
+        found = _scheme.match(name)
         if found is None:
             return cls.FILE
         return cls.POSTGRESQL if found[1] in POSTGRESQL_SCHEMES else cls.ELSEWHERE
