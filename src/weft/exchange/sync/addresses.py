@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import Channel
 from weft.kernel.errors import ConnectionCut, InvalidInput, Unsupported
+from weft.kernel.sites import Site, scheme_of
 
 COMMAND, SSH = "cmd:", "ssh://"
-POSTGRES = ("postgresql://", "postgres://")
 FORMS = "give a path, postgresql://…, ssh://host/path or cmd:…"
 HOME = "~/"
 
@@ -34,12 +34,13 @@ def program_of(address: str) -> list[str] | None:
 
 def without_password(address: str) -> str:
     """The address as it may be kept and shown. Passwords belong into the files of their own programs."""
-    if address.startswith(POSTGRES):
+    site = Site.of(address)
+    if site is Site.POSTGRESQL:
         return _postgres_address(address)
-    if address.startswith(COMMAND) or "://" not in address:
+    if not site.is_address:
         return address
     if not address.startswith(SSH):
-        raise InvalidInput(f"no ledger is reached by {address.partition('://')[0]}://", FORMS)
+        raise InvalidInput(f"no ledger is reached by {scheme_of(address)}://", FORMS)
     _ssh_program(address)
     parts = urlsplit(address)
     user, at, host = parts.netloc.rpartition("@")
