@@ -134,6 +134,21 @@ def test_a_task_completes_only_when_its_criteria_hold(programs: Programs, tmp_pa
     assert told[-3:] == ["task_checked", "task_checked", "task_completed"]
 
 
+def test_nothing_is_looked_at_for_whoever_may_not_complete_a_task(programs: Programs, tmp_path: Path) -> None:
+    programs.start_task(QUANTUM)
+    programs.create("human", "eve", {})
+    looked: list[str] = []
+
+    class Watched(Workspace):
+        def file_exists(self, path: str) -> bool:
+            looked.append(path)
+            return True
+
+    with pytest.raises(NotAllowed):
+        programs.acting_as("eve").complete_task(QUANTUM, seen=Watched(tmp_path, "word"))
+    assert looked == []
+
+
 def test_criteria_that_changed_while_they_were_looked_at_do_not_count(programs: Programs, tmp_path: Path) -> None:
     programs.start_task(QUANTUM)
 

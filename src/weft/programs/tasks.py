@@ -88,6 +88,14 @@ def start(clerk: Clerk, row: ProgramRow, reason: str | None) -> ProgramRow:
     return settle_blocked(clerk, clerk.step(row, "start", TaskStarted, reason=clerk.reason(reason)))
 
 
+def to_complete(clerk: Clerk, task: str) -> ProgramRow:
+    """The task, if this actor may complete it and it stands where it can be completed."""
+    row = clerk.require(task, ProgramKind.TASK)
+    clerk.permit("assign", f"complete the task {row.name!r}", assignee_of(clerk, row))
+    clerk.ensure_legal(row, "complete")
+    return row
+
+
 def record_verdicts(clerk: Clerk, row: ProgramRow, verdicts: list[Verdict]) -> ProgramRow:
     for one in verdicts:
         observed = clerk.draft.put_json(one.observed, "observed value")

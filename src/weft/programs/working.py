@@ -116,14 +116,14 @@ class Working(Room):
         found = self.get(task, TASK)
         ensure_own(found)
         over = found.state == "completed"  # a retry whose key is known, or a step that is not there: nothing to look at
+        if not over:  # before a command of its criteria runs for somebody who may not complete it
+            self._change("complete_task", lambda clerk: tasks.to_complete(clerk, found.id), None)
         verdicts = [] if over else self.check_task(found.id, seen or _workspace(found, answer, workspace, run))
         met = all(one.passed for one in verdicts)
 
         def work(clerk: Clerk) -> Any:
-            row = clerk.require(found.id, TASK)
-            clerk.permit("assign", f"complete the task {row.name!r}", tasks.assignee_of(clerk, row))
+            row = tasks.to_complete(clerk, found.id)
             clerk.ensure_version(row.name, found.version, row.version)
-            clerk.ensure_legal(row, "complete")
             row = tasks.record_verdicts(clerk, row, verdicts)
             return tasks.complete(clerk, row, answer) if met else row
 
