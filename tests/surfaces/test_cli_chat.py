@@ -293,6 +293,15 @@ def test_a_new_session_gets_a_label_of_its_own(weft: Shell) -> None:
         assert (answer.code, "already a session" in answer.err) == (4, True)
 
 
+def test_whoever_waits_is_told_of_tries_that_failed(weft: Shell) -> None:
+    with serving(failure(429, "slow down"), chat()) as served:
+        use(weft, served)
+        answer = weft("chat", "--model", "scripted", stdin="x")
+    assert (answer.code, answer.out) == (0, "Hello there\n")
+    assert "slow down" in answer.err
+    assert "; scripted is asked again in 0." in answer.err
+
+
 def test_a_failure_in_a_pipe_is_an_exit_code_and_nothing_is_made_up(weft: Shell) -> None:
     with serving(failure(400, "no such parameter")) as served:
         use(weft, served)

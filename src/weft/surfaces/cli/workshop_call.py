@@ -56,7 +56,7 @@ async def _at_work(
     ledger, pool = call.writing(), Pool()
     try:
         programs = Programs(ledger, actor)
-        async with Inference(on_retry=lambda *failed: _retried(call, *failed)) as inference:
+        async with Inference(on_retry=lambda *failed: tell_of_try(call, *failed)) as inference:
             shop = Workshop(
                 Ledger(ledger, pool),
                 programs,
@@ -72,7 +72,7 @@ async def _at_work(
         await pool.close(ledger.close)
 
 
-def _retried(call: Call, error: WeftError, model: str, wait: float) -> None:
+def tell_of_try(call: Call, error: WeftError, model: str, wait: float) -> None:
     """A provider that fails can take minutes: whoever waits is told why."""
     call.note(f"{error}; {model} is asked {f'again in {wait:.1f} s' if wait else 'next'}")
 

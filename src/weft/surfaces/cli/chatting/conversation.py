@@ -19,7 +19,7 @@ from weft.crossing import Pool
 from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
 from weft.ledger.model import Session, Turn
 from weft.programs import Programs
-from weft.runtime.inference.inferring import Inference
+from weft.runtime.inference.inferring import Inference, OnRetry
 from weft.runtime.inference.replies import Token
 from weft.runtime.sending import Question, Sent, send
 from weft.surfaces.cli.acting import person_acting
@@ -48,8 +48,10 @@ class Exchange(Struct, frozen=True):
 class Conversation:
     """Closed by `close`, which also stops the embedded model."""
 
-    def __init__(self, ledger: Ledger, variable: Variable, *, system: str | None = None) -> None:
-        self.ledger, self._variable, self._system = ledger, variable, system
+    def __init__(
+        self, ledger: Ledger, variable: Variable, *, system: str | None = None, on_retry: OnRetry | None = None
+    ) -> None:
+        self.ledger, self._variable, self._system, self._on_retry = ledger, variable, system, on_retry
         self._programs = Programs(ledger)
         self._runner = asyncio.Runner()
         self._mirror = AsyncLedger(ledger, Pool())
@@ -156,7 +158,7 @@ class Conversation:
 
         async def asked() -> Sent:
             if self._inference is None:
-                self._inference = Inference()
+                self._inference = Inference(on_retry=self._on_retry)
             return await send(
                 self._mirror, self._inference, self.label, question, on_token=on_token, context=choice.context
             )

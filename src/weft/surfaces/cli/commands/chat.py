@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,8 +74,10 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
 def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
     with call.writing() as ledger:
         from weft.surfaces.cli.chatting.conversation import Conversation
+        from weft.surfaces.cli.workshop_call import tell_of_try
 
-        talk = Conversation(ledger, os.environ.get, system=system)
+        on_retry = partial(tell_of_try, call)
+        talk = Conversation(ledger, os.environ.get, system=system, on_retry=on_retry)
         try:
             yield talk
         finally:
