@@ -89,7 +89,8 @@ def _plan_lines(plan: ErasurePlan, *, every: bool) -> Iterator[Line]:
     if plan.verbatim:
         yield [f"  among them {counted(plan.verbatim, 'stretch')} of imported sources, kept verbatim"]
     if plan.reached:
-        yield [f"  {counted(len(plan.reached), 'other turn')} lose a content: {_few(plan.reached)}"]
+        verb = "loses" if len(plan.reached) == 1 else "lose"
+        yield [f"  {counted(len(plan.reached), 'other turn')} {verb} a content: {_few(plan.reached)}"]
     for session in plan.sessions:
         why = "named" if session.named else "contains it"
         yield [Span("session: ", "warn"), Span(session.label, "label"), f" ({why}, {session.status})"]
