@@ -505,6 +505,8 @@ def test_a_ledger_that_was_rolled_back_behind_our_back_is_noticed(here: Ledger, 
     with pytest.raises(ReplicaDiverged, match="said something else once"):
         pull(here, old)
     sync.forget_peer(here, old.replica)
+    with pytest.raises(NotFound, match="other replica"):
+        sync.forget_peer(here, old.replica)
     assert pull(here, old)[0].events == 0
     for ledger in (old, there):
         ledger.close()

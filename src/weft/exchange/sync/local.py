@@ -65,6 +65,9 @@ def _note(sql: Sql, replica: str, number: str, chain: str, n: int, hashed: str, 
 
 
 def forget_peer(sql: Sql, replica: str) -> None:
+    known = "SELECT 1 FROM peer WHERE replica = ? UNION ALL SELECT 1 FROM came_from WHERE replica = ?"
+    if sql.one(known, (replica, replica)) is None:
+        raise NotFound("other replica", replica, "refusals of `weft pull` and `weft push` name the one they mean")
     for table in ("peer", "came_from"):
         sql.run(f"DELETE FROM {table} WHERE replica = ?", (replica,))
 

@@ -24,6 +24,7 @@ def command(call: Call, new: bool, forget: str | None) -> None:
     if forget is not None:
         with call.writing() as ledger:
             forget_peer(ledger, forget)
+        call.note(f"forgot {forget}: the next sync with it begins anew")
     if new:
         with call.writing() as ledger:
             was = ledger.replica
