@@ -28,7 +28,7 @@ What Weft costs, measured in one run beside the engine below it and beside the s
 
     make bench
 
-The run takes about half an hour and makes an environment of its own, `.venv-bench`, for the peers.
+The run takes about an hour, the first time longer, and makes an environment of its own, `.venv-bench`, for the peers.
 `.venv-bench/bin/python -m benchmarks --help` lists the parts; `--quick` shows within a minute or two that
 everything still runs, with sizes too small to judge by. A bar that fails ends the run with exit code 1.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
-from weft.kernel.sites import Site, scheme_of
+from weft.kernel.sites import Site, needs_psycopg, scheme_of
 from weft.kernel.ulid import UlidSource
 from weft.ledger import copying
 from weft.ledger.arguments import (
@@ -28,14 +28,13 @@ from weft.ledger.copying import Copied, is_unfinished
 from weft.ledger.doctor import examine_ledger
 from weft.ledger.faces.face import LEASE_TTL
 from weft.ledger.ledger import Ledger
-from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of
+from weft.store.diagnosis import COPY_BACK, Diagnosis, Grade, as_far_as_it_goes, error, mend_of
 from weft.store.names import is_copy
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.sqlite import MemoryStore, SqliteStore
 
 StagedProgress = Callable[[str, int, int], None]
-COPY_BACK = "copy the backup to a new address: `weft copy BACKUP ADDRESS`"
 SALVAGE = "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
 if TYPE_CHECKING:
     from weft.ledger.salvaging import Salvaged
@@ -254,7 +253,5 @@ def _postgres_store(path: str, create: bool, read_only: bool, clock: Clock, rand
     try:
         from weft.store.postgres import PostgresStore
     except ImportError as error:
-        raise Unsupported(
-            f"a ledger in PostgreSQL needs psycopg ({error})", "install it: `pip install 'weft[postgres]'`"
-        ) from error
+        raise needs_psycopg(error) from error
     return PostgresStore(path, clock=clock, random_bytes=random_bytes, create=create, read_only=read_only)

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from weft.kernel.byte_runs import ByteRun
 from weft.kernel.canonical import MAX_DEPTH
 from weft.kernel.errors import ContentTooLarge, InvalidInput, NoCanonicalForm
 
@@ -28,8 +29,7 @@ MAX_INTEGER_BITS = 8192  # what the interpreter still writes and reads as decima
 CONTENT_DOMAIN = b"weft.content.1\n"
 _UNSHOWABLE = re.compile("[\0\ud800-\udfff]")
 _split_pair = re.compile("[\ud800-\udbff][\udc00-\udfff]").search
-_DIGITS_ALIKE = bytes(48 if 48 <= code <= 57 else 32 for code in range(256))
-_LONG_INTEGER = b"0" * 19
+_LONG_INTEGER = ByteRun(b"0123456789", 19)
 
 
 def content_ref(salt: bytes, data: bytes) -> bytes:
@@ -237,9 +237,8 @@ def json_value(data: bytes) -> Any:
 
 
 def _spells_long_integer(data: bytes) -> bool:
-    """Perhaps: the digits may also be part of a text inside. All are made alike and looked for at once, which takes a
-    tenth of the time of a regular expression."""
-    return data[:1] != b'"' and len(data) >= len(_LONG_INTEGER) and _LONG_INTEGER in data.translate(_DIGITS_ALIKE)
+    """Perhaps: the digits may also be part of a text inside."""
+    return data[:1] != b'"' and _LONG_INTEGER.is_in(data)
 
 
 def _refuse_constant(name: str) -> None:

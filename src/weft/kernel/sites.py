@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from weft.kernel.errors import Unsupported
+
 IN_MEMORY = ":memory:"
 POSTGRESQL_SCHEMES = ("postgresql", "postgres")
 _scheme = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -31,6 +33,11 @@ class Site(StrEnum):
     def is_address(self) -> bool:
         """Something to connect to: it means the same from every folder, and there is no file to look at."""
         return self in (Site.POSTGRESQL, Site.ELSEWHERE)
+
+
+def needs_psycopg(error: ImportError) -> Unsupported:
+    """What to install where a ledger on a server is named."""
+    return Unsupported(f"a ledger in PostgreSQL needs psycopg ({error})", "install it: `pip install 'weft[postgres]'`")
 
 
 def scheme_of(address: str) -> str:

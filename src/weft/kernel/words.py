@@ -16,6 +16,7 @@ from unicodedata import is_normalized, normalize
 
 from msgspec import Struct
 
+from weft.kernel.byte_runs import ByteRun
 from weft.kernel.word_table import MARKS, SPACED, UNSPACED
 
 MAX_LETTERS = 64
@@ -39,8 +40,7 @@ def pattern(form: str) -> re.Pattern[str]:
 _LOWER = bytes(
     code + 32 if 65 <= code <= 90 else code if code > 127 or chr(code).isalnum() else 32 for code in range(256)
 )
-_ALNUM_ALIKE = bytes(48 if code < 128 and chr(code).isalnum() else 32 for code in range(256))
-_LONG = b"0" * (MAX_LETTERS + 1)
+_TOO_LONG = ByteRun(bytes(code for code in range(128) if chr(code).isalnum()), MAX_LETTERS + 1)
 _BASE64 = re.compile(rb"[0-9A-Za-z+/=]{256,}")
 
 
@@ -81,18 +81,12 @@ def tokens(text: str) -> Iterator[Token]:
         last = end if unspaced else -1
 
 
-def _has_long_run(data: bytes) -> bool:
-    """More letters and digits of ASCII in a row than a word may have. All are made alike and looked for at once, which
-    takes a small part of the time of a regular expression."""
-    return _LONG in data.translate(_ALNUM_ALIKE)
-
-
 def without_blobs(text: str) -> str:
     """The same text with spaces where bytes are spelled out in it."""
     if len(text) < 256:
         return text
     data = text.encode("utf-8", "surrogatepass")
-    if not _has_long_run(data):
+    if not _TOO_LONG.is_in(data):
         return text
     return _BASE64.sub(lambda blob: b" " * len(blob[0]), data).decode("utf-8", "surrogatepass")
 
@@ -123,14 +117,14 @@ class Gathered:
         pieces = set("\n".join(self._texts).encode("utf-8", "surrogatepass").translate(_LOWER).split())
         if max(map(len, pieces), default=0) <= MAX_LETTERS:
             return pieces
-        if any(len(piece) > MAX_LETTERS and _has_long_run(piece) for piece in pieces):
+        if any(_TOO_LONG.is_in(piece) for piece in pieces):
             pieces = set[bytes]().union(*map(_pieces_without_blobs, self._texts))
         return {piece for piece in pieces if len(piece) <= MAX_LETTERS or not piece.isascii()}
 
 
 def _pieces_without_blobs(text: str) -> set[bytes]:
     data = text.encode("utf-8", "surrogatepass")
-    if _has_long_run(data):
+    if _TOO_LONG.is_in(data):
         data = _BASE64.sub(b" ", data)
     return set(data.translate(_LOWER).split())
 

@@ -11,8 +11,8 @@ from typing import IO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import Channel
-from weft.kernel.errors import ConnectionCut, InvalidInput, Unsupported
-from weft.kernel.sites import Site, scheme_of
+from weft.kernel.errors import ConnectionCut, InvalidInput
+from weft.kernel.sites import Site, needs_psycopg, scheme_of
 
 COMMAND, SSH = "cmd:", "ssh://"
 FORMS = "give a path, postgresql://…, ssh://host/path or cmd:…"
@@ -51,9 +51,7 @@ def _postgres_address(address: str) -> str:
     try:
         from weft.store.postgres.address import parse_address
     except ImportError as error:
-        raise Unsupported(
-            f"a ledger in PostgreSQL needs psycopg ({error})", "install it: `pip install 'weft[postgres]'`"
-        ) from error
+        raise needs_psycopg(error) from error
     return parse_address(address).kept
 
 
