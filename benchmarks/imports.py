@@ -75,7 +75,7 @@ def _size(ledger: Path) -> int:
 def main() -> None:
     import weft
     from weft.exchange.importers.plugins import load_importers
-    from weft.exchange.importing import Importing
+    from weft.exchange.importing.run import Importing
     from weft.kernel.ambient import FixedClock
 
     ledger_path, source = sys.argv[1:]

@@ -17,7 +17,7 @@ from benchmarks.measure import NotMeasured, attempt, say
 from benchmarks.plan import Sizes
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 MESSAGES = 20
 SESSIONS = 64

@@ -17,7 +17,7 @@ from benchmarks.searching import Latency, latency
 from benchmarks.texts import CORPUS, KeptVectors, kept_pieces
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.programs.similarity.similarity import Similarity
 
 NEAREST = 10

@@ -23,7 +23,7 @@ from benchmarks.plan import Sizes
 from benchmarks.workload import Turn, turns
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 A_COMMIT = 100
 SEED = 7

@@ -45,7 +45,7 @@ def kept_pieces(folder: Path, amount: int, corpus: str) -> list[str]:
 def _import(ledger: Path, source: Path) -> None:
     import weft
     from weft.exchange.importers.plugins import load_importers
-    from weft.exchange.importing import Importing
+    from weft.exchange.importing.run import Importing
     from weft.kernel.ambient import FixedClock
 
     with weft.open(ledger) as opened:

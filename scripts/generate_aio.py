@@ -1,7 +1,7 @@
 """Writes the asynchronous mirror of the public API. `make docs` runs it; a test compares both.
 
-src/weft/aio.py has the functions, src/weft/async_ledger.py the ledger, src/weft/async_objects.py what its verbs give,
-src/weft/async_programs.py the programs of a ledger and what is similar in it.
+In src/weft/aio/, `__init__.py` has the functions, `ledger.py` the ledger, `objects.py` what its verbs give and
+`programs.py` the programs of a ledger and what is similar in it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from types import ModuleType
 from typing import Any
 
 from weft import opening
-from weft.ledger import listing, steps, telling, threads
-from weft.ledger.imports import desk
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports import import_writer
+from weft.ledger.read import full_threads, listing, threads
+from weft.ledger.write import turn_writer
 from weft.programs.programs import Programs
 from weft.programs.similarity.similarity import Similarity
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "weft" / "aio"
 MIRRORED: dict[str, type] = {
     "Ledger": Ledger,
-    "TurnWriter": steps.TurnWriter,
+    "TurnWriter": turn_writer.TurnWriter,
     "Thread": threads.Thread,
-    "Telling": telling.Telling,
+    "Telling": full_threads.Telling,
     "Listing": listing.Listing,
-    "ImportDesk": desk.ImportDesk,
+    "ImportDesk": import_writer.ImportDesk,
     "Programs": Programs,
     "Similarity": Similarity,
 }
 HOMES = {
-    "async_ledger": ("Ledger",),
-    "async_objects": ("TurnWriter", "Thread", "Telling", "Listing", "ImportDesk"),
-    "async_programs": ("Programs", "Similarity"),
+    "ledger": ("Ledger",),
+    "objects": ("TurnWriter", "Thread", "Telling", "Listing", "ImportDesk"),
+    "programs": ("Programs", "Similarity"),
 }
 """Which module has which mirrors."""
-OVER_A_LEDGER = HOMES["async_programs"]
+OVER_A_LEDGER = HOMES["programs"]
 """Made by whoever wants one, of an open ledger; the others are given by verbs."""
 ATTRIBUTES = {
     "TurnWriter": {"id": "str", "session": "str | None"},
@@ -292,10 +293,10 @@ def opened(names: Names) -> str:
 
 
 ABOUT = {
-    "aio": "The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md tells how it behaves.",
-    "async_ledger": "The ledger, awaited.",
-    "async_objects": "What the verbs of the ledger give that has verbs of its own, awaited.",
-    "async_programs": "The programs of a ledger, and what is similar in it, awaited.",
+    "__init__": "The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md says how.",
+    "ledger": "The ledger, awaited.",
+    "objects": "What the verbs of the ledger give that has verbs of its own, awaited.",
+    "programs": "The programs of a ledger, and what is similar in it, awaited.",
 }
 ALWAYS = {
     "Any": ("typing", "Any"),
@@ -306,7 +307,7 @@ ALWAYS = {
     "Generator": ("collections.abc", "Generator"),
     "partial": ("functools", "partial"),
     "TracebackType": ("types", "TracebackType"),
-    "crossing": ("weft", "crossing"),
+    "crossing": ("weft.aio", "crossing"),
     "opening": ("weft", "opening"),
     **{f"Sync{owner}": (kind.__module__, owner) for owner, kind in MIRRORED.items()},
 }
@@ -315,18 +316,18 @@ ALWAYS = {
 def module(name: str) -> str:
     """One of the four; what it does not use of its imports is taken away again."""
     names = Names()
-    if name == "aio":
+    if name == "__init__":
         parts = [OPENING, opened(names), *(function(each, names) for each in FUNCTIONS)]
     else:
         parts = [mirror(owner, names) for owner in HOMES[name]]
     mirrors = {owner: home for home, owners in HOMES.items() if home != name for owner in owners}
-    names.needed |= {**ALWAYS, **{owner: (f"weft.{home}", owner) for owner, home in mirrors.items()}}
-    for unwanted in ("Iterator", "Face"):
+    names.needed |= {**ALWAYS, **{owner: (f"weft.aio.{home}", owner) for owner, home in mirrors.items()}}
+    for unwanted in ("Iterator", "LedgerBase", "Face"):
         names.needed.pop(unwanted, None)
     head = HEAD.format(about=ABOUT[name], imports="import asyncio\n" + names.imports())
     told = ", ".join(f'"{each}"' for each in sorted(("Ledger", "Programs", "open", *FUNCTIONS)))
     again = f"\n__all__ = [{told}]\n"
-    return formatted("\n\n".join([head, *parts, again if name == "aio" else ""]), SOURCE / f"{name}.py")
+    return formatted("\n\n".join([head, *parts, again if name == "__init__" else ""]), SOURCE / "mirror.py")
 
 
 def formatted(source: str, target: Path) -> str:
@@ -340,7 +341,7 @@ def formatted(source: str, target: Path) -> str:
 def main() -> None:
     for name in ABOUT:
         (SOURCE / f"{name}.py").write_text(module(name))
-        print(f"wrote src/weft/{name}.py")
+        print(f"wrote src/weft/aio/{name}.py")
 
 
 if __name__ == "__main__":

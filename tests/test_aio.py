@@ -14,13 +14,14 @@ import weft.aio
 from scripts import generate_aio
 from tests.ledger.histories import grow, problems, queries
 from tests.programs.similarity.test_similarity import Words
-from weft import async_ledger, async_objects, async_programs, opening
+from weft import opening
+from weft.aio import ledger, objects, programs
 from weft.kernel.errors import InvalidInput, LedgerMissing, SessionBusy, StoreError, VersionConflict
 from weft.store.sqlite import SqliteStore
 
-MODULES = {module.__name__: module for module in (async_ledger, async_objects, async_programs)}
+MODULES = {module.__name__: module for module in (ledger, objects, programs)}
 MIRRORS: dict[str, type] = {
-    name: getattr(MODULES[f"weft.{home}"], name) for home, names in generate_aio.HOMES.items() for name in names
+    name: getattr(MODULES[f"weft.aio.{home}"], name) for home, names in generate_aio.HOMES.items() for name in names
 }
 Body = Callable[[weft.aio.Ledger], Awaitable[None]]
 
@@ -95,7 +96,7 @@ def test_so_has_every_function(name: str) -> None:
 
 def test_every_mirror_has_its_place() -> None:
     assert MIRRORS.keys() == generate_aio.MIRRORED.keys()
-    assert weft.aio.Programs is async_programs.Programs
+    assert weft.aio.Programs is programs.Programs
     for name in generate_aio.OVER_A_LEDGER:
         assert signature(generate_aio.MIRRORED[name].__init__)[0] == signature(MIRRORS[name].__init__)[0]  # type: ignore[misc]
 
@@ -393,7 +394,7 @@ def test_a_hold_that_is_taken_for_a_cancelled_task_is_given_back(path: Path) -> 
 def test_what_is_similar_is_found(path: Path) -> None:
     async def body(ledger: weft.aio.Ledger) -> None:
         turns = [await ledger.record_turn(session="main", query=text) for text in ("a b", "b a", "c d")]
-        similarity = async_programs.Similarity(ledger, Words())
+        similarity = programs.Similarity(ledger, Words())
         assert await similarity.embed_missing("turn", progress=lambda *_: None) == 3
         nearest = await similarity.similar(turns[0].id, limit=1)
         assert [found.node.id for found in nearest] == [turns[1].id]

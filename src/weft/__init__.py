@@ -15,14 +15,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     **dict.fromkeys(("open", "copy", "examine", "restore", "salvage"), "weft.opening"),
-    "Ledger": "weft.ledger.ledger",
+    "Ledger": "weft.ledger.api.ledger",
     "WeftError": "weft.kernel.errors",
     **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),
     **dict.fromkeys(("Point", "StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
     **dict.fromkeys(("TextPart", "ImagePart", "ToolUsePart", "ToolResultPart", "ReasoningPart"), "weft.ledger.model"),
-    "Context": "weft.ledger.contexts",
-    "Thread": "weft.ledger.threads",
-    "TurnWriter": "weft.ledger.steps",
+    "Context": "weft.ledger.read.contexts",
+    "Thread": "weft.ledger.read.threads",
+    "TurnWriter": "weft.ledger.write.turn_writer",
     "Receipt": "weft.kernel.chain",
     **dict.fromkeys(("Program", "Programs"), "weft.programs"),
 }

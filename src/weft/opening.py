@@ -14,7 +14,8 @@ from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, needs_psycopg, scheme_of
 from weft.kernel.ulid import UlidSource
-from weft.ledger import copying
+from weft.ledger.api.base import LEASE_TTL
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import (
     checked_file,
     checked_flag,
@@ -24,22 +25,21 @@ from weft.ledger.arguments import (
     checked_zone,
     path_error,
 )
-from weft.ledger.copying import Copied, is_unfinished
-from weft.ledger.doctor import examine_ledger
-from weft.ledger.faces.face import LEASE_TTL
-from weft.ledger.ledger import Ledger
+from weft.ledger.upkeep import ledger_copy
+from weft.ledger.upkeep.doctor import examine_ledger
+from weft.ledger.upkeep.ledger_copy import Copied, is_unfinished
 from weft.store.diagnosis import COPY_BACK, Diagnosis, Grade, as_far_as_it_goes, error, mend_of
-from weft.store.names import is_copy
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
+from weft.store.replica_names import is_copy
 from weft.store.sqlite import MemoryStore, SqliteStore
 
 StagedProgress = Callable[[str, int, int], None]
 SALVAGE = "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
 if TYPE_CHECKING:
-    from weft.ledger.salvaging import Salvaged
+    from weft.ledger.upkeep.salvage import Salvaged
     from weft.store.postgres import PostgresStore
-    from weft.store.sqlite.restoring import Restored
+    from weft.store.sqlite.restore import Restored
 
 
 def open(
@@ -91,7 +91,7 @@ def copy(
     checked_place(target, "target")
     store = _store(str(target), True, False, False, clock, system_random)
     try:
-        return copying.copy(source._store, store, progress)
+        return ledger_copy.copy_ledger(source._store, store, progress)
     finally:
         store.close()
 
@@ -118,7 +118,7 @@ def restore(
     backup: str | Path, path: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
 ) -> Restored:
     """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
-    from weft.store.sqlite.restoring import restore as put_back
+    from weft.store.sqlite.restore import restore as put_back
 
     file, copy = checked_file(path, "path", COPY_BACK), checked_file(backup, "backup", COPY_BACK)
     try:
@@ -137,8 +137,8 @@ def salvage(
 ) -> Salvaged:
     """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
     facts fill the holes. None of them is touched."""
-    from weft.ledger.salvaging import salvage as save
-    from weft.store.sqlite.gathering import Gathered
+    from weft.ledger.upkeep.salvage import salvage as save
+    from weft.store.sqlite.salvage import Gathered
 
     files = [checked_file(each, "file", SALVAGE) for each in (damaged, *checked_paths(others, "others"))]
     target = checked_file(new, "new", SALVAGE)
@@ -175,7 +175,7 @@ def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None)
 def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, None]]) -> Iterator[Diagnosis]:
     """What is found; where somebody began to write while a file that nobody had open was looked at, what seems wrong is
     looked at again as one that is in use, and told only then."""
-    from weft.store.sqlite.examining import mark_of
+    from weft.store.sqlite.examination import mark_of
 
     told, before = list[Diagnosis](), mark_of(file)
     with closing(look(False)) as looked:
@@ -190,7 +190,7 @@ def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, N
 
 
 def _examine_file(file: Path, clock: Clock, full: bool, in_use: bool) -> Generator[Diagnosis, None, None]:
-    from weft.store.sqlite.examining import examine_file
+    from weft.store.sqlite.examination import examine_file
 
     found, store = examine_file(file, clock, full, in_use)
     yield from found

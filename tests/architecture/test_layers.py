@@ -15,7 +15,7 @@ from weft import Ledger
 
 SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "surfaces")
-FACADE = "the facade"  # weft/__init__.py and its siblings: they show what the layers offer
+FACADE = "the facade"  # weft/__init__.py, its siblings and weft/aio/: they show what the layers offer
 
 AMBIENT_MODULE = "weft/kernel/ambient.py"  # the one that asks the machine for time and chance
 AMBIENT = frozenset(
@@ -49,7 +49,7 @@ class Module:
     @cached_property
     def layer(self) -> str:
         parts = self.path.split("/")
-        return parts[1] if len(parts) > 2 else FACADE
+        return parts[1] if len(parts) > 2 and parts[1] != "aio" else FACADE
 
     @cached_property
     def imports(self) -> list[tuple[int, str]]:

@@ -22,13 +22,13 @@ CONNECTING = frozenset(
 METHODS = {STARTING: ("subprocess_exec", "subprocess_shell"), CONNECTING: ("create_connection", "sock_connect")}
 """The same, of an event loop."""
 MAY_START = {
-    "weft/runtime/processes.py": "the one place",
+    "weft/runtime/sandbox/processes.py": "the one place",
     "weft/exchange/sync/addresses.py": "the other end of a sync, by the command or the ssh that the user names",
     "weft/surfaces/cli/import_job.py": "this program itself, on its own in the background",
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
 MAY_CONNECT = {
-    "weft/runtime/connections.py": "the one place",
+    "weft/runtime/egress/connections.py": "the one place",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
     "weft/exchange/importers/servers.py": "a database that the user names to import from",
 }

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.exchange.toy import Toy
 from weft import Ledger
-from weft.exchange.importing import Importing, ImportSummary
+from weft.exchange.importing.run import Importing, ImportSummary
 from weft.kernel.ambient import SystemClock
 
 LONG_AGO = 1_000_000_000

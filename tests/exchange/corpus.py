@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing import Importing, ImportSummary
+from weft.exchange.importing.run import Importing, ImportSummary
 from weft.kernel.ambient import FixedClock
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import weft
 from tests.exchange.toy import Toy
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 
 class TestToy(ImporterContract):

@@ -16,7 +16,7 @@ from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.sources import candidates
-from weft.exchange.testing import as_source, assert_accounted
+from weft.exchange.importers.testing import as_source, assert_accounted
 from weft.kernel.imported import ImportSecret
 
 pytestmark = needs_corpus

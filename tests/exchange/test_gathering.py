@@ -21,7 +21,7 @@ from tests.exchange.live_files import standing
 from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing import Importing
+from weft.exchange.importing.run import Importing
 from weft.kernel.ambient import SystemClock
 
 OLD = 1_500_000_000

@@ -22,8 +22,8 @@ from weft.exchange.importers.jsonl import records
 from weft.exchange.importers.plugins import importer_names, load_importers
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.sources import Candidate
-from weft.exchange.importing import Importing, Step
-from weft.exchange.testing import as_source
+from weft.exchange.importers.testing import as_source
+from weft.exchange.importing.run import Importing, Step
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.imports import ImportDesk

@@ -17,7 +17,7 @@ from tests.exchange.live_files import Growing, live_importers, material, standin
 from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.sources import QUIET_SECONDS
-from weft.exchange.importing import Importing
+from weft.exchange.importing.run import Importing
 
 pytestmark = [pytest.mark.prove] if PROVING else []
 SEEDS = range(12 if PROVING else 3)

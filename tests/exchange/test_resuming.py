@@ -18,12 +18,12 @@ from tests.ledger.imported import take as take_toy
 from tests.postgres import shared_server
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing import Importing, ImportSummary
+from weft.exchange.importing.run import Importing, ImportSummary
 from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume, write_resume
 from weft.kernel.ambient import FixedClock, system_random
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.imports import ImportCounts
-from weft.ledger.natives import NativeCompaction, NativeSession
+from weft.ledger.imports.natives import NativeCompaction, NativeSession
 
 TOOLS = tuple(FORMATS)
 NOW = LONG_AGO * 1_000

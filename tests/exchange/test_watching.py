@@ -14,7 +14,7 @@ from tests.postgres import shared_server
 from weft import Ledger
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.transcript import Transcript
-from weft.exchange.watching import Began, Gone, Happening, Imported, Troubled, Watched
+from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched
 from weft.kernel.contents import ERASED
 
 SESSION = {"session": "s1", "title": "First"}

@@ -9,7 +9,7 @@ from typing import Any
 from tests.exchange.toy import Toy
 from weft import Ledger
 from weft.exchange.importers.port import Importer
-from weft.exchange.watching import Happening, watch
+from weft.exchange.importing.watch import Happening, watch
 from weft.kernel.ambient import FixedClock
 
 START_MS = 1_700_000_000_000

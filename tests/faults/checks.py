@@ -13,8 +13,8 @@ import apsw
 import weft
 from tests.faults.scenarios import Ack
 from tests.ledger.invariants import BROKEN
-from weft.ledger.ledger import Ledger
-from weft.ledger.listing import Wanted
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.read.listing import Wanted
 
 Kinds = tuple[str, ...]
 Answers = Mapping[str, Any]

@@ -15,7 +15,7 @@ import weft
 from tests.faults.processes import Say
 from tests.faults.tripwires import Tripwire, watch_disk, watch_statements
 from weft.kernel.chain import Receipt
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import RecordedTurn
 
 weft.open(":memory:").close()  # once for all processes that are forked from here: what new ledgers are copies of

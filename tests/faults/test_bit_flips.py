@@ -17,7 +17,7 @@ from tests.faults.checks import Answers, answers, copy_ledger
 from tests.faults.processes import KILLED, run
 from tests.faults.sizes import PROVING, Record, chance, sized
 from weft.kernel.errors import Damaged, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 PARTS = range(sized(test=2, prove=8))
 FACT_FLIPS = 600  # per part; all of them when proving

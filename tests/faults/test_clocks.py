@@ -10,7 +10,7 @@ from tests.faults.processes import Process, Say
 from weft.kernel.ambient import FixedClock, system_random
 from weft.kernel.errors import InvalidInput, SessionBusy
 from weft.kernel.times import ms_from_iso
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NOW = 1_800_000_000_000
 ID_BYTES = 10

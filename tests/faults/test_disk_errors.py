@@ -19,7 +19,7 @@ from tests.faults.tripwires import Half, WatchedVfs
 from weft.kernel.ambient import SystemClock, system_random
 from weft.kernel.errors import StoreFailed
 from weft.kernel.ulid import UlidSource
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.store.owners import process_owner
 from weft.store.sqlite import SqliteStore
 

@@ -15,7 +15,7 @@ from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import SECRET
 from tests.faults.sizes import Record, sized
 from tests.ledger.canaries import files_with_canary
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 STATEMENTS, WRITES = sized(test=101, prove=1), sized(test=47, prove=1)
 PACKING = sized(test=211, prove=5)

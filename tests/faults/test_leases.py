@@ -11,7 +11,7 @@ import weft
 from tests.faults.processes import KILLED, Process, Say, run
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import LeaseLost, SessionBusy
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NOW = 1_800_000_000_000
 

@@ -17,7 +17,7 @@ from tests.faults.sizes import PROVING, Record, sized
 from tests.faults.tripwires import WatchedVfs
 from tests.faults.writers import write_so_often
 from weft.kernel.errors import HeadMoved
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 WRITERS = 16
 TURNS = sized(test=10, prove=250)

@@ -14,7 +14,7 @@ from tests.faults.checks import answers, copy_ledger
 from tests.faults.sizes import PROVING, Record, chance
 from tests.faults.test_bit_flips import make_varied
 from weft.kernel.errors import Damaged, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 ODD: tuple[Any, ...] = (None, -1, 10**15, "odd", b"\xff\xfe", "#x", "[1]", "{}", 3.5, "")
 PARTS = range(2)

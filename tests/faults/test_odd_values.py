@@ -17,8 +17,8 @@ from weft.kernel import canonical
 from weft.kernel.contents import MAX_CONTENT_BYTES
 from weft.kernel.errors import ContentTooLarge, InvalidFact, InvalidInput
 from weft.kernel.events import STREAM_KINDS
-from weft.ledger.facts_file import event_line
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep.facts_file import event_line
 
 MEGABYTES = sized(test=8, prove=100)
 DEPTH = sized(test=2_000, prove=100_000)

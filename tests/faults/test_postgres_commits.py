@@ -12,7 +12,7 @@ from tests.faults.scenarios import Ack, ack
 from tests.faults.sizes import SEED, Record, chance, sized
 from tests.postgres import new_name, shared_server
 from weft.kernel.errors import OutcomeUnknown
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.store.port import WriteTxn
 
 TURNS = sized(test=24, prove=2_000)

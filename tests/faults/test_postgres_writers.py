@@ -11,7 +11,7 @@ from tests.faults.scenarios import Ack
 from tests.faults.sizes import Record, sized
 from tests.faults.writers import write_many
 from tests.postgres import shared_server
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 WRITERS = 16
 TURNS = sized(test=5, prove=6_250)

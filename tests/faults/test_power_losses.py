@@ -23,7 +23,7 @@ from tests.faults.sizes import Record, chance, sized
 from weft.kernel.ambient import SystemClock, system_random
 from weft.kernel.errors import LogCut, WeakDurability, WeftError
 from weft.kernel.ulid import UlidSource
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.store.owners import NOBODY
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite import store as sqlite_store

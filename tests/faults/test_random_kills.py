@@ -15,7 +15,7 @@ from tests.faults.processes import KILLED, Process
 from tests.faults.scenarios import Ack
 from tests.faults.sizes import Record, chance, sized
 from tests.faults.writers import FORK, write_for_ever
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 RUNS = sized(test=1, prove=4)
 CYCLES = sized(test=5, prove=50)

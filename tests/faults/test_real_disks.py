@@ -17,7 +17,7 @@ from tests.faults.processes import KILLED, Say, run, run_well
 from tests.faults.scenarios import Ack, ack, make_ledger
 from tests.faults.sizes import Record
 from weft.kernel.errors import ReadOnlyLedger, StoreFailed, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 ROOM = 6 * 1024 * 1024
 TIMES = 3

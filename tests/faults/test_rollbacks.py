@@ -15,7 +15,7 @@ from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import make_ledger
 from weft.kernel.chain import GENESIS, Receipt, extend
 from weft.kernel.errors import Damaged, LogCut, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 FILES = ("", "-wal", "-head")
 

@@ -15,8 +15,8 @@ from tests.ledger.histories import exported, grow, import_into, problems
 from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
 from weft.kernel.errors import LedgerMissing, StoreError
-from weft.ledger.ledger import Ledger
-from weft.ledger.salvaging import Salvaged
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep.salvage import Salvaged
 
 PAGE = 4096
 DAMAGES = range(sized(test=6, prove=400))

@@ -17,7 +17,7 @@ from tests.faults.scenarios import SCENARIOS, Ack, ack, make_ledger
 from tests.faults.sizes import Record, sized
 from tests.faults.system_calls import CALLS, counted, run_traced, stop_before, traced, wait_until_stopped
 from weft.kernel.errors import StoreFailed
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 MISSING = system_calls.missing()
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.faults.sizes import Record, sized
 from tests.ledger.histories import change, problems
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 TURNS = sized(test=400, prove=100_000)
 WRITER = """

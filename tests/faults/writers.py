@@ -11,7 +11,7 @@ import weft
 from tests.faults.processes import Say
 from tests.faults.scenarios import USAGE, Ack, a_call, ack
 from weft.kernel.errors import OutcomeUnknown, StoreFailed
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 FORK = "fork of "
 

@@ -12,7 +12,7 @@ import weft
 from tests.conftest import PROVING
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NOON = 1_794_700_800_000  # 2026-11-15T00:00:00Z
 OpenLedger = Callable[..., Ledger]

@@ -11,7 +11,7 @@ import apsw
 
 import weft
 from tests.conftest import PROVING
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import Message
 
 PROPERTY_SCALE = 25 if PROVING else 1

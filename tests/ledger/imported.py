@@ -7,8 +7,7 @@ import orjson
 from weft import Ledger
 from weft.kernel.enums import FileKind, LinkReason, MessageRole, ToolCallStatus
 from weft.ledger.imports import ImportCounts
-from weft.ledger.model import FileNote, LintNote, TextPart
-from weft.ledger.natives import (
+from weft.ledger.imports.natives import (
     NativeCall,
     NativeCompaction,
     NativeLink,
@@ -17,6 +16,7 @@ from weft.ledger.natives import (
     NativeTurn,
     Tokens,
 )
+from weft.ledger.model import FileNote, LintNote, TextPart
 
 ORIGIN = "toy"
 

@@ -6,7 +6,7 @@ import apsw
 
 from tests.ledger.histories import copy_in_memory, problems
 from tests.ledger.plain_model import PlainLedger, PlainSession
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 # Each question must have an empty answer. The ninth is asked of the plain ledger, which counts every movement.
 BROKEN = {

@@ -4,7 +4,7 @@ import pytest
 
 from tests.ledger.histories import grow, lines, problems
 from weft import Codeblock
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 ANSWER = """Two ways:
 

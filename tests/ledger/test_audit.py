@@ -8,9 +8,9 @@ from tests.ledger.histories import change, grow, kinds
 from tests.ledger.imported import rich_import
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger import auditing
-from weft.ledger.auditing import AuditTally, Finding, FindingKind
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.reports import audit
+from weft.ledger.reports.audit import AuditTally, Finding, FindingKind
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_what_importers_bring_is_told_as_the_origin_tells_it(ledger: Ledger) -> 
 
 
 def test_a_long_ledger_is_audited_in_pieces(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "CHUNK", 2)
+    monkeypatch.setattr(audit, "CHUNK", 2)
     turns = [record(ledger, call("x"), session=f"s{i % 2}", tools_available=["y"]) for i in range(5)]
     found = list(ledger.audit())
     assert [finding.turn_id for finding in found if finding.tool == "x"] == turns

@@ -19,13 +19,13 @@ from tests.ledger.histories import exported, grow, import_into, lines
 from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
-from weft.ledger.compactions import MEASURES
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import NewError, NewMessage, NewToolCall, StoredContent
-from weft.ledger.recording import WholeTurn
-from weft.ledger.scribe import Setting
-from weft.ledger.sessions import DETAILS
-from weft.ledger.steps import TurnWriter
+from weft.ledger.sessions.compactions import MEASURES
+from weft.ledger.sessions.heads import DETAILS
+from weft.ledger.write.record_turn import WholeTurn
+from weft.ledger.write.turn_events import Setting
+from weft.ledger.write.turn_writer import TurnWriter
 
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 

@@ -13,7 +13,7 @@ import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import PROPERTY_SCALE, exported, grow, import_into, problems, queries, texts
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 MEASURES: dict[str, Any] = {

@@ -7,8 +7,8 @@ from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.fields import RequestInput
-from weft.ledger.contexts import Context
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.read.contexts import Context
 
 
 def spoken(ledger: Ledger, **of: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import LogCut
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 @pytest.fixture

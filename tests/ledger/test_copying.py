@@ -15,10 +15,10 @@ from tests.ledger.imported import rich_import
 from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
 from weft.kernel.errors import CopyUnfinished, FactDamaged, LedgerMissing, NotApplicable
-from weft.ledger import copying
-from weft.ledger.copying import LOCAL_TABLES
-from weft.ledger.ledger import Ledger
-from weft.ledger.recomputing import VIEW_TABLES
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep import ledger_copy
+from weft.ledger.upkeep.ledger_copy import LOCAL_TABLES
+from weft.ledger.upkeep.recompute import VIEW_TABLES
 
 FACTS = ("log", "content", "content_part")
 
@@ -79,7 +79,7 @@ def test_a_ledger_is_copied_by_its_address_or_open(open_ledger: OpenLedger, targ
 
 def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut short on the way there, and run again."""
-    monkeypatch.setattr(copying, "BATCH_ROWS", 7)
+    monkeypatch.setattr(ledger_copy, "BATCH_ROWS", 7)
     address = shared_server().address().replace("weft@", "weft:hunter2@")
     receipt = full.record_turn(session="main", query="kept").receipt
     full.catch_up()
@@ -135,7 +135,7 @@ def test_a_turn_under_way_is_nobodys_in_the_copy(disk: Ledger, target: Path) -> 
 def test_a_copy_that_was_cut_short_is_run_again(
     full: Ledger, target: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "BATCH_ROWS", 3)
+    monkeypatch.setattr(ledger_copy, "BATCH_ROWS", 3)
     seen: list[tuple[int, int]] = []
 
     def cut(done: int, of: int) -> None:
@@ -160,8 +160,8 @@ def test_a_copy_that_was_cut_short_is_run_again(
 
 KILLED = """
 import os, signal, sys, weft
-from weft.ledger import copying
-copying.BATCH_ROWS = 3
+from weft.ledger.upkeep import ledger_copy
+ledger_copy.BATCH_ROWS = 3
 calls = iter(range(9))
 weft.copy(sys.argv[1], sys.argv[2], progress=lambda *_: next(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL))
 """

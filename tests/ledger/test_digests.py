@@ -14,7 +14,7 @@ from tests.ledger.histories import change, grow, lines
 from weft.kernel.ambient import FixedClock
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.events import event_id
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 FIRST: dict[str, Any] = {
     "query": "q", "response": "r", "system": "s", "model": "m", "provider": "p", "params": {"t": 1}, "role": "worker",

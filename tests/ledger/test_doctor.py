@@ -20,14 +20,14 @@ from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.secrets.scanner import Trace
 from weft.store.diagnosis import Diagnosis, Grade
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.migrations import shipped_schema
-from weft.store.sqlite import examining
-from weft.store.sqlite.processes import holders_of
+from weft.store.sqlite import examination
+from weft.store.sqlite.lock_holders import holders_of
 
 
 def hashes(path: Path) -> dict[str, str]:
@@ -131,15 +131,15 @@ def test_a_writer_who_turns_up_meanwhile_is_not_taken_for_damage(
     closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that nobody has open is read without locks, so pages may change while they are read."""
-    sound = examining.ExaminedStore.check_quickly
+    sound = examination.ExaminedStore.check_quickly
 
-    def disturbed(store: examining.ExaminedStore) -> list[str]:
-        monkeypatch.setattr(examining.ExaminedStore, "check_quickly", sound)
+    def disturbed(store: examination.ExaminedStore) -> list[str]:
+        monkeypatch.setattr(examination.ExaminedStore, "check_quickly", sound)
         with weft.open(closed, clock=clock) as ledger:
             grow(ledger, "main", "meanwhile")
         return ["row 5 missing from index turn_id"]
 
-    monkeypatch.setattr(examining.ExaminedStore, "check_quickly", disturbed)
+    monkeypatch.setattr(examination.ExaminedStore, "check_quickly", disturbed)
     found = list(weft.examine(closed, clock=clock))
     assert [one for one in found if one.grade in (Grade.ERROR, Grade.WARNING)] == []
     assert "the engine finds nothing wrong" in [one.what for one in found]
@@ -430,25 +430,25 @@ def test_a_turn_that_a_dead_writer_left_open_is_told_and_stays(closed: Path, clo
 
 
 def test_a_long_log_is_told(disk: Ledger, path: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "LONG_LOG_BYTES", 10)
+    monkeypatch.setattr(examination, "LONG_LOG_BYTES", 10)
     grow(disk, "main", "a")
     assert "log file" in [one.check for one in weft.examine(path, clock=clock) if one.grade is Grade.WARNING]
 
 
 def test_little_room_is_told(closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "LITTLE_ROOM", 1 << 62)
+    monkeypatch.setattr(examination, "LITTLE_ROOM", 1 << 62)
     assert "disk" in bad(closed, clock)
 
 
 def test_a_ledger_on_a_network_file_system_is_told(
     closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examining, "file_system_of", lambda _: "nfs4")
+    monkeypatch.setattr(examination, "file_system_of", lambda _: "nfs4")
     assert "file system" in bad(closed, clock)
 
 
 def test_a_large_file_is_not_searched_unless_asked_for(
     closed: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examining, "QUICK_BYTES", 10)
+    monkeypatch.setattr(examination, "QUICK_BYTES", 10)
     assert "not looked at" in notes(closed, clock)

@@ -14,8 +14,8 @@ from tests.ledger.histories import change, exported, grow, import_into, kinds, p
 from weft.kernel.ambient import FixedClock
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import HeadMoved, LeaseLost, LedgerTooNew, NotApplicable, StoreError
-from weft.ledger.ledger import Ledger
-from weft.ledger.steps import TurnWriter
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.write.turn_writer import TurnWriter
 
 STEPS: dict[str, Callable[[TurnWriter], Any]] = {
     "message": lambda writer: writer.message("m"),

@@ -24,7 +24,7 @@ from tests.ledger.test_sql_surface import Story
 from tests.ledger.test_state_machine import FIRST_SEED, TTL_MS, LedgerMachine, counted, run_steps
 from tests.ledger.twins import TwinClock, assert_same_everywhere, carried, open_twins
 from tests.postgres import shared_server
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.store.postgres.address import parse_address
 
 SHARDS = 40 if PROVING else 1

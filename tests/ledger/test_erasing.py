@@ -28,13 +28,13 @@ from weft.kernel.errors import (
     StoreFailed,
     WeftError,
 )
-from weft.ledger import copying
-from weft.ledger.doctor import examine_ledger
-from weft.ledger.erasing import act
-from weft.ledger.ledger import Ledger
-from weft.ledger.natives import NativeLink
-from weft.ledger.recording import WholeTurn
-from weft.ledger.scribe import Scribe
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.erasing import erasure
+from weft.ledger.imports.natives import NativeLink
+from weft.ledger.upkeep import ledger_copy
+from weft.ledger.upkeep.doctor import examine_ledger
+from weft.ledger.write.record_turn import WholeTurn
+from weft.ledger.write.turn_events import Scribe
 from weft.store.port import Store
 from weft.store.postgres.address import parse_address
 
@@ -307,7 +307,7 @@ def erase_beside(
     """Erase a turn. Once that is committed, before it goes on, another thread's append runs as far as `step`, between
     two of its events; it goes on before the files are made clean. Returns what came of it."""
     begun, let_go, came = threading.Event(), threading.Event(), []
-    take_step, commit, clean = getattr(*step), ledger._store.write, act._finished
+    take_step, commit, clean = getattr(*step), ledger._store.write, erasure._finished
     plan = ledger.plan_erasure(turn)
 
     def stop(*arguments: Any, **fields: Any) -> Any:
@@ -338,7 +338,7 @@ def erase_beside(
     writer = threading.Thread(target=go_on)
     patch.setattr(*step, stop)
     patch.setattr(ledger._store, "write", commit_and_meet)
-    patch.setattr(act, "_finished", part_and_clean)
+    patch.setattr(erasure, "_finished", part_and_clean)
     assert ledger.erase(plan, reason=WHY).complete
     return came[0]
 
@@ -514,7 +514,7 @@ def test_a_ledger_that_was_copied_elsewhere_names_its_origin_and_its_backups(dis
     disk.backup(tmp_path / "copy.db")
     disk.close()
     with weft.open(tmp_path / "ledger.db", read_only=True) as origin, weft.open(tmp_path / "moved.db") as moved:
-        copying.copy(origin._store, moved._store)
+        ledger_copy.copy_ledger(origin._store, moved._store)
         named = {(Path(copy.path).name, copy.kind) for copy in moved.plan_erasure(turn).copies}
     assert named == {("copy.db", "backup"), ("ledger.db", "ledger")}
 

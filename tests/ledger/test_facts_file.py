@@ -15,8 +15,8 @@ from tests.ledger.histories import exported, grow, import_into, problems, querie
 from tests.ledger.test_verifying import rich
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidFact, InvalidInput, ReplicaDiverged, StoreError
-from weft.ledger import facts_file
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep import facts_file
 
 SURFACE = """turns threads sessions messages tool_calls compactions session_history session_aliases message_files
     message_lints message_codeblocks""".split()

@@ -12,7 +12,7 @@ from tests.ledger.histories import exported, grow, problems, queries, texts
 from tests.ledger.test_verifying import rich
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import LedgerMissing, NotFound, ReadOnlyLedger, StoreError, Unsupported
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 def test_the_feed_has_every_event_once_in_order_of_arrival(ledger: Ledger) -> None:

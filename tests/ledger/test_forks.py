@@ -8,7 +8,7 @@ import pytest
 from tests.ledger.histories import grow, kinds, lines, problems, queries, texts
 from weft import ToolResultPart, ToolUsePart
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 def long_turn(ledger: Ledger, session: str = "main") -> str:

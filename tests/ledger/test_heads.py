@@ -15,7 +15,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries, texts
 from tests.ledger.test_forks import long_turn
 from weft.kernel.errors import HeadMoved, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 WRITERS, TURNS = 32, 6
 

@@ -17,8 +17,8 @@ from weft.kernel.contents import content_ref
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ulid import UlidSource, offset
-from weft.ledger import facts_file
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep import facts_file
 
 ULIDS = UlidSource(lambda: NOON, os.urandom)
 

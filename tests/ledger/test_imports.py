@@ -18,11 +18,11 @@ from weft.kernel import canonical
 from weft.kernel.enums import AgentRole, FileKind, LinkReason
 from weft.kernel.errors import FactDamaged, InvalidFact, NotApplicable
 from weft.kernel.events import import_stream
-from weft.ledger.facts_file import event_line
 from weft.ledger.imports import ImportCounts, RawFile
-from weft.ledger.imports.raw import MAGIC, unpack
+from weft.ledger.imports.kept_sources import MAGIC, unpack
+from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
 from weft.ledger.model import FileNote, LintNote
-from weft.ledger.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
+from weft.ledger.upkeep.facts_file import event_line
 from weft.store.buffer import RowsRefused
 from weft.store.sqlite.store import SqliteBase
 

@@ -6,7 +6,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, texts
 from weft import ToolResultPart
 from weft.kernel.errors import InvalidFact, NotApplicable, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 def cut_short(ledger: Ledger, session: str = "main") -> str:

@@ -12,7 +12,7 @@ from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import kinds, problems, texts
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import LeaseLost, SessionBusy
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 BEGIN_AND_DIE = """
 import os, sys, weft

@@ -11,12 +11,12 @@ from tests.ledger.histories import grow
 from tests.ledger.imported import native_call, native_turn, take
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
-from weft.ledger.beginnings import short_labels
-from weft.ledger.ledger import Ledger
-from weft.ledger.listing import Listed, Wanted, project_of
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports.natives import NativeMessage, NativeTurn
 from weft.ledger.model import TextPart
-from weft.ledger.natives import NativeMessage, NativeTurn
-from weft.ledger.subjects import best_line, first_line, spoken
+from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.listing import Listed, Wanted, project_of
+from weft.ledger.read.turn_titles import best_line, first_line, spoken
 from weft.store.sqlite.connection import SqliteSql
 
 FEW = 40

@@ -16,7 +16,7 @@ from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import FileNote
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import PostgresSql, translate

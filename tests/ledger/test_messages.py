@@ -14,7 +14,7 @@ from weft import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
 from weft.kernel.ulid import is_ulid
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import Codeblock
 
 ODD_TEXTS = ["", "\0", "a\0b", "\ud800 alone", "\U0001f9f5", "é", "line\r\nline\u2028", "﷽" * 2000]

@@ -11,7 +11,7 @@ from tests.ledger.histories import grow, texts
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ulid import ALPHABET
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 HOUR, DAY = 3_600_000, 86_400_000
 

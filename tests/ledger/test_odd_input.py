@@ -12,7 +12,7 @@ import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, StoreError, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import StoredContent
 
 SURROGATE = "\ud800"

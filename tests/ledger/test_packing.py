@@ -12,7 +12,7 @@ from tests.ledger.imported import native_turn, take
 from weft.kernel.ambient import FixedClock, system_random
 from weft.kernel.contents import ERASED
 from weft.kernel.errors import FactDamaged, NotApplicable, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 LONG = "a sentence that says much the same as the one before it. " * 40
 DAY = 86_400_000

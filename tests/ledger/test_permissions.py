@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.ledger.permissions import MISSING, Use, Verdict, commands_of, covers, judge, parse_grant, parts_of, rules_used
+from weft.ledger.reports.permissions import (
+    MISSING,
+    Use,
+    Verdict,
+    commands_of,
+    covers,
+    judge,
+    parse_grant,
+    parts_of,
+    rules_used,
+)
 
 NAMES = st.text(string.ascii_letters + "_", min_size=1, max_size=8)
 WORDS = st.lists(

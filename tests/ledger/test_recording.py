@@ -13,7 +13,7 @@ from weft.kernel.ambient import FixedClock
 from weft.kernel.dag_events import ToolCall as ToolCallEvent
 from weft.kernel.errors import InvalidInput, NoCanonicalForm, NotApplicable, NotFound
 from weft.kernel.fields import EventRef, Usage
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolResultPart, ToolUsePart
 
 SETTING: dict[str, Any] = {

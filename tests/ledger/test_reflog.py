@@ -11,7 +11,7 @@ from tests.ledger.conftest import NOON
 from tests.ledger.histories import PROPERTY_SCALE, grow, problems, queries, texts
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 HOUR, DAY = 3_600_000, 86_400_000
 

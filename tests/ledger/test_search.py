@@ -14,10 +14,10 @@ from tests.ledger.histories import PROPERTY_SCALE, change, grow, problems
 from tests.ledger.imported import native_turn, rich_import, take
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.ledger import Ledger
-from weft.ledger.search import finding, passages
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.search import matches, passages
 from weft.ledger.search.hits import Hit
-from weft.store.words_testing import INJECTIONS
+from weft.store.word_index_testing import INJECTIONS
 
 DAY = 86_400_000
 
@@ -25,7 +25,7 @@ DAY = 86_400_000
 @pytest.fixture(autouse=True)
 def _always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ledgers go through the index, too."""
-    monkeypatch.setattr("weft.ledger.faces.searching.A_LITTLE", 0)
+    monkeypatch.setattr("weft.ledger.api.search.A_LITTLE", 0)
 
 
 def said(hits: list[Hit]) -> list[str]:
@@ -320,7 +320,7 @@ def test_an_index_that_lags_makes_no_difference(open_ledger: OpenLedger, clock: 
 
 
 def test_a_ledger_that_is_closed_leaves_no_long_lag(open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.ledger.faces.searching.MUCH", 5)
+    monkeypatch.setattr("weft.ledger.api.search.MUCH", 5)
     with open_ledger() as ledger:
         grow(ledger, "main", "a", "b")
     with open_ledger(read_only=True) as ledger:
@@ -349,9 +349,9 @@ def test_much_that_fits_is_found_in_the_same_order(
         lambda: found(ledger, "question", since=NOON + DAY // 2, session="s1"),
     ]
     few = [ask() for ask in asked]
-    monkeypatch.setattr(finding, "FEW", 1)
-    monkeypatch.setattr(finding, "STEP", 4)
-    monkeypatch.setattr(finding, "PROBED", 3)
+    monkeypatch.setattr(matches, "FEW", 1)
+    monkeypatch.setattr(matches, "STEP", 4)
+    monkeypatch.setattr(matches, "PROBED", 3)
     assert [ask() for ask in asked] == few
     assert all(few)
     assert len(few[0]) == 40
@@ -371,7 +371,7 @@ def test_ranking_finds_the_same_where_more_fits_than_is_ranked(
 ) -> None:
     rich(ledger, clock)
     ledger.catch_up()
-    monkeypatch.setattr(finding, "RANKED", 1)
+    monkeypatch.setattr(matches, "RANKED", 1)
     for words in ("odd", '"even question"', "question 3", ""):
         assert sorted(said(ledger.search(words, rank=True, **filters))) == sorted(found(ledger, words, **filters))
 

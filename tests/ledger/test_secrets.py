@@ -20,11 +20,11 @@ from tests.ledger.imported import native_turn, take
 from tests.postgres import shared_server
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, Unsupported
-from weft.ledger.ledger import Ledger
-from weft.ledger.natives import NativeSession
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports.natives import NativeSession
 from weft.ledger.secrets import Secret, SecretReport
+from weft.ledger.secrets.scan import REACH, windows
 from weft.ledger.secrets.scanner import Trace, in_short
-from weft.ledger.secrets.scanning import REACH, windows
 
 WHY = "a leaked key"
 

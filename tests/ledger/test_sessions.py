@@ -8,7 +8,7 @@ from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import grow, problems, queries
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NOBODY = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 Verb = Callable[[], object]

@@ -7,7 +7,7 @@ import pytest
 import weft
 from tests.ledger.histories import exported, grow, import_into, kinds, lines, problems, queries
 from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 def exchange(*ledgers: Ledger) -> None:

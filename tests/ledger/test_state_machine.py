@@ -30,8 +30,8 @@ from tests.ledger.invariants import check_all, check_context, check_names, check
 from tests.ledger.plain_model import PlainLedger, PlainSession, PlainTurn
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import LabelTaken, LeaseLost, NotApplicable, NotFound, SessionBusy, WeftError
-from weft.ledger.ledger import Ledger
-from weft.ledger.steps import TurnWriter
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.write.turn_writer import TurnWriter
 
 SHARDS = 40 if PROVING else 5
 STEPS = (100_000 if PROVING else 2_000) // SHARDS

@@ -10,8 +10,8 @@ from tests.ledger.histories import kinds, problems, select, texts
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import HeadMoved, InvalidInput, NotApplicable, NotFound, TurnClosed
 from weft.kernel.fields import Usage
-from weft.ledger.ledger import Ledger
-from weft.ledger.steps import TurnWriter
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.write.turn_writer import TurnWriter
 
 
 def ask(writer: TurnWriter) -> str:

@@ -5,8 +5,8 @@ import pytest
 from tests.ledger.histories import grow
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged
-from weft.ledger.ledger import Ledger
-from weft.store.facts import LEDGER_SCOPE
+from weft.ledger.api.ledger import Ledger
+from weft.store.records import LEDGER_SCOPE
 
 
 def test_a_turn_is_about_what_was_asked_first(ledger: Ledger) -> None:

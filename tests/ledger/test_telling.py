@@ -8,10 +8,10 @@ from tests.ledger.histories import change, grow
 from tests.ledger.imported import native_turn, rich_import, take
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import Damaged, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports.natives import NativeLink
 from weft.ledger.model import Message, ToolCall
-from weft.ledger.natives import NativeLink
-from weft.ledger.telling import AT_ONCE, ToldTurn
+from weft.ledger.read.full_threads import AT_ONCE, ToldTurn
 
 
 def texts(told: ToldTurn) -> list[str]:

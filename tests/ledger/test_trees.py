@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import weft
 from tests.ledger.histories import PROPERTY_SCALE, grow, problems
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 Shape = list[tuple[int | None, str]]
 

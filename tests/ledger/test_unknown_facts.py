@@ -11,7 +11,7 @@ from tests.ledger.test_facts_file import as_facts, records, reseal
 from weft.kernel.contents import ABSENT
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import UnknownEvent
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 LATER = {"kind": "moon_landed", "crew": ["a text with spaces", {"deep": [1, None, 1.5]}], "v": 1}
 

@@ -18,11 +18,11 @@ from tests.ledger.imported import ORIGIN, native_turn, take
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import LinkReason, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
-from weft.ledger.natives import NativeLink, NativeMessage, NativeTurn, Tokens
-from weft.ledger.prices import PriceTable, prices_from, shipped_prices
-from weft.ledger.usage import Spending, UsageReport
+from weft.ledger.reports.prices import PriceTable, prices_from, shipped_prices
+from weft.ledger.reports.usage import Spending, UsageReport
 
 HOUR, DAY = 3_600_000, 86_400_000
 PRICES = prices_from(

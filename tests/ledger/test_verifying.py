@@ -11,9 +11,9 @@ from tests.ledger.imported import rich_import
 from tests.ledger.test_forks import long_turn
 from tests.programs.stories import tell_programs
 from weft.kernel.errors import ContentMissing, Damaged, FactDamaged
-from weft.ledger import recomputing, verifying
-from weft.ledger.ledger import Ledger
-from weft.ledger.recomputing import VIEW_TABLES
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep import recompute, verify
+from weft.ledger.upkeep.recompute import VIEW_TABLES
 
 LOOKUPS = ("lookup_event", "lookup_content", "lookup_bytes")
 COLUMN = {  # one column of each view that a reader would miss
@@ -274,9 +274,9 @@ def test_a_content_that_is_looked_up_and_gone_is_told_as_such(open_ledger: OpenL
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small ledger is read in many goes."""
     for name, size in (("ROWS", 5), ("LOG_ROWS", 2), ("BLOCK_EVENTS", 7)):
-        monkeypatch.setattr(recomputing, name, size)
+        monkeypatch.setattr(recompute, name, size)
     for name in ("ROWS", "LOG_ROWS"):
-        monkeypatch.setattr(verifying, name, 3)
+        monkeypatch.setattr(verify, name, 3)
 
 
 class Busy:

@@ -13,7 +13,7 @@ import weft
 from tests.ledger.histories import exported, select
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import StoreError, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.store.postgres.address import parse_address
 
 PLAIN = (str, bytes, int, float, bool, type(None), list, tuple, dict, set, frozenset, msgspec.Struct)

@@ -10,7 +10,7 @@ from tests.conftest import PROVING
 from tests.postgres import shared_server
 from tests.programs.stories import stocked
 from weft.kernel.ambient import FixedClock
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 
 NOON = 1_794_700_800_000

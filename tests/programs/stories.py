@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 
 PROVIDER: dict[str, Any] = {

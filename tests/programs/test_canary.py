@@ -13,7 +13,7 @@ import pytest
 from tests.ledger.histories import exported, lines
 from tests.programs.stories import tell_programs
 from weft.kernel.errors import WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 from weft.programs.applying import Wanted, wanted_in
 

@@ -21,7 +21,7 @@ from weft.kernel.errors import (
     VersionConflict,
 )
 from weft.kernel.lifecycles import FIRST_STATES, MACHINES, legal_verbs
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 
 

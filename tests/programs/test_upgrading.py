@@ -17,10 +17,10 @@ from weft.kernel.ledger_events import AgentCreated
 from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
 from weft.programs import Programs
-from weft.store.facts import LEDGER_SCOPE
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres.migrations import shipped_schema as postgres_schema
 from weft.store.postgres.store import PostgresStore
+from weft.store.records import LEDGER_SCOPE
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema

@@ -20,7 +20,7 @@ from weft.kernel.errors import (
     Unsupported,
     VersionConflict,
 )
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 from weft.programs.configs import RIGHTS
 from weft.programs.criteria import CommandResult, judge

@@ -9,7 +9,7 @@ import pytest
 
 from tests.postgres import shared_server
 from weft.kernel.errors import Unsupported
-from weft.runtime.sandbox import Sandbox, find_sandbox
+from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox
 
 
 @pytest.fixture(params=["disk", "postgres"])

@@ -10,16 +10,16 @@ from typing import Any
 import weft
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, Scripted, scripted
-from weft.async_ledger import Ledger
-from weft.crossing import Pool
+from weft.aio.crossing import Pool
+from weft.aio.ledger import Ledger
 from weft.programs import Programs
 from weft.runtime.context import ExecutionContext, Principal, PrincipalKind, context_for
-from weft.runtime.credentials import Keyring
-from weft.runtime.inference.inferring import Inference
+from weft.runtime.egress.credentials import Keyring
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import Token
 from weft.runtime.inference.settings import RetryPolicy
-from weft.runtime.invoking import invoke
-from weft.runtime.workshop import Given, Invoked, Workshop
+from weft.runtime.invoke.handlers import invoke
+from weft.runtime.invoke.invocation import Given, Invoked, Workshop
 
 VARIABLES = {"THERE_KEY": CANARY, "THERE_HOST": "127.0.0.1"}
 

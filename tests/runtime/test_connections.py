@@ -16,9 +16,9 @@ import pytest
 
 from tests.runtime.scripted import HANG, Received, answer, scripted
 from weft.kernel.errors import ConnectionForbidden, InvalidInput
-from weft.runtime.connection_rules import Rules, ensure_safe, is_public, may_reach
-from weft.runtime.connections import Connections
-from weft.runtime.credentials import Secret
+from weft.runtime.egress.connection_rules import Rules, ensure_safe, is_public, may_reach
+from weft.runtime.egress.connections import Connections
+from weft.runtime.egress.credentials import Secret
 
 CANARY = "sk-canary-connection"
 OPEN = Rules()

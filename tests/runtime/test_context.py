@@ -26,7 +26,7 @@ from weft.runtime.context import (
     current_context,
     run_with_context,
 )
-from weft.runtime.credentials import Credential, Keyring, Secret, origin_of
+from weft.runtime.egress.credentials import Credential, Keyring, Secret, origin_of
 from weft.runtime.rights import EVERYTHING, Layer, Rights, rights
 
 PERSON = Principal(PrincipalKind.HUMAN, "bln")

@@ -18,5 +18,5 @@ def test_the_command_line_loads_nothing_that_asks_models() -> None:
 
 
 def test_settings_and_contexts_need_no_extra() -> None:
-    names = ("weft.runtime.context", "weft.runtime.inference.settings", "weft.runtime.inference.inferring")
-    assert loaded(*names, "weft.runtime.inference.local", "weft.runtime.code") <= {"asyncio"}
+    names = ("weft.runtime.context", "weft.runtime.inference.settings", "weft.runtime.inference.inference")
+    assert loaded(*names, "weft.runtime.inference.local", "weft.runtime.sandbox.code_programs") <= {"asyncio"}

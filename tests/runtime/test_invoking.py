@@ -23,9 +23,9 @@ from weft.kernel.errors import (
     Unsupported,
     VariableMissing,
 )
-from weft.runtime.configuring import provider_settings
+from weft.runtime.invoke.model_settings import provider_settings
 from weft.runtime.rights import rights
-from weft.runtime.sandbox import Sandbox
+from weft.runtime.sandbox.bubblewrap import Sandbox
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft.kernel.errors import InvalidInput, StoreFailed
-from weft.runtime.processes import Ending, Limits, ProcessOutcome, run_process
+from weft.runtime.sandbox.processes import Ending, Limits, ProcessOutcome, run_process
 
 SH = "/bin/sh"
 

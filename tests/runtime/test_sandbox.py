@@ -11,8 +11,8 @@ import pytest
 
 from tests.runtime.test_processes import running, stays
 from weft.kernel.errors import InvalidInput, Unsupported
-from weft.runtime.processes import DEFAULT_LIMITS, MIB, Ending, Limits, ProcessOutcome
-from weft.runtime.sandbox import Sandbox, find_sandbox, run_sandboxed
+from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox, run_sandboxed
+from weft.runtime.sandbox.processes import DEFAULT_LIMITS, MIB, Ending, Limits, ProcessOutcome
 
 
 def inside(

@@ -12,20 +12,20 @@ from msgspec import UNSET
 
 import weft
 import weft.aio
-import weft.async_objects
+import weft.aio.objects
 from tests.runtime.inference.asking import CANARY, model, person, provider
 from tests.runtime.scripted import CHAT_STREAM, CLOSE, HANG, Script, Scripted, chat, chat_saying, failure, scripted
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.model import Message
-from weft.runtime import sending
-from weft.runtime.connection_rules import Rules
 from weft.runtime.context import run_with_context
-from weft.runtime.inference.inferring import Inference
+from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import Token
 from weft.runtime.inference.settings import ModelSettings, Parameters, RetryPolicy
-from weft.runtime.sending import Question, Sent, invoke_model, send
+from weft.runtime.turns import messages
+from weft.runtime.turns.messages import Question, Sent, invoke_model, send
 
 Body = Callable[["Desk"], Awaitable[None]]
 
@@ -345,17 +345,17 @@ def test_a_session_answers_one_at_a_time(path: Path) -> None:
 
 
 def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "RENEW_SECONDS", 0.01)
-    renew = weft.async_objects.TurnWriter.renew
+    monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
+    renew = weft.aio.objects.TurnWriter.renew
 
     async def body(desk: Desk) -> None:
         often = asyncio.Semaphore(0)
 
-        async def counted(turn: weft.async_objects.TurnWriter) -> None:
+        async def counted(turn: weft.aio.objects.TurnWriter) -> None:
             await renew(turn)
             often.release()
 
-        monkeypatch.setattr("weft.async_objects.TurnWriter.renew", counted)
+        monkeypatch.setattr("weft.aio.objects.TurnWriter.renew", counted)
         patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
         asking = asyncio.create_task(desk.send("hello", settings=patient))
         await desk.server.hanging.wait()
@@ -369,14 +369,14 @@ def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch
 
 
 def test_a_lease_that_is_lost_is_told_and_the_connection_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
 
     async def body(desk: Desk) -> None:
         async def gone(_: object) -> None:
             if desk.server.hanging.is_set():
                 raise LeaseLost("t")
 
-        monkeypatch.setattr("weft.async_objects.TurnWriter.renew", gone)
+        monkeypatch.setattr("weft.aio.objects.TurnWriter.renew", gone)
         patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
         with pytest.raises(LeaseLost):
             await desk.send("hello", settings=patient)

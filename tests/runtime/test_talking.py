@@ -21,9 +21,9 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.programs import Programs
-from weft.runtime.configuring import model_settings
 from weft.runtime.context import Principal, PrincipalKind, context_for
-from weft.runtime.credentials import Credential, Keyring
+from weft.runtime.egress.credentials import Credential, Keyring
+from weft.runtime.invoke.model_settings import model_settings
 
 
 def test_a_model_infers_with_its_parameters_as_a_root_turn_of_its_own_session(address: str | Path) -> None:

@@ -13,11 +13,10 @@ from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
-from weft.runtime.briefs import brief, going_on
-from weft.runtime.invoking import HANDLERS
-from weft.runtime.sandbox import Sandbox
-from weft.runtime.working import invoke_agent
-from weft.runtime.workshop import Given
+from weft.runtime.invoke.agents_and_tasks import brief, going_on, invoke_agent
+from weft.runtime.invoke.handlers import HANDLERS
+from weft.runtime.invoke.invocation import Given
+from weft.runtime.sandbox.bubblewrap import Sandbox
 
 SHORT = {"type": "word_count", "max": 3}
 KEYWORD = {"type": "contains", "text": "there"}

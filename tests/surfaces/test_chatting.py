@@ -9,7 +9,7 @@ import pytest
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, VariableMissing
-from weft.ledger.prices import shipped_prices
+from weft.ledger.reports.prices import shipped_prices
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext, Principal, PrincipalKind
 from weft.runtime.inference.settings import Parameters, ProviderKind

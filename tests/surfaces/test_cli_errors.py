@@ -139,7 +139,7 @@ def test_an_ambiguous_name_lists_what_it_could_mean(weft: Shell, monkeypatch: py
     def either(*_: object) -> None:
         raise errors.AmbiguousName("4f9c2a1", ["one", "two"])
 
-    monkeypatch.setattr("weft.ledger.ledger.Ledger.point", either)
+    monkeypatch.setattr("weft.ledger.api.ledger.Ledger.point", either)
     answer = weft("show", "4f9c2a1")
     assert answer.code == 3
     assert answer.err == "weft: '4f9c2a1' could be one, two\nhint: type more characters of the id\n"
@@ -189,7 +189,7 @@ def test_a_newer_ledger_is_not_touched(weft: Shell, folder: Path) -> None:
 def test_a_fault_of_our_own_ends_with_its_own_code_and_a_traceback(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.ledger.ledger.Ledger.stats", lambda _: 1 // 0)
+    monkeypatch.setattr("weft.ledger.api.ledger.Ledger.stats", lambda _: 1 // 0)
     answer = weft("stats")
     assert answer.code == 70
     assert "Traceback" in answer.err
@@ -199,7 +199,7 @@ def test_an_interrupt_ends_with_130(weft: Shell, monkeypatch: pytest.MonkeyPatch
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.ledger.ledger.Ledger.stats", interrupted)
+    monkeypatch.setattr("weft.ledger.api.ledger.Ledger.stats", interrupted)
     answer = weft("stats")
     assert answer.code == 130
     assert "interrupted" in answer.err

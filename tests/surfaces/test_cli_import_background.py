@@ -14,7 +14,7 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
-from weft.exchange.importing import Step
+from weft.exchange.importing.run import Step
 from weft.kernel.ambient import FixedClock, SystemClock
 from weft.surfaces.cli.import_job import Job, Order, Status, start
 from weft.surfaces.cli.import_places import time_text
@@ -235,7 +235,7 @@ def test_times_are_told_as_people_guess_them() -> None:
 
 
 def test_a_guess_learns_from_what_was_measured() -> None:
-    from weft.exchange.pace import USUAL_RATE, Pace
+    from weft.exchange.importing.run import USUAL_RATE, Pace
 
     clock = FixedClock()
     pace = Pace(clock)

@@ -15,9 +15,9 @@ from tests.ledger.imported import take
 from tests.surfaces.shell import Shell, masked, on_terminal
 from tests.surfaces.test_cli_terminal import FORBIDDEN, HOSTILE, plain
 from weft.kernel.enums import FileKind, LinkReason, MessageRole, MessageSource, ToolCallStatus
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
-from weft.ledger.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeTurn, Tokens
 
 MAIN = "f70db4c5-8eb1-4c18-b759-7c6c08c0f868"
 AGENT = f"{MAIN}/agent-a123456789abcdef0"

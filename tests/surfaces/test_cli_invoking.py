@@ -13,7 +13,7 @@ from tests.runtime.scripted import CHAT_STREAM, Scripted, answer, chat, failure,
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from weft.kernel.errors import Unsupported
-from weft.runtime.sandbox import Sandbox, find_sandbox
+from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox
 
 
 @pytest.fixture

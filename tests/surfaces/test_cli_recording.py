@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell, on_terminal
-from weft.ledger.ledger import Ledger
-from weft.ledger.recording import WholeTurn
-from weft.ledger.scribe import Setting
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.write.record_turn import WholeTurn
+from weft.ledger.write.turn_events import Setting
 from weft.surfaces.cli.turn_input import TurnInput
 
 

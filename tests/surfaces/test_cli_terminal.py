@@ -12,7 +12,7 @@ import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell, masked, on_terminal, spawn
-from weft.ledger.subjects import first_line
+from weft.ledger.read.turn_titles import first_line
 from weft.surfaces.cli.main import SUMMARIES
 from weft.surfaces.cli.plain_text import cut, safe, safe_json, safe_lines, width
 

@@ -415,3 +415,7 @@ def _check_total(given: dict[str, int]) -> None:
             f"usage: total_tokens is {given['total_tokens']}, its parts add up to {sum(known)}",
             "input_tokens excludes cache reads and writes; reasoning_tokens lie inside output_tokens",
         )
+
+
+DEFAULT_AGENT = "local"
+IMPORTED_AGENT = "imported"

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.ulid import is_ulid
-from weft.ledger.draft import DEFAULT_AGENT, IMPORTED_AGENT
-from weft.ledger.labels import checked_label
+from weft.ledger.arguments import checked_label
+from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 
 _ADDRESS = re.compile(r"@\((.*)\)", re.DOTALL)
 _VERSION = re.compile(r"(.+):([1-9][0-9]{0,8})", re.DOTALL)

@@ -22,7 +22,7 @@ from weft.kernel.program_events import (
     AgentThinking,
     AgentWaiting,
 )
-from weft.ledger.program_rows import ProgramRow, load_program
+from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs import making, sessions
 from weft.programs.clerk import Clerk
 

@@ -14,9 +14,9 @@ from msgspec import Struct
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidConfig, InvalidInput, LabelTaken, NotApplicable
 from weft.kernel.lifecycles import FIRST_STATES
-from weft.ledger.draft import Desk
-from weft.ledger.program_rows import PROGRAM, ProgramRow, find_program
-from weft.ledger.rows import find_session
+from weft.ledger.views.program_rows import PROGRAM, ProgramRow, find_program
+from weft.ledger.views.rows import find_session
+from weft.ledger.write.append import Desk
 from weft.programs import information, making, sessions, tags
 from weft.programs.clerk import Clerk, perform
 from weft.programs.configs import checked_config, references

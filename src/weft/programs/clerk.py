@@ -28,13 +28,15 @@ from weft.kernel.errors import (
 from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.lifecycles import legal_verbs, next_state
-from weft.ledger.draft import DEFAULT_AGENT, Desk, Draft, Stream
-from weft.ledger.program_rows import ProgramRow, find_program, load_program
-from weft.ledger.rows import SessionRow, find_session, load_session
-from weft.ledger.values import json_of
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
+from weft.ledger.views.rows import SessionRow, find_session, load_session
+from weft.ledger.views.values import json_of
+from weft.ledger.write.append import Desk, Draft, Stream
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.configs import Named, references
-from weft.store.port import ReadTxn, Sql
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql
 
 KEPT_MS = 30 * 24 * 3600 * 1000
 LISTED = "`weft program list` shows what there is"

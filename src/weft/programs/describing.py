@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_count, checked_flag
-from weft.ledger.rows import SessionRow
+from weft.ledger.views.rows import SessionRow
 from weft.programs import making, sessions, tags
 from weft.programs.clerk import Clerk, find_any, name_in
 from weft.programs.configs import PROVIDER_KEYS

@@ -8,9 +8,9 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput
-from weft.ledger.draft import DEFAULT_AGENT
-from weft.ledger.inside import desk_of, store_of
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.base import desk_of, store_of
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.addresses import parse_address
 from weft.programs.clerk import Clerk, name_in, perform
 from weft.programs.holding import Hold, ensure_held

@@ -17,8 +17,8 @@ from weft.programs.model import Program
 from weft.programs.placeholders import variables_in
 from weft.programs.tasks import criteria_of
 from weft.store.facts import local_value
-from weft.store.names import last_event_as
 from weft.store.port import ReadTxn
+from weft.store.replica_names import last_event_as
 
 _RESOLVED = (ProgramKind.PROVIDER, ProgramKind.MODEL, ProgramKind.HUMAN)
 """Kinds whose placeholders are put in when they are used."""

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from weft.kernel.errors import AgentBusy
 from weft.programs.clerk import Clerk
-from weft.store.names import HELD, NOTE
 from weft.store.owners import is_dead, process_owner
+from weft.store.replica_names import HELD, NOTE
 
 
 class Hold(Struct, frozen=True):

@@ -10,7 +10,7 @@ from weft.kernel.enums import Presence, ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
 from weft.ledger.arguments import checked_flag
-from weft.ledger.program_rows import ProgramRow, RequestRow, load_request
+from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
 from weft.programs.clerk import Clerk
 
 

@@ -8,8 +8,8 @@ from msgspec import UNSET
 
 from weft.kernel.errors import NotApplicable, SchemaMismatch
 from weft.kernel.program_events import InformationActivated, InformationArchived, InformationValidated
-from weft.ledger.program_rows import ProgramRow
-from weft.ledger.values import json_of
+from weft.ledger.views.program_rows import ProgramRow
+from weft.ledger.views.values import json_of
 from weft.programs.clerk import Clerk
 from weft.programs.schemas import check_schema, problems_with
 from weft.store.port import ReadTxn

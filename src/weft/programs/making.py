@@ -29,8 +29,8 @@ from weft.kernel.program_events import (
     TaskConfigured,
     TaskCreated,
 )
-from weft.ledger.program_rows import ProgramRow, find_program
-from weft.ledger.values import json_of
+from weft.ledger.views.program_rows import ProgramRow, find_program
+from weft.ledger.views.values import json_of
 from weft.programs import information, tasks
 from weft.programs.addresses import checked_name
 from weft.programs.clerk import Clerk, granted

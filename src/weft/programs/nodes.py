@@ -7,11 +7,12 @@ from msgspec import Struct
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import is_ulid
-from weft.ledger.names import resolve
-from weft.ledger.rows import SessionRow
+from weft.ledger.read.revisions import resolve
+from weft.ledger.views.rows import SessionRow
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.clerk import find_any
-from weft.store.port import ReadTxn, Sql
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql
 
 KINDS = ("program", "session", "turn", "message", "event")
 HINT = "name a program, a session, a turn, a message or an event"

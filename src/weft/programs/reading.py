@@ -8,7 +8,8 @@ from typing import Any
 from weft.kernel.contents import ERASED
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound
-from weft.ledger.program_rows import (
+from weft.ledger.read.sessions import agent_names
+from weft.ledger.views.program_rows import (
     PROGRAM,
     PROGRAM_HISTORY,
     REQUEST,
@@ -17,9 +18,8 @@ from weft.ledger.program_rows import (
     RequestRow,
     load_program,
 )
-from weft.ledger.rows import SESSION, SessionRow, load_session
-from weft.ledger.sessions import agent_names
-from weft.ledger.values import json_of, text_of
+from weft.ledger.views.rows import SESSION, SessionRow, load_session
+from weft.ledger.views.values import json_of, text_of
 from weft.programs.clerk import LISTED, find_any, name_in
 from weft.programs.foreign import is_foreign
 from weft.programs.model import Change, Check, Program, Request

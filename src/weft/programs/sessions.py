@@ -16,11 +16,11 @@ from weft.kernel.program_events import (
     SessionPaused,
     SessionResumed,
 )
-from weft.ledger.labels import checked_label
-from weft.ledger.places import create_session
-from weft.ledger.program_rows import find_program
-from weft.ledger.rows import SessionRow
-from weft.ledger.sessions import stream_of
+from weft.ledger.arguments import checked_label
+from weft.ledger.sessions.heads import stream_of
+from weft.ledger.views.program_rows import find_program
+from weft.ledger.views.rows import SessionRow
+from weft.ledger.write.placement import create_session
 from weft.programs.clerk import Clerk
 from weft.programs.configs import checked_config
 from weft.programs.json_values import is_same

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
-from weft.ledger.labels import checked_label
-from weft.ledger.rows import SessionRow
+from weft.ledger.arguments import checked_label
+from weft.ledger.views.rows import SessionRow
 from weft.programs.clerk import Clerk, find_any
 from weft.programs.model import Tagged
 from weft.programs.nodes import KINDS, Node, find_node, node_of
-from weft.store.port import ReadTxn, Sql
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql
 
 
 def checked_tags(tags: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from weft.kernel.program_events import (
     TaskStarted,
     TaskUnblocked,
 )
-from weft.ledger.program_rows import ProgramRow, load_program
+from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs.clerk import Clerk
 from weft.programs.model import Verdict
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.program_rows import ProgramRow, load_request
+from weft.ledger.views.program_rows import ProgramRow, load_request
 from weft.programs import humans, information, tags
 from weft.programs.clerk import Clerk
 from weft.programs.face import Room

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotApplicable
-from weft.ledger.program_rows import ProgramRow
+from weft.ledger.views.program_rows import ProgramRow
 from weft.programs import agents, holding, making, sessions, tasks
 from weft.programs.clerk import Clerk
 from weft.programs.criteria import Observations, judge

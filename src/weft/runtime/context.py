@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import CredentialWithheld, InvalidInput, NotAllowed
-from weft.runtime.credentials import Credential, Keyring, RunCommand, Secret, Variable, origin_of
+from weft.runtime.egress.credentials import Credential, Keyring, RunCommand, Secret, Variable, origin_of
 from weft.runtime.rights import EVERYTHING, Rights
 
 P = ParamSpec("P")

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import Any
 
 from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import (
@@ -31,93 +29,30 @@ from weft.kernel.contents import (
     rows_of,
 )
 from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged
+from weft.kernel.imported import ImportSecret
 from weft.store.buffer import Insert
-from weft.store.husks import make_husks, note_erasing
+from weft.store.erased_contents import make_husks, note_erasing
 from weft.store.packs import PackReader
+from weft.store.recent_contents import Tail
+from weft.store.records import (
+    KEY_BYTES,
+    LEDGER_SCOPE,
+    ContentHead,
+    ContentRow,
+    Key,
+    LogRow,
+    Stored,
+    Tip,
+    blob,
+)
+from weft.store.sql import Sql, watermark_of
 
-if TYPE_CHECKING:
-    from weft.kernel.imported import ImportSecret
-    from weft.store.port import Sql
-    from weft.store.tail import Tail
-
-KEY_BYTES = 8
 HELD_AT_ONCE = 256
 FIRST_ROWS = 8
-LEDGER_SCOPE = 0
-"""The ledger's own contents; below it, one scope for each origin that was imported from."""
 UNDIGESTED = 256
 """An imported content up to this size is found by its reference alone, which its bytes determine."""
-LACKS = "lacks:"
-"""Local state: a row per content that came events name and that did not come with them."""
-EXCERPT = "excerpt:"
-"""Local state: a row per stream of another ledger of which events came without its beginning."""
-FORMER = "former:"
-"""Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
 LOG = Insert("log", ("n", "count", "at", "chain", "contents", "events"))
 CONTENT = Insert("content", ("n", "scope", "ref", "salt", "digest", "size", "shown", "bytes"))
-
-
-Key = tuple[int, bytes]
-"""A content's scope and the plain digest of its bytes: equal ones are one content."""
-
-
-class Tip(Struct, frozen=True, gc=False):
-    """Where the log ends, and the highest content number that anything up to there may refer to."""
-
-    n: int
-    chain: bytes
-    contents: int = 0
-
-
-class LogRow(Struct, frozen=True, gc=False):
-    n: int
-    count: int
-    at: int
-    chain: bytes
-    events: bytes
-
-    @property
-    def first(self) -> int:
-        return self.n - self.count + 1
-
-    def lines(self) -> list[bytes]:
-        lines = self.events.split(b"\n")
-        if len(lines) != self.count:
-            raise FactDamaged("log row", str(self.n), f"it holds {len(lines)} events, not {self.count}")
-        return lines
-
-
-class Stored(Struct, frozen=True, gc=False):
-    """A content in its row."""
-
-    n: int
-    ref: bytes
-
-
-class ContentRow(Struct, frozen=True, gc=False):
-    n: int
-    ref: bytes
-    salt: bytes
-    size: int
-    data: bytes | None
-
-
-class ContentHead(Struct, frozen=True, gc=False):
-    """A content without its bytes."""
-
-    n: int
-    ref: bytes
-    salt: bytes
-    size: int
-
-
-def blob(value: object) -> bytes:
-    """A stored value that must be bytes: of a damaged row's number, `bytes` would make so many zeros."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise Damaged(f"a stored value is {type(value).__name__}, not bytes")
 
 
 def refuse_disorder(what: str, after: int, rows: Iterable[Sequence[Any]]) -> None:
@@ -201,8 +136,7 @@ class FactReader:
         return lines[n - first]
 
     def watermark(self, view: str) -> int:
-        row = self.sql.one("SELECT n FROM watermark WHERE view = ?", (view,))
-        return int(row[0]) if row else 0
+        return watermark_of(self.sql, view)
 
     def find_event(self, event_id: bytes) -> int | None:
         found = [n for n in self._event_candidates(event_id[:KEY_BYTES]) if self.event_id(n) == event_id]

@@ -8,15 +8,12 @@ rows, so a packed content is found, hashed, exported and erased like any other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import zstandard
 from msgspec import Struct
 
 from weft.kernel.errors import FactDamaged
-
-if TYPE_CHECKING:
-    from weft.store.port import Sql
+from weft.store.sql import Sql
 
 PACK_BYTES = 1024 * 1024
 """So much is unpacked at most to read one content."""

@@ -7,49 +7,25 @@ and nothing that one engine alone understands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from weft.kernel.contents import Prepared
-from weft.store.buffer import Insert
-from weft.store.facts import FactReader, FactWriter, Key, Stored
-from weft.store.words import WordIndex
+from weft.store.facts import FactReader, FactWriter
+from weft.store.records import Key, Stored
+from weft.store.sql import Question, Sql
+from weft.store.word_index import WordIndex
 
-Row = tuple[Any, ...]
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-Question = tuple[str, tuple[Any, ...]]
-"""A statement and its values."""
 
 
 PATIENCE = 5.0
 """So many seconds a store waits for readers of what was there before, where it makes its files clean."""
-
-
-class Sql(Protocol):
-    """One open transaction of a backend."""
-
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row, or None."""
-
-    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Every row."""
-
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """Every row, one at a time; other questions may be asked in between."""
-
-    def run(self, sql: str, values: Sequence[Any] = ()) -> None:
-        """A statement without an answer."""
-
-    def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """The same statement for many rows."""
-
-    def add(self, insert: Insert, rows: Sequence[Row]) -> None:
-        """Rows to be written together with others, before anything else is asked of the database."""
 
 
 class ReadTxn(Struct, frozen=True):

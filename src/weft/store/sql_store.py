@@ -31,11 +31,13 @@ from weft.kernel.errors import (
 )
 from weft.kernel.ulid import UlidSource
 from weft.store.buffer import RowsRefused, WriteBuffer
-from weft.store.facts import FactWriter, Key, Stored, Tip
+from weft.store.facts import FactWriter
 from weft.store.group_commit import Batch, GroupCommit, Job
-from weft.store.lookups import LookupView
-from weft.store.port import Question, Sql, WriteTxn
-from weft.store.tail import Tail
+from weft.store.lookup_view import LookupView
+from weft.store.port import WriteTxn
+from weft.store.recent_contents import Tail
+from weft.store.records import Key, Stored, Tip
+from weft.store.sql import Question, Sql
 
 T = TypeVar("T")
 Results = list[tuple[Job["Work"], Any]]
@@ -297,7 +299,7 @@ class SqlStore:
     def _advance_lookups(self, txn: WriteTxn) -> bool:
         more = LookupView(txn.sql).advance()
         self._tail.forget()
-        self._tail.refresh(txn.facts)
+        self._tail.refresh(txn.sql)
         return more
 
     def _fill_lookups(self) -> None:

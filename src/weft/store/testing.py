@@ -19,10 +19,11 @@ from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.errors import ContentMissing, IdCollision, ReadOnlyLedger, StoreError
 from weft.kernel.ulid import is_ulid
-from weft.store.facts import FactReader, Stored
+from weft.store.facts import FactReader
 from weft.store.port import Store, WriteTxn
+from weft.store.records import Stored
 from weft.store.testing_erasing import ErasingContract
-from weft.store.words_testing import WordIndexContract
+from weft.store.word_index_testing import WordIndexContract
 
 T = TypeVar("T")
 TREE = 7  # a scope: the tree that shares its contents

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from weft.kernel.contents import ERASED, ROW_BYTES
 from weft.kernel.errors import ContentGone
-from weft.store.facts import Stored
 from weft.store.packs import Slice, drop_from_packs, write_pack
 from weft.store.port import Store, WriteTxn
+from weft.store.records import Stored
 
 SCOPE = 7
 LARGE = b"x" * (ROW_BYTES + 5)

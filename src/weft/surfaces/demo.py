@@ -21,7 +21,7 @@ from weft.kernel.ambient import FixedClock
 from weft.kernel.times import ms_from_iso
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 MODEL: dict[str, Any] = {"model": "sonnet-large", "provider": "example"}
 STARTED, PAUSE = "2026-03-02T13:05:00.000Z", 7 * 60 * 1000

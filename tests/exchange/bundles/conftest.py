@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.postgres import shared_server
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 @pytest.fixture(params=["disk", "postgres"])

@@ -2,7 +2,7 @@
 
 from tests.ledger.histories import grow
 from tests.ledger.imported import rich_import
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 
 def rich_thread(ledger: Ledger) -> None:

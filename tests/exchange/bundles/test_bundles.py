@@ -11,11 +11,12 @@ from tests.ledger.histories import change, exported, grow, import_into, large_by
 from tests.ledger.imported import rich_import
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.kernel.errors import Damaged, InvalidInput, NotFound, StoreError
-from weft.ledger import thread_facts
+from weft.ledger.api.base import open_thread_facts
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import import_secret
-from weft.ledger.ledger import Ledger
-from weft.ledger.thread_facts import open_thread_facts
-from weft.store.facts import FactReader, LogRow
+from weft.ledger.read import thread_facts
+from weft.store.facts import FactReader
+from weft.store.records import LogRow
 
 
 def thread_of(ledger: Ledger, name: str) -> list[tuple[str, list[str], list[object]]]:

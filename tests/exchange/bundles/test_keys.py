@@ -16,7 +16,7 @@ from weft.exchange.bundles import KeyRing, create_bundle, sign_bundle
 from weft.exchange.bundles.form import signature_line
 from weft.exchange.bundles.keys import holds
 from weft.kernel.errors import InvalidBundle, InvalidKey, StoreError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 SEED = sha256(b"ann").digest()
 ODD = ("00", f"{'f' * 64} x", f"{'1' * 64} ../x")

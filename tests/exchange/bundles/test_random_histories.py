@@ -21,10 +21,11 @@ from weft.exchange.bundles.form import references
 from weft.kernel.events import Event, encode
 from weft.kernel.facts import is_digest
 from weft.kernel.kinds import KINDS
-from weft.ledger import thread_facts
-from weft.ledger.erasing.uses import references as typed_references
-from weft.ledger.ledger import Ledger
-from weft.ledger.thread_facts import ThreadFacts, open_thread_facts
+from weft.ledger.api.base import open_thread_facts
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.read import thread_facts
+from weft.ledger.read.content_uses import references as typed_references
+from weft.ledger.read.thread_facts import ThreadFacts
 
 STEPS = 4_000 if PROVING else 300
 TURNS = 100_000 if PROVING else 1_200

@@ -22,8 +22,8 @@ from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
 from weft.exchange.bundles.form import EVENT_PREFIX, NOT_CONTENTS, end_line
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
-from weft.ledger.facts_file import event_line
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep.facts_file import event_line
 
 POSITIONS = 20_000 if PROVING else 1_000
 FEWER = POSITIONS // 5

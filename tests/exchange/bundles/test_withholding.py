@@ -14,7 +14,7 @@ from weft.exchange.bundles import create_bundle, import_bundle
 from weft.exchange.bundles.stretches import Stretches
 from weft.kernel.contents import ABSENT, content_ref
 from weft.kernel.errors import InvalidInput, NotFound, WithheldShows
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 WORDS = "no nay never perhaps maybe sometimes yes swordfish aardvark zebra".split()
 

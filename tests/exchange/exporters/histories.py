@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.ledger.test_messages import any_json, any_text, parts
 from weft.kernel.errors import NotApplicable
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NAMES = ("main", "side", "third")
 ids = st.sampled_from(["c1", "c2", "c 3", "toolu_01", "weft_1", "é", "x" * 60])

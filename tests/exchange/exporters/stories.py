@@ -5,8 +5,7 @@ from typing import Any
 from weft.exchange.exporters.port import Report, Story, Thinking, Tip, Wishes
 from weft.kernel.ulid import offset
 from weft.ledger.model import Message, TextPart, ToolCall, Turn
-from weft.ledger.strands import Strand
-from weft.ledger.telling import ToldTurn
+from weft.ledger.read.full_threads import Strand, ToldTurn
 
 NOON = 1_794_700_800_000
 FIRST = "01M7FFHBE3EZQDVP6QY1Y84400"

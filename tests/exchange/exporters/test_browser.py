@@ -15,8 +15,8 @@ import pytest
 import weft
 from tests.exchange.exporters.hostile import payloads
 from weft import ImagePart, Ledger, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.exchange.exporters.export import export
 from weft.exchange.exporters.testing import PIXEL, live
-from weft.exchange.exporting import export
 from weft.kernel.errors import InvalidInput
 from weft.ledger.model import FileNote
 

@@ -12,7 +12,7 @@ from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus, opened, take
 from tests.exchange.exporters.rules import check_anthropic, check_openai
 from tests.exchange.exporters.test_properties import check_page, entries_of
 from weft import Ledger
-from weft.exchange.exporting import export
+from weft.exchange.exporters.export import export
 
 pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
 SAMPLED, LARGEST = 4, 300_000

@@ -15,9 +15,9 @@ import weft
 from tests.conftest import PROVING
 from tests.postgres import shared_server
 from weft import Ledger
+from weft.exchange.exporters.export import export
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.testing import PIXEL, live
-from weft.exchange.exporting import export
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 
 FORMS = ("markdown", "html", "jsonl", "openai", "anthropic")

@@ -13,6 +13,7 @@ from tests.exchange.exporters.stories import NOON, call, story, told, written
 from weft import ImagePart, Ledger, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.exchange.exporters.anthropic import BEGINNING, Anthropic
 from weft.exchange.exporters.dialogue import CallIds
+from weft.exchange.exporters.export import export
 from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.images import image_address, raster_in
 from weft.exchange.exporters.jsonl import JsonLines
@@ -20,7 +21,6 @@ from weft.exchange.exporters.markdown import Markdown, code, escaped, fenced, qu
 from weft.exchange.exporters.openai import OpenAi
 from weft.exchange.exporters.port import Report, Tip, Wishes
 from weft.exchange.exporters.testing import PIXEL
-from weft.exchange.exporting import export
 from weft.kernel.ambient import FixedClock
 from weft.ledger.model import Message
 

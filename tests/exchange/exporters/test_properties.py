@@ -20,10 +20,10 @@ from tests.exchange.exporters.stories import call, told, written
 from tests.ledger.histories import PROPERTY_SCALE
 from weft import Ledger
 from weft.exchange.exporters.anthropic import Anthropic
+from weft.exchange.exporters.export import export
 from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.markdown import Markdown
 from weft.exchange.exporters.openai import OpenAi
-from weft.exchange.exporting import export
 from weft.ledger.model import ReasoningPart, TextPart
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}

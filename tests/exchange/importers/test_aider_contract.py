@@ -12,7 +12,7 @@ import weft
 from tests.exchange.fixtures.aider.histories import AIDER, answer, dialogue, everything, header, output, prompt, write
 from tests.exchange.importers.test_aider import TestInputHistory, TestLlmHistory
 from tests.exchange.reading import read
-from weft.exchange.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import ImporterContract, as_source
 
 
 class TestAider(ImporterContract):

@@ -26,9 +26,9 @@ from tests.exchange.fixtures.chatgpt.conversations import (
 )
 from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.port import Report
+from weft.exchange.importers.testing import as_source
 from weft.exchange.importers.transcript import NativeTurn
-from weft.exchange.importing import Importing
-from weft.exchange.testing import as_source
+from weft.exchange.importing.run import Importing
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart

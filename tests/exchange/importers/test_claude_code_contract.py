@@ -9,7 +9,7 @@ from tests.exchange.fixtures.claude_code.lines import SESSION, Lines, use
 from tests.exchange.fixtures.claude_code.story import story
 from tests.exchange.importers.test_claude_code_printed import run, write_lines
 from weft.exchange.importers.claude_code import ClaudeCode
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 
 class TestClaudeCode(ImporterContract):

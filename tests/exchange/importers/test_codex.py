@@ -40,7 +40,7 @@ from weft.exchange.importers.codex import Codex
 from weft.exchange.importers.plugins import load_importers
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.sources import candidates
-from weft.exchange.importing import Importing
+from weft.exchange.importing.run import Importing
 from weft.kernel.ambient import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
 

@@ -29,7 +29,7 @@ from tests.exchange.fixtures.codex.rollouts import (
     user,
 )
 from weft.exchange.importers.codex import Codex
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"
 

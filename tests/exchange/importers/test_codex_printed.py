@@ -15,8 +15,8 @@ from tests.exchange.fixtures.codex.rollouts import OTHER, SESSION, calls, messag
 from weft.exchange.importers.codex import Codex
 from weft.exchange.importers.codex.printed import transcripts
 from weft.exchange.importers.port import Report
+from weft.exchange.importers.testing import ImporterContract
 from weft.exchange.importers.transcript import Tokens
-from weft.exchange.testing import ImporterContract
 from weft.kernel.enums import FileKind, MessageSource, ToolCallStatus
 
 

@@ -30,7 +30,7 @@ from tests.exchange.fixtures.copilot_cli.events import (
 )
 from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.transcript import NativeTurn, Tokens
-from weft.exchange.importing import Importing
+from weft.exchange.importing.run import Importing
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart

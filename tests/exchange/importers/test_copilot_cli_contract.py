@@ -14,7 +14,7 @@ import weft
 from tests.exchange.fixtures.copilot_cli.events import COPILOT, dialogue, everything, lines, start, write
 from tests.exchange.mutating import spoiled
 from tests.exchange.reading import read
-from weft.exchange.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import ImporterContract, as_source
 
 EVERY = json.loads(json.dumps(everything()))
 

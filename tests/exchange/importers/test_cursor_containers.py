@@ -32,8 +32,8 @@ from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.cursor.wrapped import unwrapped
 from weft.exchange.importers.sources import candidates
+from weft.exchange.importers.testing import as_source
 from weft.exchange.importers.transcript import NativeTurn
-from weft.exchange.testing import as_source
 from weft.kernel.enums import MessageSource, ToolCallStatus
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 

@@ -21,7 +21,7 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_store,
 )
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 
 class TestCursorTranscripts(ImporterContract):

@@ -9,7 +9,7 @@ from tests.exchange.corpus import CORPUS, needs_corpus
 from tests.exchange.fixtures.cursor.sessions import read
 from tests.exchange.reading import called, said
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.testing import as_source
+from weft.exchange.importers.testing import as_source
 from weft.kernel.enums import FileKind
 
 pytestmark = needs_corpus

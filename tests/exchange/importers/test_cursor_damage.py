@@ -35,7 +35,7 @@ from tests.exchange.fixtures.cursor.sessions import (
 from tests.exchange.mutating import changed, mutations
 from tests.exchange.reading import said
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.testing import as_source
+from weft.exchange.importers.testing import as_source
 
 
 def everything() -> dict[str, Any]:

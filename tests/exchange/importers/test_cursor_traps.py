@@ -39,8 +39,8 @@ from tests.exchange.fixtures.cursor.sessions import (
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.port import Report
-from weft.exchange.importing import Importing, ImportSummary
-from weft.exchange.testing import as_source
+from weft.exchange.importers.testing import as_source
+from weft.exchange.importing.run import Importing, ImportSummary
 from weft.kernel.ambient import SystemClock
 
 LONG_AGO = 1_000_000_000

@@ -20,7 +20,7 @@ from tests.exchange.fixtures.claude_ai import exports as claude_ai
 from tests.exchange.mutating import spoiled
 from tests.exchange.reading import read
 from weft.exchange.importers.port import Importer
-from weft.exchange.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import ImporterContract, as_source
 
 
 class Export(Struct, frozen=True):

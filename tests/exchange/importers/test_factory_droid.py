@@ -30,7 +30,7 @@ from tests.exchange.fixtures.factory_droid.sessions import (
 from tests.exchange.mutating import changed, mutations
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.factory_droid import FactoryDroid
-from weft.exchange.testing import ImporterContract, as_source
+from weft.exchange.importers.testing import ImporterContract, as_source
 from weft.kernel.enums import AgentRole, FileKind, LinkReason, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import weft
 from tests.exchange.fixtures.gemini_cli.chats import dialogue, everything, write, write_document
 from weft.exchange.importers.gemini_cli import GeminiCli
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 MESSAGES = [line for line in everything() if "type" in line]
 

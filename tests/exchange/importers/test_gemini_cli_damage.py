@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.exchange.fixtures.gemini_cli.chats import GEMINI, dialogue, everything, header, id_of, lines, write_document
 from tests.exchange.mutating import spoiled
 from tests.exchange.reading import read, said
-from weft.exchange.testing import as_source
+from weft.exchange.importers.testing import as_source
 from weft.ledger.model import TextPart
 
 EVERY = json.loads(json.dumps(everything()))

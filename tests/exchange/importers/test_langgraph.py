@@ -41,9 +41,9 @@ from weft.exchange.importers.langgraph.values import BROKEN, Tagged, checkpoint,
 from weft.exchange.importers.langgraph.verbatim import rows_of
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.servers import Address
+from weft.exchange.importers.testing import ImporterContract, as_source
 from weft.exchange.importers.transcript import Tokens
-from weft.exchange.importing import Importing
-from weft.exchange.testing import ImporterContract, as_source
+from weft.exchange.importing.run import Importing
 from weft.kernel.ambient import SystemClock
 from weft.kernel.enums import AgentRole, ToolCallStatus
 

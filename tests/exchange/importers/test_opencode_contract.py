@@ -16,7 +16,7 @@ from tests.exchange.fixtures.opencode.sessions import (
 )
 from tests.exchange.importers.test_opencode_containers import everything
 from weft.exchange.importers.opencode import Opencode
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 
 class TestOpencode(ImporterContract):

@@ -28,7 +28,7 @@ from tests.exchange.fixtures.opencode.sessions import (
     write_database,
 )
 from weft.exchange.importers.opencode import Opencode
-from weft.exchange.importing import Importing
+from weft.exchange.importing.run import Importing
 from weft.kernel.ambient import SystemClock
 
 

@@ -7,7 +7,7 @@ from tests.exchange.fixtures.pi.sessions import dialogue, write
 from tests.exchange.importers.test_pi_damage import EVERY
 from tests.exchange.importers.test_pi_turns import DSH
 from weft.exchange.importers.pi import Pi
-from weft.exchange.testing import ImporterContract
+from weft.exchange.importers.testing import ImporterContract
 
 
 class TestPi(ImporterContract):

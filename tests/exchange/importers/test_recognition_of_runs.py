@@ -6,7 +6,7 @@ import pytest
 
 from tests.exchange.corpus import CORPUS, needs_corpus
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.testing import as_source
+from weft.exchange.importers.testing import as_source
 
 pytestmark = needs_corpus
 OWN = ("swe-agent", "openhands", "llm", "langgraph", "atif")

@@ -8,7 +8,7 @@ import pytest
 import weft
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 NOON = 1_794_700_800_000
 Make = Callable[..., Ledger]

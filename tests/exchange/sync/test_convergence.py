@@ -18,7 +18,7 @@ from tests.exchange.sync.wire import contents, digests, events, heads, husks, pu
 from tests.ledger.histories import problems
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import ConnectionCut, NotApplicable, WeftError
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 SHARDS = 40 if PROVING else 3
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "4000"))

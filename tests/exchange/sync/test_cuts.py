@@ -17,7 +17,7 @@ from weft.exchange.sync.frames import PREAMBLE, Frame, Kind, encode
 from weft.exchange.sync.pump import Channel
 from weft.exchange.sync.talk import Talk, refusal
 from weft.kernel.errors import ConnectionCut, PeerRefused, ReadOnlyLedger
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 PLACES = 60 if PROVING else 12
 

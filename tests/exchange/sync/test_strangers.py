@@ -11,19 +11,19 @@ import zstandard
 import weft
 from tests.exchange.sync.wire import Wire, contents, events, over_wire
 from tests.ledger.histories import grow, lines, problems
+from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Asking
 from weft.exchange.sync.frames import HEADER, MAX_BODY, PREAMBLE, Frame, FrameReader, Kind, bitmap, encode
 from weft.exchange.sync.messages import Hello, Known, Mark, Ready, framed
-from weft.exchange.sync.receiving import MOST_OFFERED
-from weft.exchange.sync.sending import LARGE, RECORD, mentioned
-from weft.exchange.sync.syncing import store_of
+from weft.exchange.sync.receiver import MOST_OFFERED
+from weft.exchange.sync.sender import LARGE, RECORD, mentioned
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel import canonical
 from weft.kernel.chain import GENESIS
 from weft.kernel.errors import InvalidFact, PeerRefused, ProtocolBroken, ReplicaDiverged, WeftError
 from weft.kernel.events import encode as encode_event
 from weft.kernel.kinds import KINDS
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 
 STRANGER = "01M7E81W00RGHTHTD1FJHKE0KC"
 Script = Sequence[Frame | Kind]

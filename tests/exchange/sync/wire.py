@@ -5,16 +5,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, encode
 from weft.exchange.sync.pump import Served
 from weft.exchange.sync.selection import select
-from weft.exchange.sync.sending import Sent
-from weft.exchange.sync.syncing import store_of
+from weft.exchange.sync.sender import Sent
 from weft.exchange.sync.talk import Talk
 from weft.kernel.errors import ConnectionCut
-from weft.ledger.facts_file import views_are_stale
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep.facts_file import views_are_stale
 
 T = TypeVar("T")
 FOREVER = 1 << 60

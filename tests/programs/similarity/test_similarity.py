@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
-from weft.ledger.inside import store_of
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.base import store_of
+from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 from weft.programs.similarity.similarity import FRESH, Similar, Similarity
 

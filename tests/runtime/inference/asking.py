@@ -11,10 +11,10 @@ from tests.runtime.scripted import Script, Scripted, scripted
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
-from weft.runtime.connection_rules import Rules
 from weft.runtime.context import ExecutionContext, Principal, PrincipalKind, context_for
-from weft.runtime.credentials import Credential, Keyring
-from weft.runtime.inference.inferring import Inference
+from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.credentials import Credential, Keyring
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import Reply, Token
 from weft.runtime.inference.settings import (
     InferenceRequest,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from weft.kernel.errors import BudgetSpent, InvalidInput, ProviderFailed, RateLimited, RequestRefused
 from weft.kernel.fields import Usage
-from weft.ledger.prices import Price
+from weft.ledger.reports.prices import Price
 from weft.runtime.inference.budgets import Budget, cost_of
-from weft.runtime.inference.retrying import Again, GiveUp, NextModel, next_step
+from weft.runtime.inference.retries import Again, GiveUp, NextModel, next_step
 from weft.runtime.inference.routes import Dialect, KeySlot, route_of
 from weft.runtime.inference.settings import (
     ModelSettings,

@@ -26,8 +26,8 @@ from weft.kernel.errors import (
     Unsupported,
     WeftError,
 )
-from weft.runtime.inference.embedding import FarEmbedder
-from weft.runtime.inference.plain import retry_after
+from weft.runtime.inference.embeddings import FarEmbedder
+from weft.runtime.inference.plain_requests import retry_after
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
 from weft.runtime.rights import rights
 

@@ -37,7 +37,7 @@ from weft.kernel.errors import (
 )
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.failures import failure_of
-from weft.runtime.inference.inferring import Inference
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import Token
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, ProviderKind
 from weft.runtime.rights import rights

@@ -16,11 +16,11 @@ from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, answer, c
 from tests.runtime.test_processes import running
 from weft.kernel.errors import WeftError
 from weft.runtime.context import ExecutionContext, context_for
-from weft.runtime.credentials import Credential, Keyring, Secret
-from weft.runtime.inference.inferring import Inference
+from weft.runtime.egress.credentials import Credential, Keyring, Secret
+from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings, RetryPolicy
-from weft.runtime.key_commands import command_runner
-from weft.runtime.sending import Question, send
+from weft.runtime.sandbox.key_commands import command_runner
+from weft.runtime.turns.messages import Question, send
 
 KEY, TOKEN = "sk-canary-key-0123456789", "sk-canary-token-9876543210"
 CLOUDFLARE = {"account_id": "acc", "gateway_id": "gw", "gateway_credential": "token"}

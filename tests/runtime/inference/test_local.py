@@ -16,7 +16,7 @@ from tests.runtime.test_processes import running
 from weft.kernel.errors import CredentialRefused, FactDamaged, Unsupported
 from weft.runtime.context import context_for
 from weft.runtime.inference import local as local_module
-from weft.runtime.inference.inferring import Inference, infer
+from weft.runtime.inference.inference import Inference, infer
 from weft.runtime.inference.local import NAME, LocalModel, check_weights, find_weights
 from weft.runtime.inference.replies import Finish, Reply, Token
 from weft.runtime.inference.settings import (
@@ -27,7 +27,7 @@ from weft.runtime.inference.settings import (
     ProviderKind,
     ProviderSettings,
 )
-from weft.runtime.sending import Question, Sent, send
+from weft.runtime.turns.messages import Question, Sent, send
 
 EIGHT = Parameters(max_tokens=8, temperature=0.0, seed=1)
 LOCAL = ModelSettings(
@@ -111,7 +111,7 @@ def test_without_its_packages_there_is_no_embedded_model(missing: str, monkeypat
 def test_without_the_model_layer_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.setitem(sys.modules, "weft.runtime.inference.asking", None)
+    monkeypatch.setitem(sys.modules, "weft.runtime.inference.attempt", None)
     with pytest.raises(Unsupported, match="needs the package"):
         asyncio.run(infer(InferenceRequest(model=LOCAL, messages=HI), context=context_for(PERSON)))
 

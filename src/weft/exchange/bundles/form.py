@@ -18,7 +18,7 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import InvalidBundle
 from weft.kernel.ulid import ALPHABET
-from weft.ledger.thread_facts import Head
+from weft.ledger.read.thread_facts import Head
 
 VERSION = 1
 MAGIC = b"weft bundle 1\n"

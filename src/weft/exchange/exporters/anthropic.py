@@ -15,7 +15,7 @@ from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, json_line, pieces_of
 from weft.kernel.contents import showable
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.telling import ToldTurn
+from weft.ledger.read.full_threads import ToldTurn
 
 FORMATS = ("png", "jpeg", "gif", "webp")
 BEGINNING = "(The assistant began.)"

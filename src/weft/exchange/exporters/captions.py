@@ -12,8 +12,7 @@ from weft.kernel.contents import showable
 from weft.kernel.enums import TurnStatus, TurnType
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import FileNote, Message, ToolCall, Turn
-from weft.ledger.strands import Strand
-from weft.ledger.telling import Branch, ToldTurn
+from weft.ledger.read.full_threads import Branch, Strand, ToldTurn
 
 UNKNOWN_MODELS = (None, "", "unknown", "none")
 ROLES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}

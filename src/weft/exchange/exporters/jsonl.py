@@ -18,8 +18,7 @@ from weft.exchange.exporters.results import json_line
 from weft.kernel.fields import Usage
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
-from weft.ledger.strands import Strand
-from weft.ledger.telling import Reply, ToldTurn
+from weft.ledger.read.full_threads import Reply, Strand, ToldTurn
 
 TOKENS = {
     "input_tokens": "inputTokens",

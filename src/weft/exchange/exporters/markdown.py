@@ -33,8 +33,7 @@ from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.strands import Strand
-from weft.ledger.telling import ToldTurn
+from weft.ledger.read.full_threads import Strand, ToldTurn
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

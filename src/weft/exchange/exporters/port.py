@@ -13,8 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weft.ledger.strands import Strand
-from weft.ledger.telling import ToldTurn
+from weft.ledger.read.full_threads import Strand, ToldTurn
 
 
 class Thinking(StrEnum):

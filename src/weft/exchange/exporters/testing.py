@@ -14,13 +14,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from weft.exchange.exporters.export import Exported, export
 from weft.exchange.exporters.port import Exporter, Report, Story, Tip, Wishes
-from weft.exchange.exporting import Exported, export
 from weft.kernel.contents import ERASED
-from weft.ledger.ledger import Ledger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.strands import Strand
-from weft.ledger.telling import ToldTurn
+from weft.ledger.read.full_threads import Strand, ToldTurn
 
 ODD = ("", "\0", "\ud800 alone", "\x1b[31mred\x1b[0m", "line\r\nline\u2028", "</script><!--", "```\n# no end", "﷽" * 99)
 PIXEL = (

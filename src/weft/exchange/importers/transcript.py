@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from weft.ledger.natives import (
+from weft.ledger.imports.natives import (
     Item,
     NativeCall,
     NativeCompaction,

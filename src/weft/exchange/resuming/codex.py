@@ -11,9 +11,9 @@ from collections import Counter
 from typing import Any
 
 from weft.exchange.importers.values import mapping, sequence, text
+from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, timed_uuid_for, tool_name
-from weft.exchange.resuming.said import Records, Said, as_text, losses, note_on
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, Turn
 

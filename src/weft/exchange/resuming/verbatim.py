@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 from weft.exchange.importers.jsonl import record_at, sample
 from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
-from weft.exchange.resuming.said import Records
+from weft.exchange.resuming.dialogue import Records
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportDesk, KeptStretch
-from weft.ledger.ledger import Ledger
 from weft.ledger.model import Turn
 
 

@@ -1,9 +1,7 @@
 """Ledgers that exchange facts: what is missing travels, is verified on arrival, and nothing is lost."""
 
 from weft.exchange.sync.addresses import Pipes
-from weft.exchange.sync.conversation import Manners
-from weft.exchange.sync.local import Remote
-from weft.exchange.sync.syncing import (
+from weft.exchange.sync.commands import (
     ORIGIN,
     Synced,
     add_remote,
@@ -18,6 +16,8 @@ from weft.exchange.sync.syncing import (
     serve,
     share_imports,
 )
+from weft.exchange.sync.conversation import Manners
+from weft.exchange.sync.peers import Remote
 
 __all__ = [
     "ORIGIN",

@@ -24,11 +24,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.sync.frames import Frame, Kind
-from weft.exchange.sync.local import note_heard, remembered
 from weft.exchange.sync.messages import VERSION, Hello, Imports, Known, Push, Ready, Secret, framed, said
-from weft.exchange.sync.receiving import Receiver
+from weft.exchange.sync.peers import note_heard, remembered
+from weft.exchange.sync.receiver import Receiver
 from weft.exchange.sync.selection import Selection
-from weft.exchange.sync.sending import Report, Sender, Sent, ensure_chain, silent
+from weft.exchange.sync.sender import Report, Sender, Sent, ensure_chain, silent
 from weft.exchange.sync.sink import LedgerSink
 from weft.exchange.sync.source import LedgerSource
 from weft.exchange.sync.talk import Talk, hear

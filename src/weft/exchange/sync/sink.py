@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 
-from weft.exchange.sync.local import cursor, note_range, note_taken
 from weft.exchange.sync.messages import Mark, Ready, Taken
-from weft.ledger.batches import rows_in
-from weft.ledger.facts_file import Fact, NewEvent, refuse_forged, take_batch
-from weft.store.facts import KEY_BYTES, LACKS
+from weft.exchange.sync.peers import cursor, note_range, note_taken
+from weft.ledger.upkeep.facts_file import Fact, NewEvent, refuse_forged, take_batch
 from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.records import KEY_BYTES, LACKS
+from weft.store.sql import rows_in
 
 MOST_LACKING = 8192
 

@@ -13,17 +13,18 @@ from itertools import chain
 
 from msgspec import Struct
 
-from weft.exchange.sync.local import ranges_from
 from weft.exchange.sync.messages import Hello, Mark, Would
+from weft.exchange.sync.peers import ranges_from
 from weft.exchange.sync.selection import Selection
-from weft.exchange.sync.sending import Batch, Outgoing
+from weft.exchange.sync.sender import Batch, Outgoing
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import ContentGone, ContentMissing
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
-from weft.ledger.batches import rows_in
-from weft.store.facts import KEY_BYTES, ContentHead, FactReader, LogRow, checked_pieces
-from weft.store.port import Sql, Store
+from weft.store.facts import FactReader, checked_pieces
+from weft.store.port import Store
+from weft.store.records import KEY_BYTES, ContentHead, LogRow
+from weft.store.sql import Sql, rows_in
 
 BATCH_EVENTS, BATCH_BYTES = 1024, 1024 * 1024
 ROWS_AT_ONCE = 256

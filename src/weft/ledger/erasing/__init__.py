@@ -1,8 +1,8 @@
 """Erasing: what is planned, what is done, and what was done so far."""
 
-from weft.ledger.erasing.act import FORGETTERS, Erasure, erase, finish
+from weft.ledger.erasing.erasure import FORGETTERS, Erasure, erase, finish
 from weft.ledger.erasing.plan import Affected, Doomed, ErasurePlan, HeldTurn, Staying, make_plan
-from weft.ledger.erasing.tombstones import Tombstone, pending, tombstones
+from weft.ledger.read.tombstones import Tombstone, pending, tombstones
 
 __all__ = [
     "FORGETTERS",

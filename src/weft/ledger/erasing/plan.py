@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ContentMissing
-from weft.ledger.batches import rows_in
-from weft.ledger.copies import KnownCopy, known_copies
-from weft.ledger.erasing.targets import Resolve, Target, find_target
-from weft.ledger.erasing.uses import Report, Use, Uses, find_uses
 from weft.ledger.erasing.verbatim import copies_of_sessions, copies_that_need
-from weft.ledger.rows import SessionRow, load_session
-from weft.ledger.sessions import sessions_containing
-from weft.store.port import ReadTxn, Sql, Store
+from weft.ledger.read.content_uses import Report, Use, Uses, find_uses
+from weft.ledger.read.sessions import sessions_containing
+from weft.ledger.read.targets import Resolve, Target, find_target
+from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
+from weft.ledger.views.rows import SessionRow, load_session
+from weft.store.port import ReadTxn, Store
+from weft.store.sql import Sql, rows_in
 
 TELLING = ("run", "import")
 """Streams that tell of a turn."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from weft.ledger.batches import rows_in
-from weft.ledger.imports.raw import HEAD_BYTES, REF_BYTES, count_of_references, references_in
+from weft.ledger.imports.kept_sources import HEAD_BYTES, REF_BYTES, count_of_references, references_in
 from weft.store.port import ReadTxn, WriteTxn
+from weft.store.sql import rows_in
 
 
 def copies_of_sessions(txn: ReadTxn, sessions: Iterable[str], turns: Iterable[str]) -> set[int]:

@@ -1,11 +1,10 @@
 """Taking in other tools' history: chains, sightings, versions and links."""
 
-from weft.ledger.imports.desk import ImportDesk
-from weft.ledger.imports.kept import KeptStretch, kept_stretches
+from weft.ledger.imports.import_writer import ImportDesk
+from weft.ledger.imports.kept_sources import KeptStretch, RawBytes, RawFile, kept_stretches
 from weft.ledger.imports.provisional import ProvisionalItem, ProvisionalTurn, Tail, provisional_turns
-from weft.ledger.imports.raw import RawBytes, RawFile
 from weft.ledger.imports.secret import adopt_secret, import_secret
-from weft.ledger.imports.tasks import ImportCounts, ImportSource, Landed
+from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
 
 __all__ = [
     "ImportCounts",

@@ -47,9 +47,9 @@ from weft.kernel.fields import (
 )
 from weft.kernel.ledger_events import CompactionRecorded
 from weft.kernel.ulid import LAST_ULID, decode, encode
-from weft.ledger.draft import IMPORTED_AGENT, MESSAGE_ROOM, Draft
-from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
-from weft.ledger.natives import NativeCall, NativeMessage, NativeTurn
+from weft.ledger.imports.natives import NativeCall, NativeMessage, NativeTurn
+from weft.ledger.model import IMPORTED_AGENT, ImagePart, Part, ReasoningPart, TextPart
+from weft.ledger.write.append import MESSAGE_ROOM, Draft
 
 NAMELESS = "unknown"
 

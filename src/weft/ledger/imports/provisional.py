@@ -14,11 +14,12 @@ import orjson
 from msgspec import UNSET, Struct, convert, field, to_builtins
 
 from weft.kernel.contents import ERASED, showable, text_bytes
-from weft.ledger.forgotten import Forgotten
 from weft.ledger.imports.chain import value_bytes
+from weft.ledger.imports.natives import Item, NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import Part, ReasoningPart, TextPart
-from weft.ledger.natives import Item, NativeCall, NativeMessage, NativeTurn
-from weft.store.port import ReadTxn, Sql, Store, WriteTxn
+from weft.store.erased_contents import Forgotten
+from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.sql import Sql
 
 ITEMS = 24
 CHARACTERS = 2000

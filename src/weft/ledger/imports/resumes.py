@@ -14,11 +14,12 @@ from weft.kernel.enums import LinkReason
 from weft.kernel.events import encode, import_stream
 from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import TurnLinked
-from weft.ledger.draft import IMPORTED_AGENT, Draft
-from weft.ledger.natives import NativeTurn
-from weft.ledger.rows import TurnRow
+from weft.ledger.imports.natives import NativeTurn
+from weft.ledger.model import IMPORTED_AGENT
+from weft.ledger.views.rows import TurnRow
 from weft.ledger.views.versions import mapping_number
-from weft.store.port import Sql
+from weft.ledger.write.append import Draft
+from weft.store.sql import Sql
 
 ROW_EVENTS = 128
 FindTurn = Callable[[str], TurnRow | None]

@@ -10,11 +10,11 @@ import orjson
 from msgspec import Struct
 
 from weft.kernel.contents import bytes_text, json_value
-from weft.ledger.batches import rows_in
-from weft.ledger.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
-from weft.ledger.values import list_in
+from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
+from weft.ledger.views.values import list_in
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, WriteTxn
+from weft.store.sql import rows_in
 
 Txn = ReadTxn | WriteTxn
 LOOSE = 1 << 16

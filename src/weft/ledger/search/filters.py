@@ -15,16 +15,16 @@ from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput
 from weft.kernel.words import index_words, tokens
 from weft.ledger.arguments import checked_number, checked_text
-from weft.ledger.batches import rows_in
-from weft.ledger.listing import HERE, project_of
-from weft.ledger.names import require
-from weft.ledger.rows import SessionRow, TurnRow
+from weft.ledger.read.listing import HERE, project_of
+from weft.ledger.read.revisions import require
+from weft.ledger.read.threads import ranges_to
 from weft.ledger.search.entries import Entry, Place, known_name, known_text
 from weft.ledger.search.passages import DAY, day_word
 from weft.ledger.search.query import Phrase, Text
-from weft.ledger.threads import ranges_to
+from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.store.port import ReadTxn
-from weft.store.words import Question, Term
+from weft.store.sql import rows_in
+from weft.store.word_index import Question, Term
 
 DAYS_SPELLED = 62
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from weft.ledger.batches import rows_in
-from weft.ledger.listing import HERE
 from weft.ledger.model import repeated_id
+from weft.ledger.read.listing import HERE
 from weft.ledger.search.entries import Entry, Place, known_name, known_text
 from weft.ledger.search.query import Query, Span, Text
 from weft.store.port import ReadTxn
+from weft.store.sql import rows_in
 
 BEFORE, LONG = 60, 200
 

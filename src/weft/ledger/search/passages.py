@@ -20,16 +20,16 @@ from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.words import Gathered, index_words
-from weft.ledger.batches import rows_in
-from weft.ledger.forgotten import Forgotten
-from weft.ledger.listing import HERE, project_of
-from weft.ledger.rows import TURN, TurnRow
-from weft.ledger.runs import stream_of
+from weft.ledger.read.listing import HERE, project_of
 from weft.ledger.search.entries import LOOSE, Entry, Place, Txn, hold_texts, known_name, known_text, load_entries
+from weft.ledger.views.recorded_events import stream_of
+from weft.ledger.views.rows import TURN, TurnRow
 from weft.store.buffer import Insert
+from weft.store.erased_contents import Forgotten
 from weft.store.facts import FactReader
 from weft.store.port import Progress, Store, WriteTxn
-from weft.store.words import Question, WordIndex
+from weft.store.sql import rows_in
+from weft.store.word_index import Question, WordIndex
 
 VIEW = "search"
 DAY = 86_400_000

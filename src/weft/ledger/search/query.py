@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.kernel.words import MAX_LETTERS, Token, folded, folded_alike, indexed, pattern, tokens, without_blobs
-from weft.store.words import Question, Term
+from weft.store.word_index import Question, Term
 
 LEAST_BEGINNING = 3
 MOST_WORDS = 64

@@ -14,9 +14,9 @@ from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import MessageFact
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import Sighting
-from weft.ledger.erasing.uses import references
-from weft.ledger.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
-from weft.ledger.runs import stream_of
+from weft.ledger.read.content_uses import references
+from weft.ledger.views.recorded_events import stream_of
+from weft.ledger.views.rows import SessionRow, TurnRow, load_session, load_session_number, load_turn
 from weft.store.port import ReadTxn
 
 KEPT_PLACES = 16

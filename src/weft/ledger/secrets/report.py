@@ -9,16 +9,17 @@ from msgspec import Struct
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports.secret import KEY
-from weft.ledger.listing import HERE, of_project
-from weft.ledger.names import require
-from weft.ledger.rows import SESSION, SessionRow
-from weft.ledger.secrets.again import AGAIN
+from weft.ledger.read.listing import HERE, of_project
+from weft.ledger.read.revisions import require
+from weft.ledger.read.threads import ranges_to
 from weft.ledger.secrets.places import PlaceFinder, Report, SecretPlace, Spot, Used
+from weft.ledger.secrets.repeats import AGAIN
+from weft.ledger.secrets.scan import Scanned
 from weft.ledger.secrets.scanner import DIGITS, SecretScanner
-from weft.ledger.secrets.scanning import Scanned
-from weft.ledger.threads import ranges_to
+from weft.ledger.views.rows import SESSION, SessionRow
 from weft.store.facts import local_value
-from weft.store.port import ReadTxn, Sql, WriteTxn
+from weft.store.port import ReadTxn, WriteTxn
+from weft.store.sql import Sql
 
 FEWEST_DIGITS = 6
 SAID_AGAIN = "credential said again"

@@ -17,9 +17,9 @@ from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import EventRef
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import SessionMoved
-from weft.ledger.rows import SessionRow
-from weft.ledger.runs import position_in_run
 from weft.ledger.views.projector import BRANCHES, Moment, Projector, handles
+from weft.ledger.views.recorded_events import position_in_run
+from weft.ledger.views.rows import SessionRow
 
 Place = tuple[str | None, int | None, int | None, int | None]
 """A head: its turn, segment and depth, and how many of the turn's events count."""

@@ -16,8 +16,8 @@ from weft.kernel.contents import showable
 from weft.kernel.enums import ProgramKind
 from weft.kernel.events import Event, kind_of
 from weft.kernel.lifecycles import FIRST_STATES, next_state
-from weft.ledger.labels import LABEL_LIMIT, cleaned_label
-from weft.ledger.program_rows import (
+from weft.ledger.arguments import LABEL_LIMIT, cleaned_label
+from weft.ledger.views.program_rows import (
     PROGRAM,
     PROGRAM_HISTORY,
     REQUEST,
@@ -27,8 +27,8 @@ from weft.ledger.program_rows import (
     load_program,
     load_request,
 )
-from weft.ledger.rows import SessionRow
 from weft.ledger.views.projector import OTHERS, SESSIONS, Handler, Moment, Projector, handles, plain
+from weft.ledger.views.rows import SessionRow
 
 CREATED: dict[type[Event], ProgramKind] = {
     own.AgentCreated: ProgramKind.AGENT,

@@ -16,7 +16,7 @@ from weft.kernel.errors import InvalidFact
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import Named, Words
 from weft.kernel.times import ms_from_iso
-from weft.ledger.rows import (
+from weft.ledger.views.rows import (
     CALL,
     HISTORY,
     MESSAGE,
@@ -36,7 +36,7 @@ from weft.ledger.rows import (
     load_turn,
 )
 from weft.store.facts import FactReader
-from weft.store.port import Sql
+from weft.store.sql import Sql
 
 
 class Contents(Protocol):

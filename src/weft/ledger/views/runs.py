@@ -27,9 +27,9 @@ from weft.kernel.fields import (
     Usage,
 )
 from weft.kernel.ulid import offset
-from weft.ledger.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
-from weft.ledger.runs import place_of_event, position_in_run
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
+from weft.ledger.views.recorded_events import place_of_event, position_in_run
+from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow
 from weft.ledger.views.versions import begin_import, end_import
 
 ROWS_PER_EVENT = 65536

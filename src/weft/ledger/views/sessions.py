@@ -9,11 +9,11 @@ from weft.kernel import ledger_events as own
 from weft.kernel.enums import ProgramKind, SessionStatus, TurnType
 from weft.kernel.events import Event
 from weft.kernel.lifecycles import next_state
-from weft.ledger.labels import cleaned_label
-from weft.ledger.rows import HistoryRow, SessionRow, TurnRow
-from weft.ledger.runs import position_in_run
+from weft.ledger.arguments import cleaned_label
 from weft.ledger.views.branches import join_branches, tips_of
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
+from weft.ledger.views.recorded_events import position_in_run
+from weft.ledger.views.rows import HistoryRow, SessionRow, TurnRow
 
 NOWHERE = -1
 """How far a session reaches into its source before its first turn was seen."""

@@ -14,8 +14,8 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
 from weft.kernel.ulid import offset
-from weft.ledger.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
+from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
 from weft.ledger.views.sessions import NOWHERE, join_spawn, move_head
 from weft.ledger.views.versions import current_version

@@ -10,8 +10,8 @@ from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.enums import CallState, ToolCallStatus, TurnType
 from weft.kernel.events import run_stream
-from weft.ledger.rows import SESSION, SessionRow, TurnRow
 from weft.ledger.views.projector import IMPORTS, RUN, Moment, Projector, handles
+from weft.ledger.views.rows import SESSION, SessionRow, TurnRow
 
 _REPLACED = "SELECT turn, by, round FROM superseded WHERE turn = ?"
 

@@ -15,11 +15,11 @@ from msgspec import UNSET, Struct
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
+from weft.ledger.api.base import store_of
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_count
-from weft.ledger.draft import DEFAULT_AGENT
-from weft.ledger.inside import store_of
-from weft.ledger.ledger import Ledger
-from weft.ledger.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
 from weft.programs.clerk import Clerk
 from weft.programs.face import Room
 from weft.programs.nodes import Node, find_node, node_of
@@ -27,7 +27,8 @@ from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
 from weft.programs.similarity.nearest import FEW, Space
 from weft.programs.similarity.texts import text_of_node
-from weft.store.port import Progress, ReadTxn, Sql
+from weft.store.port import Progress, ReadTxn
+from weft.store.sql import Sql
 
 AT_ONCE = 4_096
 """So many vectors are read at once."""

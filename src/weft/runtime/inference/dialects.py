@@ -12,7 +12,7 @@ from weft.runtime.inference.routes import Dialect, Route
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-    from weft.runtime.connections import Client
+    from weft.runtime.egress.connections import Client
 
 NO_KEY = "kept-elsewhere"
 

@@ -22,8 +22,8 @@ from weft.kernel.errors import (
     RequestRefused,
     WeftError,
 )
-from weft.runtime.connections import DecodingError, TransportError
-from weft.runtime.credentials import Secret
+from weft.runtime.egress.connections import DecodingError, TransportError
+from weft.runtime.egress.credentials import Secret
 
 _LONGEST = 500
 _SHORTEST_TRACE = 8

@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.kernel.ambient import RandomBytes
 from weft.kernel.errors import FactDamaged, Unsupported
-from weft.runtime.credentials import Secret
+from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.routes import Dialect, Route
 from weft.runtime.inference.settings import OpenAIApi, ProviderSettings
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from msgspec import Struct, field
 
 from weft.kernel.errors import InvalidInput
-from weft.runtime.credentials import Secret
+from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings
 
 CLOUDFLARE = "https://gateway.ai.cloudflare.com"

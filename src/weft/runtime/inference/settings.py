@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from weft.kernel.errors import InvalidInput
 from weft.ledger.model import Message, NewMessage
-from weft.runtime.connection_rules import Rules
-from weft.runtime.credentials import origin_of
+from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.egress.credentials import origin_of
 
 Thinking = bool | Literal["minimal", "low", "medium", "high"]
 

@@ -22,8 +22,8 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.buffer import WriteBuffer, words_of
-from weft.store.port import Question
 from weft.store.postgres.address import Address
+from weft.store.sql import Question
 
 OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512

@@ -11,13 +11,13 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.sites import IN_MEMORY
-from weft.store.asides import aside_of, put_in_place
+from weft.store.atomic_files import aside_of, put_in_place
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.copies import mark_as_copy
 from weft.store.sqlite.migrations import migrate, shipped_schema
-from weft.store.sqlite.words import FtsIndex
+from weft.store.sqlite.word_index import FtsIndex
 
 PLACE = "place"
 """Local state: the cluster, database and schema that the ledger lies in; elsewhere it is a copy."""

@@ -21,28 +21,30 @@ from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
 from weft.store.buffer import RowsRefused
 from weft.store.diagnosis import Diagnosis
-from weft.store.facts import FactReader, Tip, local_value
+from weft.store.erased_contents import ERASING
+from weft.store.facts import FactReader, local_value
 from weft.store.group_commit import Batch
-from weft.store.husks import ERASING
-from weft.store.names import NOTE, is_copy, take_new_name
-from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
+from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import WRITER, PostgresSql, connect
 from weft.store.postgres.copies import PLACE, write_copy
+from weft.store.postgres.examination import examine_schema, find_damage
 from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
-from weft.store.postgres.flushing import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
-from weft.store.postgres.health import examine_schema, find_damage
+from weft.store.postgres.flush import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
 from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
-from weft.store.postgres.news import LISTEN_SECONDS, Crier, Listeners
-from weft.store.postgres.rewriting import rewrite_tables
-from weft.store.postgres.words import GinIndex
+from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
+from weft.store.postgres.rewrite import rewrite_tables
+from weft.store.postgres.word_index import GinIndex
+from weft.store.recent_contents import NEWER_CONTENTS, questions_about
+from weft.store.records import Tip
+from weft.store.replica_names import NOTE, is_copy, take_new_name
+from weft.store.sql import Sql
 from weft.store.sql_store import BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as scratch_schema
 from weft.store.sqlite.scratch import scratch
-from weft.store.tail import NEWER_CONTENTS, questions_about
-from weft.store.words import WordIndex
+from weft.store.word_index import WordIndex
 
 T = TypeVar("T")
 ATTEMPTS = 6
@@ -285,7 +287,7 @@ class PostgresStore(SqlStore):
             return self._tip
         self._tip = None
         if tail.seen < 0 or tail.erasures != erasures:
-            tail.refresh(FactReader(sql))
+            tail.refresh(sql)
         else:
             tail.learn(newer)
         return Tip(n, chain, contents) if n is not None else FactReader(sql).tip()

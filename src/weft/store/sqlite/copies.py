@@ -8,9 +8,9 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.errors import StoreError
-from weft.store.asides import aside_of, put_in_place
-from weft.store.names import COPIED, NOTE
+from weft.store.atomic_files import aside_of, put_in_place
 from weft.store.port import Progress
+from weft.store.replica_names import COPIED, NOTE
 
 
 def write_copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:

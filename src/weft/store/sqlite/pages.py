@@ -16,8 +16,8 @@ from typing import Any
 import apsw
 
 from weft.kernel.contents import ROW_BYTES, SALT_BYTES
-from weft.store.found import Found, FoundContent, FoundLocal, FoundPack, FoundPart, FoundRow, FoundSlice
 from weft.store.port import Progress
+from weft.store.salvaged_rows import Found, FoundContent, FoundLocal, FoundPack, FoundPart, FoundRow, FoundSlice
 from weft.store.sqlite.connection import READ_ONLY, translated
 
 MAGIC = b"SQLite format 3\0"

@@ -19,10 +19,12 @@ import apsw
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed
 from weft.kernel.sites import IN_MEMORY
-from weft.store.facts import FactReader, Tip, local_value
+from weft.store.facts import FactReader, local_value
 from weft.store.group_commit import Batch
-from weft.store.names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
-from weft.store.port import PATIENCE, Progress, ReadTxn, Sql
+from weft.store.port import PATIENCE, Progress, ReadTxn
+from weft.store.records import Tip
+from weft.store.replica_names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
+from weft.store.sql import Sql
 from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,
@@ -38,10 +40,10 @@ from weft.store.sqlite.connection import (
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
 from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, missing_parts, refuse_newer, shipped_schema
-from weft.store.sqlite.misfits import explain, explained
 from weft.store.sqlite.scratch import scratch
-from weft.store.sqlite.words import FtsIndex
-from weft.store.words import WordIndex
+from weft.store.sqlite.type_damage import explain, explained
+from weft.store.sqlite.word_index import FtsIndex
+from weft.store.word_index import WordIndex
 
 POLL_SECONDS = 0.02
 POOLED_READERS = 8
@@ -98,7 +100,7 @@ class SqliteBase(SqlStore):
             refuse_newer(sql.connection, self._schema)
             reader = FactReader(sql)
             try:
-                self._tail.refresh(reader)
+                self._tail.refresh(reader.sql)
                 return reader.tip()
             except (TypeError, ValueError, LookupError) as error:  # a row that nobody could have written
                 raise Damaged(f"{self.path}: the end of the log cannot be read ({error})") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from weft.exchange.bundles.creating import CreatedBundle
+from weft.exchange.bundles.creation import CreatedBundle
 from weft.exchange.bundles.report import VISIBLE, AbsentContent, BundleReport
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import to_json

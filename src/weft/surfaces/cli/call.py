@@ -14,7 +14,7 @@ from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_
 from weft.surfaces.cli.zones import LocalZone
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 
 class Call:

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
-from weft.runtime.credentials import Credential, checked_credential
-from weft.store.asides import new_file
+from weft.runtime.egress.credentials import Credential, checked_credential
+from weft.store.atomic_files import new_file
 from weft.surfaces.cli.price_files import user_prices
 
 NAME = "credentials.json"

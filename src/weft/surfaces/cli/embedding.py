@@ -12,7 +12,7 @@ import click
 from weft.surfaces.cli.program_call import complete_programs
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.programs.nodes import Node
     from weft.programs.similarity.similarity import ModelCount, Similarity
 
@@ -40,8 +40,8 @@ def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]
         yield Similarity(ledger, MiniLM())
         return
     from weft.programs import Programs
-    from weft.runtime.configuring import model_settings
-    from weft.runtime.inference.embedding import FarEmbedder
+    from weft.runtime.inference.embeddings import FarEmbedder
+    from weft.runtime.invoke.model_settings import model_settings
     from weft.surfaces.cli.acting import person_acting
 
     find = Programs(ledger).get
@@ -61,7 +61,7 @@ def counted(ledger: Ledger) -> list[ModelCount]:
 def about(ledger: Ledger, node: Node) -> str:
     """The first line of what a node says."""
     from weft.kernel.errors import InvalidInput
-    from weft.ledger.subjects import first_line
+    from weft.ledger.read.turn_titles import first_line
     from weft.programs import Programs
     from weft.programs.similarity.texts import text_of_node
 

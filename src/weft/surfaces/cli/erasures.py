@@ -17,8 +17,8 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.erasing import Erasure, ErasurePlan
-    from weft.ledger.ledger import Ledger
 
 SHOWN = 8
 FINISHED = "nothing is left to be done"

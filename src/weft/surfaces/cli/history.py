@@ -11,7 +11,7 @@ from weft.ledger.arguments import checked_count
 from weft.surfaces.cli.plain_text import cut, safe
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.model import Session, Turn
 
 PAGE = 64
@@ -79,7 +79,7 @@ class Reader:
     @cached_property
     def short_labels(self) -> dict[str, str]:
         """What to type for sessions that other tools named."""
-        from weft.ledger.beginnings import short_labels
+        from weft.ledger.read.label_prefixes import short_labels
 
         short = short_labels(session.label for session in self._known.values() if session.status != "deleted")
         return {
@@ -156,7 +156,7 @@ def find_session(ledger: Ledger, name: str) -> Session:
 
 def _beginning(sessions: list[Session], name: str) -> list[Session]:
     """The deleted sessions of the one label that begins so."""
-    from weft.ledger.beginnings import SHORTEST, fitting
+    from weft.ledger.read.label_prefixes import SHORTEST, fitting
 
     labels = fitting({session.label for session in sessions}, name) if len(name) >= SHORTEST else []
     return [session for session in sessions if labels == [session.label]]

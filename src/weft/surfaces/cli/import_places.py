@@ -15,7 +15,7 @@ from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
-    from weft.exchange.sweeping import Found
+    from weft.exchange.importing.sweep import Found
 
 HEADER = ("origin", "files", "size", "newest", "where")
 MINUTE, HOUR = 60, 3600
@@ -29,7 +29,7 @@ def all_places(importers: Iterable[Importer]) -> list[Path]:
 
 
 def found_places(importers: Iterable[Importer]) -> list[Found]:
-    from weft.exchange.sweeping import discover
+    from weft.exchange.importing.sweep import discover
 
     return discover(importers, Path.home(), dict(os.environ))
 
@@ -69,7 +69,7 @@ def tell_places(call: Call, found: Sequence[Found], files: int, size: int, secon
 
 
 def total_of(found: Sequence[Found], what: str) -> str:
-    from weft.exchange.pace import USUAL_RATE
+    from weft.exchange.importing.run import USUAL_RATE
 
     size = sum(each.bytes for each in found)
     files = counted(sum(each.files for each in found), "file")

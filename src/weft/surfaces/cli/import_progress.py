@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weft.surfaces.cli.call import Call
 
 if TYPE_CHECKING:
-    from weft.exchange.importing import Step
+    from weft.exchange.importing.run import Step
 
 SHORTEST_BAR, LONGEST_BAR, BESIDE_THE_BAR = 4, 40, 62
 

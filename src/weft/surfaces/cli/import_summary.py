@@ -13,7 +13,7 @@ from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Problem
-    from weft.exchange.importing import ImportSummary, OriginTotals
+    from weft.exchange.importing.run import ImportSummary, OriginTotals
 
 HEADER = ("origin", "files", "unchanged", "sessions", "turns", "known", "replaced", "records", "size")
 SPARE = ("records", "size", "replaced", "unchanged")

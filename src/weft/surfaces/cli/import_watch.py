@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from weft.exchange.notices import listening
-from weft.exchange.watching import Began, Gone, Happening, Imported, Troubled, Watched, Watching
+from weft.exchange.importing.change_notices import listening
+from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching
 from weft.kernel.ambient import SystemClock
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.import_places import shortened
@@ -26,7 +26,7 @@ from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing import Importing
+    from weft.exchange.importing.run import Importing
 
 CLOCK = slice(len("2026-11-15 "), len("2026-11-15 09:30:00"))
 

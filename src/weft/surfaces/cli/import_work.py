@@ -20,9 +20,8 @@ from weft.surfaces.cli.import_job import READY, Job, Order, Status
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing import Importing, Step
-    from weft.exchange.pace import Pace
-    from weft.exchange.watching import Happening
+    from weft.exchange.importing.run import Importing, Pace, Step
+    from weft.exchange.importing.watch import Happening
 
 TELL_SECONDS = 0.5
 
@@ -32,7 +31,7 @@ class Work:
 
     def __init__(self, job: Job, order: Order) -> None:
         from weft.exchange.importers.servers import Address
-        from weft.exchange.pace import Pace
+        from weft.exchange.importing.run import Pace
 
         shown = Address(order.ledger).shown if Site.of(order.ledger).is_address else order.ledger
         self._job, self._order, self._clock = job, order, SystemClock()
@@ -56,7 +55,7 @@ class Work:
 
     def run(self) -> None:
         from weft.exchange.importers.plugins import load_importers
-        from weft.exchange.importing import Importing
+        from weft.exchange.importing.run import Importing
         from weft.opening import open as open_ledger
 
         order = self._order
@@ -115,8 +114,8 @@ class Work:
                 say(f"{problem.source}: {problem.what}")
 
     def _watch(self, importing: Importing) -> None:
-        from weft.exchange.notices import listening
-        from weft.exchange.watching import Watching
+        from weft.exchange.importing.change_notices import listening
+        from weft.exchange.importing.watch import Watching
 
         watching = Watching(importing, partial(listening, clock=self._clock), self._clock)
         with closing(watching.run(self._places())) as happening:
@@ -124,7 +123,7 @@ class Work:
                 self._happened(each)
 
     def _happened(self, each: Happening) -> None:
-        from weft.exchange.watching import Began, Imported, Troubled, Watched
+        from weft.exchange.importing.watch import Began, Imported, Troubled, Watched
 
         status = self.status
         if isinstance(each, Began):

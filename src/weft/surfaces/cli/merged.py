@@ -8,7 +8,7 @@ import click
 from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 expected_option = click.option(
     "--expected", metavar="REV", help="Only if the session's head is this turn; else nothing is done."

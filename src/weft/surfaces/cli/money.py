@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ledger.usage import Spending
+from weft.ledger.reports.usage import Spending
 
 
 def dollars(row: Spending) -> str:

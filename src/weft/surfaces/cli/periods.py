@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from weft.kernel.ambient import SystemClock
-from weft.ledger.usage import read_moment
+from weft.ledger.reports.usage import read_moment
 from weft.surfaces.cli.zones import LocalZone
 
 

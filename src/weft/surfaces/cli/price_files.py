@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.prices import PriceTable, prices_from, shipped_prices
+from weft.ledger.reports.prices import PriceTable, prices_from, shipped_prices
 
 NAME = "prices.toml"
 

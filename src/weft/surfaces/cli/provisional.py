@@ -13,8 +13,8 @@ from weft.surfaces.cli.turn_lines import INDENT, counted
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.imports import ProvisionalItem, ProvisionalTurn
-    from weft.ledger.ledger import Ledger
     from weft.surfaces.cli.history import Reader
 
 MARK = "provisional"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.ledger.work import ProjectWork, SessionWork, WorkReport
+from weft.ledger.reports.work import ProjectWork, SessionWork, WorkReport
 from weft.surfaces.cli.commands.sessions import abbreviated
 from weft.surfaces.cli.money import dollars
 from weft.surfaces.cli.plain_text import cut, safe

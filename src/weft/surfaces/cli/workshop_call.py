@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from weft.programs import Programs
     from weft.runtime.context import ExecutionContext
     from weft.runtime.inference.replies import Token
-    from weft.runtime.workshop import Given, Invoked, Workshop
+    from weft.runtime.invoke.invocation import Given, Invoked, Workshop
 
 T = TypeVar("T")
 
 
 def invoked(call: Call, actor: str, name: str, given: Given, *, stream: bool = False) -> Invoked:
     """Invoke a program, and with `stream` show a model's answer as it comes."""
-    from weft.runtime.invoking import invoke
+    from weft.runtime.invoke.handlers import invoke
 
     shown = Stream(call) if stream else None
     try:
@@ -47,11 +47,11 @@ def at_work(
 async def _at_work(
     call: Call, actor: str, work: Callable[[Workshop], Awaitable[T]], on_token: Callable[[Token], None] | None
 ) -> T:
-    from weft.async_ledger import Ledger
-    from weft.crossing import Pool
+    from weft.aio.crossing import Pool
+    from weft.aio.ledger import Ledger
     from weft.programs import Programs
-    from weft.runtime.inference.inferring import Inference
-    from weft.runtime.workshop import Workshop
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.invoke.invocation import Workshop
 
     ledger, pool = call.writing(), Pool()
     try:
@@ -79,9 +79,9 @@ def tell_of_try(call: Call, error: WeftError, model: str, wait: float) -> None:
 
 def acting_for(programs: Programs, actor: str) -> ExecutionContext:
     """The person at the terminal, and on their behalf whoever `--as` names."""
-    from weft.ledger.draft import DEFAULT_AGENT
+    from weft.ledger.model import DEFAULT_AGENT
     from weft.runtime.context import Principal, PrincipalKind
-    from weft.runtime.talking import agent_context
+    from weft.runtime.invoke.models_and_sessions import agent_context
     from weft.surfaces.cli.acting import person_acting
 
     person = person_acting()

@@ -27,7 +27,7 @@ from weft.exchange.exporters.port import Report, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of, result_text
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.telling import Branch, ToldTurn
+from weft.ledger.read.full_threads import Branch, ToldTurn
 
 LINE = 160
 BRANCHES = 50

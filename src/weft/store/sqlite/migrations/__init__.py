@@ -17,7 +17,7 @@ import apsw
 from msgspec import Struct
 
 from weft.kernel.errors import LedgerTooNew, NotALedger
-from weft.store.asides import aside_of, put_in_place
+from weft.store.atomic_files import aside_of, put_in_place
 from weft.store.sqlite.copies import mark_as_copy
 
 APPLICATION_ID = 0x57454654  # "WEFT"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from weft.async_ledger import Ledger as AsyncLedger
-from weft.crossing import Pool
+from weft.aio.crossing import Pool
+from weft.aio.ledger import Ledger as AsyncLedger
 from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
 from weft.ledger.model import Session, Turn
 from weft.programs import Programs
-from weft.runtime.inference.inferring import Inference, OnRetry
+from weft.runtime.inference.inference import Inference, OnRetry
 from weft.runtime.inference.replies import Token
-from weft.runtime.sending import Question, Sent, send
+from weft.runtime.turns.messages import Question, Sent, send
 from weft.surfaces.cli.acting import person_acting
 from weft.surfaces.cli.chatting.models import Choice, default_name, find_choice, names
 from weft.surfaces.cli.chatting.readiness import ensure_installed
@@ -29,9 +29,9 @@ from weft.surfaces.cli.chatting.speech import free_label
 from weft.surfaces.cli.history import thread_turns
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.programs import Program
-    from weft.runtime.credentials import Variable
+    from weft.runtime.egress.credentials import Variable
 
 LABEL = "chat"
 OnToken = Callable[[Token], None]

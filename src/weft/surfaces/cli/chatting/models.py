@@ -11,12 +11,12 @@ from msgspec import Struct
 from weft.kernel.errors import NotFound
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.model import Program
-from weft.runtime.configuring import Find, model_settings
 from weft.runtime.context import ExecutionContext
-from weft.runtime.credentials import ORIGINS, Variable
+from weft.runtime.egress.credentials import ORIGINS, Variable
 from weft.runtime.inference.local import LONGEST_ANSWER
 from weft.runtime.inference.local import NAME as EMBEDDED_NAME
 from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.invoke.model_settings import Find, model_settings
 from weft.surfaces.cli.chatting.vendors import VENDORS, Vendor, keyed
 
 EMBEDDED = "local"

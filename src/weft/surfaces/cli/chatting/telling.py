@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.kernel.errors import OutsideError, WeftError
 from weft.kernel.fields import Usage
-from weft.runtime.sending import Sent
+from weft.runtime.turns.messages import Sent
 from weft.surfaces.cli.chatting.models import Choice
 from weft.surfaces.cli.chatting.speech import COMMANDS
 from weft.surfaces.cli.chatting.vendors import Vendor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.runtime.credentials import Variable
+from weft.runtime.egress.credentials import Variable
 from weft.runtime.inference.settings import ProviderKind
 
 

@@ -16,7 +16,7 @@ from weft.surfaces.cli.undo import undo
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.model import Session
 
 

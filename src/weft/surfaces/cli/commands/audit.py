@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.auditing import GROUPS, AuditTally, Finding, Severity
+from weft.ledger.reports.audit import GROUPS, AuditTally, Finding, Severity
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -19,7 +19,7 @@ from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.deeds import Deed
+    from weft.ledger.reports.actor_history import Deed
 
 STYLES = {Severity.PROBLEM: "bad", Severity.UNKNOWN: "warn", Severity.NOTE: "dim"}
 HEADER = ("finding", "session", "turn", "tool or right", "turns", "what")

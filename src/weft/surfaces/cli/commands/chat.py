@@ -16,7 +16,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 
 if TYPE_CHECKING:
-    from weft.runtime.sending import Sent
+    from weft.runtime.turns.messages import Sent
     from weft.surfaces.cli.chatting.conversation import Conversation
 
 

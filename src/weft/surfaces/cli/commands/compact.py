@@ -17,7 +17,7 @@ from weft.surfaces.cli.streams import read_input
 from weft.surfaces.cli.undo import undo
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 
 @weft_command("compact")

@@ -52,7 +52,7 @@ def command(call: Call, action: str, id: str | None, **given: Any) -> None:
 
 def _add(call: Call, id: str, given: dict[str, Any]) -> None:
     from weft.kernel.errors import LabelTaken
-    from weft.runtime.credentials import ORIGINS, Credential, checked_credential
+    from weft.runtime.egress.credentials import ORIGINS, Credential, checked_credential
     from weft.surfaces.cli.credential_files import change_credentials
 
     env, cmd = given["env"], given["cmd"]
@@ -100,7 +100,7 @@ def _list(call: Call, _: str, __: dict[str, Any]) -> None:
 
 def _remove(call: Call, id: str, _: dict[str, Any]) -> None:
     from weft.kernel.errors import CredentialMissing
-    from weft.runtime.credentials import Credential
+    from weft.runtime.egress.credentials import Credential
     from weft.surfaces.cli.credential_files import change_credentials
 
     def change(known: tuple[Credential, ...]) -> tuple[Credential, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.ledger.model import Turn
-from weft.ledger.threads import ThreadDiff
+from weft.ledger.read.threads import ThreadDiff
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -19,7 +19,7 @@ from weft.surfaces.cli.transcript import Transcript, in_order
 from weft.surfaces.cli.turn_lines import counted, one_line
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 
 @weft_command("diff")

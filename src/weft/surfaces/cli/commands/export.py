@@ -16,8 +16,8 @@ from weft.surfaces.cli.streams import STANDARD, stdout_bytes
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
-    from weft.exchange.exporting import Exported
-    from weft.ledger.ledger import Ledger
+    from weft.exchange.exporters.export import Exported
+    from weft.ledger.api.ledger import Ledger
 
 BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".jsonl": "jsonl"}
 
@@ -78,7 +78,7 @@ def command(
     weft export main by-hand --as markdown -o both.md
     weft export main --context --as anthropic
     """
-    from weft.exchange.exporting import export
+    from weft.exchange.exporters.export import export
 
     chosen = form or _form_of(file)
     if bool(revs) == every:

@@ -87,7 +87,7 @@ def _told(verb: str, asks: bool, help: str) -> None:
     ) -> None:
         from msgspec import UNSET
 
-        from weft.runtime.workshop import Given
+        from weft.runtime.invoke.invocation import Given
 
         with looking(call) as programs:
             found = programs.get(name, "human")

@@ -26,8 +26,8 @@ from weft.surfaces.cli.zones import LocalZone
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing import Importing
-    from weft.ledger.ledger import Ledger
+    from weft.exchange.importing.run import Importing
+    from weft.ledger.api.ledger import Ledger
 
 TOGETHER = ({"watch", "background"},)
 """Ways to import that go together; any other two do not."""
@@ -69,7 +69,7 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON.
     """
     from weft.exchange.importers.plugins import load_importers
-    from weft.ledger.moments import parse_moment
+    from weft.ledger.read.revisions import parse_moment
 
     chosen = {name for name, given in modes.items() if given}
     if len(chosen) > 1 and chosen not in TOGETHER:
@@ -100,7 +100,7 @@ class _Asked(Struct, frozen=True):
     remap: bool
 
     def importing(self, ledger: Ledger | None, **more: Any) -> Importing:
-        from weft.exchange.importing import Importing
+        from weft.exchange.importing.run import Importing
 
         force = self.only is not None and bool(self.paths)
         return Importing(ledger, self.importers, SystemClock(), since=self.since, remap=self.remap, force=force, **more)
@@ -112,7 +112,7 @@ class _Asked(Struct, frozen=True):
         return 0
 
     def run(self, dry: bool = False) -> int:
-        from weft.exchange.importing import ImportSummary
+        from weft.exchange.importing.run import ImportSummary
         from weft.surfaces.cli.import_places import all_places, found_places, tell_nothing
         from weft.surfaces.cli.import_progress import import_progress
         from weft.surfaces.cli.import_summary import answer
@@ -136,7 +136,7 @@ class _Asked(Struct, frozen=True):
         return 1 if importing.summary.problems else 0
 
     def _announce(self, files: int, size: int) -> None:
-        from weft.exchange.pace import USUAL_RATE
+        from weft.exchange.importing.run import USUAL_RATE
         from weft.surfaces.cli.import_places import found_places, tell_places
 
         if not (self.call.quiet or self.call.json):

@@ -21,8 +21,8 @@ from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
 
 if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.imports import ProvisionalTurn
-    from weft.ledger.ledger import Ledger
 
 _COUNT = re.compile(r"-\d+")
 

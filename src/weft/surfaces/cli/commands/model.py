@@ -135,7 +135,7 @@ def invoke(
 ) -> None:
     """Ask a model by itself, without anything that was said before; recorded in the session model:NAME."""
     from weft.runtime.inference.settings import Parameters
-    from weft.runtime.workshop import Given
+    from weft.runtime.invoke.invocation import Given
 
     with looking(call) as programs:
         found = programs.get(name, "model")

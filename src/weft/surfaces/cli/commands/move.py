@@ -15,7 +15,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.undo import undo
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 NO_TURN = "-"
 

@@ -16,7 +16,7 @@ from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.undo import undo
 
 if TYPE_CHECKING:
-    from weft.ledger.packing import Packed
+    from weft.ledger.upkeep.packing import Packed
 
 DEFAULT = "90d"
 

@@ -186,7 +186,7 @@ def invoke(
     """Put a program to work: ask a model, send to a session, run code, and so on, each kind in its way."""
     from msgspec import UNSET
 
-    from weft.runtime.workshop import Given
+    from weft.runtime.invoke.invocation import Given
 
     more = UNSET if value is None else json_of(value, "input")
     asked = Given(message=said(message), input=more, model=model, situation=situation)

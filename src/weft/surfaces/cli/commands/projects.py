@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from weft.ledger.work import ProjectWork
+from weft.ledger.reports.work import ProjectWork
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.commands.sessions import abbreviated

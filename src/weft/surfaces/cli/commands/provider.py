@@ -97,7 +97,7 @@ def list_(call: Call) -> None:
 @as_actor
 def models(call: Call, name: str, actor: str) -> None:
     """Ask a provider which models it has; that also tells whether it is there and takes the key."""
-    from weft.runtime.workshop import Given
+    from weft.runtime.invoke.invocation import Given
 
     with looking(call) as programs:
         found = programs.get(name, "provider")

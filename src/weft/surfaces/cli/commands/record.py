@@ -16,7 +16,7 @@ from weft.surfaces.cli.streams import read_input
 from weft.surfaces.cli.turn_input import TurnInput, read_turn
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 SHORTEST_NAME = 6
 DEFAULT_SESSION = "main"

@@ -17,7 +17,7 @@ from weft.surfaces.cli.shapes import to_json
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
-    from weft.ledger.salvaging import Salvaged
+    from weft.ledger.upkeep.salvage import Salvaged
 
 
 @weft_command("recover")

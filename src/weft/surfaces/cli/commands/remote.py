@@ -16,7 +16,7 @@ from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 SHARED = {
     "same": "both have one import secret already",

@@ -17,7 +17,7 @@ from weft.surfaces.cli.shapes import to_json
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.search.hits import Hit
 
 SHOWN = 20

@@ -21,7 +21,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.secrets import SecretPlace, SecretReport, SecretScanner
 
 PLACES = 4

@@ -25,7 +25,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.workshop_call import answer_invoked, invoked
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
+    from weft.ledger.api.ledger import Ledger
 
 command = group("session", "Make sessions with a model, send to them; pause, resume and complete them.")
 
@@ -76,7 +76,7 @@ def send(
     call: Call, session: str, message: str, model: str | None, situation: str | None, stream: bool, actor: str
 ) -> None:
     """Send a message to a session; its model answers, and both become a turn. - reads it from standard input."""
-    from weft.runtime.workshop import Given
+    from weft.runtime.invoke.invocation import Given
 
     with call.reading() as ledger:
         found = ledger.session(session)
@@ -109,7 +109,7 @@ def _entries(ledger: Ledger, session: str) -> Iterator[dict[str, Any]]:
 
     import orjson
 
-    from weft.exchange.exporting import export
+    from weft.exchange.exporters.export import export
 
     log = BytesIO()
     export(ledger, session, "jsonl", log)

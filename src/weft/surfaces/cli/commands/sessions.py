@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.listing import Listed, SessionList, Wanted, has_title
 from weft.ledger.model import Branch
+from weft.ledger.read.listing import Listed, SessionList, Wanted, has_title
 from weft.surfaces.cli import provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -22,8 +22,8 @@ from weft.surfaces.cli.turn_lines import counted
 from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.imports import ProvisionalTurn
-    from weft.ledger.ledger import Ledger
 
     Tails = dict[str, list[ProvisionalTurn]]
 
@@ -85,7 +85,7 @@ def command(
 
 def _moment(words: str) -> int:
     from weft.kernel.ambient import SystemClock
-    from weft.ledger.moments import parse_moment
+    from weft.ledger.read.revisions import parse_moment
     from weft.surfaces.cli.zones import LocalZone
 
     return parse_moment(words, SystemClock().now_ms(), LocalZone())

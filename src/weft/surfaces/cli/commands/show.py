@@ -10,11 +10,11 @@ from msgspec import UNSET
 
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.listing import project_of
-from weft.ledger.merging import Provenance
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
-from weft.ledger.runs import Recorded
-from weft.ledger.subjects import first_line
+from weft.ledger.read.listing import project_of
+from weft.ledger.read.turn_titles import first_line
+from weft.ledger.sessions.merging import Provenance
+from weft.ledger.views.recorded_events import Recorded
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -27,8 +27,8 @@ from weft.surfaces.cli.turn_lines import counted, decoration, flag
 from weft.surfaces.cli.zones import NO_TIME, local_time
 
 if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
     from weft.ledger.imports import ProvisionalTurn
-    from weft.ledger.ledger import Ledger
 
 RULES = 8
 

@@ -120,7 +120,7 @@ def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str 
 @acting
 def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
     """End a task, if every success criterion holds; what was observed is recorded either way."""
-    from weft.runtime.criteria_commands import run_criterion
+    from weft.runtime.invoke.agents_and_tasks import run_criterion
 
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
     with changing(call, actor) as programs:
@@ -141,7 +141,7 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
 @as_actor
 def run(call: Call, name: str, workspace: str | None, model: str | None, stream: bool, actor: str) -> int:
     """Have a task's assignee work on it: an agent until its criteria hold, a person by being told."""
-    from weft.runtime.workshop import Given
+    from weft.runtime.invoke.invocation import Given
 
     with looking(call) as programs:
         found = programs.get(name, "task")

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.usage import BY, PERIODS, AbandonedUsage, BranchUsage, Spending, Unpriced, UsageReport, UsageRow
+from weft.ledger.reports.usage import (
+    BY,
+    PERIODS,
+    AbandonedUsage,
+    BranchUsage,
+    Spending,
+    Unpriced,
+    UsageReport,
+    UsageRow,
+)
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.bars import bar
 from weft.surfaces.cli.call import Call
@@ -18,8 +27,8 @@ from weft.surfaces.cli.plain_text import cut, pad, safe, width
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 
 if TYPE_CHECKING:
-    from weft.ledger.ledger import Ledger
-    from weft.ledger.prices import PriceTable
+    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.reports.prices import PriceTable
 
 HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
 SPARE = ("cache write", "cache read", "input", "output")
@@ -80,7 +89,7 @@ def command(
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, given: dict[str, Any]) -> UsageReport:
     """Words for times are the viewer's, whatever the answer looks like; under --json days are UTC's."""
     from weft.kernel.ambient import SystemClock
-    from weft.ledger.usage import read_moment
+    from weft.ledger.reports.usage import read_moment
     from weft.surfaces.cli.zones import UTC, LocalZone
 
     now = SystemClock().now_ms()

@@ -1,0 +1,136 @@
+"""The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md says how.
+
+`make docs` writes this module from the synchronous API, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Sequence
+from datetime import UTC, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from weft import opening
+from weft.aio import crossing
+from weft.aio.ledger import Ledger
+from weft.aio.programs import Programs
+from weft.kernel.ambient import Clock, RandomBytes, system_random
+from weft.ledger.api.base import LEASE_TTL
+from weft.ledger.upkeep.ledger_copy import Copied
+from weft.ledger.upkeep.salvage import Salvaged
+from weft.opening import StagedProgress
+from weft.store.diagnosis import Diagnosis
+from weft.store.port import Progress
+from weft.store.sqlite.restore import Restored
+
+
+class Opening:
+    """A ledger on its way: `async with open(…) as ledger`, or `ledger = await open(…)` and `await ledger.close()`."""
+
+    def __init__(self, threads: int, arguments: dict[str, Any]) -> None:
+        self._threads, self._arguments = threads, arguments
+        self._ledger: Ledger | None = None
+
+    def __await__(self) -> Generator[Any, None, Ledger]:
+        return self._open().__await__()
+
+    async def _open(self) -> Ledger:
+        pool = crossing.Pool(self._threads)
+        step = pool.start(partial(opening.open, **self._arguments))
+        try:
+            return Ledger(await asyncio.shield(step), pool)
+        except BaseException:  # also a cancelled task leaves no ledger open
+            await asyncio.wait({step})
+            failed = step.cancelled() or step.exception() is not None
+            await pool.close((lambda: None) if failed else step.result().close)
+            raise
+
+    async def __aenter__(self) -> Ledger:
+        self._ledger = await self._open()
+        return self._ledger
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._ledger is not None:
+            await self._ledger.close()
+
+
+def open(
+    path: str | Path,
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    accept_rollback: bool = False,
+    clock: Clock | None = None,
+    random_bytes: RandomBytes = system_random,
+    lease_ttl: float = LEASE_TTL,
+    zone: tzinfo = UTC,
+    threads: int = crossing.THREADS,
+) -> Opening:
+    """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
+    database it is a schema: `postgresql://user@host:port/database?ledger=NAME`.
+
+    At most so many `threads` work for it at once."""
+    return Opening(
+        threads,
+        {
+            "path": path,
+            "create": create,
+            "read_only": read_only,
+            "accept_rollback": accept_rollback,
+            "clock": clock,
+            "random_bytes": random_bytes,
+            "lease_ttl": lease_ttl,
+            "zone": zone,
+        },
+    )
+
+
+async def copy(
+    source: str | Path | Ledger, target: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+) -> Copied:
+    """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
+    digests, a replica id of its own. One that was cut short is run again and goes on where it was."""
+    return await crossing.alone(
+        partial(
+            opening.copy,
+            source=source._sync if isinstance(source, Ledger) else source,
+            target=target,
+            progress=crossing.told(progress),
+            clock=clock,
+        )
+    )
+
+
+def examine(path: str | Path, *, full: bool = False, clock: Clock | None = None) -> AsyncIterator[Diagnosis]:
+    """What is wrong with the ledger at `path` and what to do about it, in whatever state it is, without changing a byte
+    of it. Quick, unless `full` verifies everything."""
+    return crossing.each_alone(partial(opening.examine, path=path, full=full, clock=clock))
+
+
+async def restore(
+    backup: str | Path, path: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+) -> Restored:
+    """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
+    return await crossing.alone(
+        partial(opening.restore, backup=backup, path=path, progress=crossing.told(progress), clock=clock)
+    )
+
+
+async def salvage(
+    damaged: str | Path,
+    new: str | Path,
+    *,
+    others: Sequence[str | Path] = (),
+    progress: StagedProgress | None = None,
+    clock: Clock | None = None,
+) -> Salvaged:
+    """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
+    facts fill the holes. None of them is touched."""
+    return await crossing.alone(
+        partial(opening.salvage, damaged=damaged, new=new, others=others, progress=crossing.told(progress), clock=clock)
+    )
+
+
+__all__ = ["Ledger", "Programs", "copy", "examine", "open", "restore", "salvage"]

@@ -1,0 +1,321 @@
+"""What the verbs of the ledger give that has verbs of its own, awaited.
+
+`make docs` writes this module from the synchronous API, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.aio import crossing
+from weft.kernel.imported import ImportSecret
+from weft.ledger.imports.import_writer import ImportDesk as SyncImportDesk
+from weft.ledger.imports.kept_sources import RawFile
+from weft.ledger.imports.natives import NativeSession, NativeTurn
+from weft.ledger.imports.provisional import Tail
+from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
+from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
+from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.full_threads import Telling as SyncTelling
+from weft.ledger.read.listing import Listing as SyncListing
+from weft.ledger.read.listing import SessionList, Wanted
+from weft.ledger.read.threads import Thread as SyncThread
+from weft.ledger.write.turn_events import MAIN_LIST
+from weft.ledger.write.turn_writer import TurnWriter as SyncTurnWriter
+
+
+class TurnWriter(crossing.Mirror[SyncTurnWriter]):
+    """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
+
+    async def __aenter__(self) -> TurnWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._run(partial(self._sync.__exit__, kind, error, trace)))
+
+    @property
+    def id(self) -> str:
+        return self._sync.id
+
+    @property
+    def session(self) -> str | None:
+        return self._sync.session
+
+    async def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
+        """A message enters the turn's history. Returns its id."""
+        return await self._run(partial(self._sync.message, message=message, role=role, history=history))
+
+    async def request(
+        self,
+        model: str,
+        *,
+        provider: str | None = None,
+        params: Any = None,
+        input: Any = None,
+        tools_spec: Any = None,
+        attempt: int | None = None,
+    ) -> str:
+        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
+        Returns the event, a base for later inputs."""
+        return await self._run(
+            partial(
+                self._sync.request,
+                model=model,
+                provider=provider,
+                params=params,
+                input=input,
+                tools_spec=tools_spec,
+                attempt=attempt,
+            )
+        )
+
+    async def response(
+        self,
+        message: Any = None,
+        *,
+        usage: Any = None,
+        finish_reason: str | None = None,
+        model: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """The model answered. Returns the message's id."""
+        return await self._run(
+            partial(
+                self._sync.response,
+                message=message,
+                usage=usage,
+                finish_reason=finish_reason,
+                model=model,
+                latency_ms=latency_ms,
+            )
+        )
+
+    async def tool_call(
+        self,
+        name: str,
+        arguments: Any = None,
+        *,
+        id: str | None = None,
+        server: str | None = None,
+        number: int | None = None,
+    ) -> str:
+        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
+        return await self._run(
+            partial(self._sync.tool_call, name=name, arguments=arguments, id=id, server=server, number=number)
+        )
+
+    async def tool_result(
+        self,
+        call: str,
+        result: Any = UNSET,
+        *,
+        error: Any = None,
+        status: str | None = None,
+        spawned_session: str | None = None,
+        duration_ms: int | None = None,
+    ) -> None:
+        """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
+        own id where that is not another call's."""
+        await self._run(
+            partial(
+                self._sync.tool_result,
+                call=call,
+                result=result,
+                error=error,
+                status=status,
+                spawned_session=spawned_session,
+                duration_ms=duration_ms,
+            )
+        )
+
+    async def renew(self) -> None:
+        """Say that this writer is alive, while a model or a tool takes its time."""
+        await self._run(self._sync.renew)
+
+    async def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
+        """The turn is complete; the session's head moves to it in the same transaction. Should facts from elsewhere
+        have moved the head meanwhile, the turn is complete beside it and the answer names no session."""
+        return await self._run(partial(self._sync.finish, usage=usage, permissions_used=permissions_used))
+
+    async def fail(self, error: Any) -> RecordedTurn:
+        """The turn ended badly: it stays, addressable, and the head does not move."""
+        return await self._run(partial(self._sync.fail, error=error))
+
+    async def interrupt(self, reason: str = "canceled") -> RecordedTurn:
+        """The turn was cut short: completed with what it had, open calls closed as interrupted, head moved."""
+        return await self._run(partial(self._sync.interrupt, reason=reason))
+
+
+class Thread(crossing.Mirror[SyncThread]):
+    """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
+
+    @property
+    def id(self) -> str:
+        return self._sync.id
+
+    @property
+    def depth(self) -> int:
+        return self._sync.depth
+
+    @property
+    def digest(self) -> Coroutine[Any, Any, str]:
+        """The id of the thread's last event, which commits to everything before it."""
+        return self._run(lambda: self._sync.digest)
+
+    @property
+    def total_tokens(self) -> Coroutine[Any, Any, int]:
+        """The sum over its turns; of a turn that is shown in part, over the responses that are."""
+        return self._run(lambda: self._sync.total_tokens)
+
+    @property
+    def transcript(self) -> Coroutine[Any, Any, list[Message]]:
+        """Its last turn as a model is told it: each tool call is an assistant's use and a tool's result."""
+        return self._run(lambda: self._sync.transcript)
+
+    @property
+    def cuts(self) -> Coroutine[Any, Any, dict[str, str]]:
+        """Turns that the thread shows in part, by their ids, each with the last event of it that is shown."""
+        return self._run(lambda: self._sync.cuts)
+
+    @property
+    def turns(self) -> AsyncIterator[Turn]:
+        return self._each(lambda: self._sync.turns)
+
+    @property
+    def ancestry(self) -> AsyncIterator[str]:
+        """The turn ids from the root to this one."""
+        return self._each(lambda: self._sync.ancestry)
+
+    @property
+    def messages(self) -> AsyncIterator[Message]:
+        return self._each(lambda: self._sync.messages)
+
+
+class Telling(crossing.Mirror[SyncTelling]):
+    """Strands of turns, told one after the other; parents before children."""
+
+    @property
+    def strands(self) -> tuple[Strand, ...]:
+        return self._sync.strands
+
+    @property
+    def turns(self) -> AsyncIterator[ToldTurn]:
+        """All of them, strand by strand."""
+        return self._each(lambda: self._sync.turns)
+
+    def turns_of(self, strand: Strand) -> AsyncIterator[ToldTurn]:
+        return self._each(partial(self._sync.turns_of, strand=strand))
+
+
+class Listing(crossing.Mirror[SyncListing]):
+    """Reads what lists need from one ledger."""
+
+    async def sessions(self, wanted: Wanted) -> SessionList:
+        """The latest first; those of subagents below the session that started them."""
+        return await self._run(partial(self._sync.sessions, wanted=wanted))
+
+    async def subjects(self, turns: Sequence[str]) -> dict[str, str]:
+        """What each of these turns is about, by its id."""
+        return await self._run(partial(self._sync.subjects, turns=turns))
+
+    async def sources(self) -> dict[str, list[tuple[str, str]]]:
+        """Every turn that was picked or summed up: which way, and from which turns."""
+        return await self._run(self._sync.sources)
+
+    async def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
+        """The files that each of these messages read, wrote, referred to or carried."""
+        return await self._run(partial(self._sync.files, messages=messages))
+
+
+class ImportDesk(crossing.Mirror[SyncImportDesk]):
+    """One origin's way into one ledger."""
+
+    @property
+    def origin(self) -> str:
+        return self._sync.origin
+
+    @property
+    def mapping(self) -> str:
+        return self._sync.mapping
+
+    @property
+    def secret(self) -> ImportSecret:
+        return self._sync.secret
+
+    async def last_read(self, name: str) -> ImportSource | None:
+        """A source as it was when it was last read to its end, by whichever importer."""
+        return await self._run(partial(self._sync.last_read, name=name))
+
+    async def is_due(self, source: ImportSource, quiet: bool) -> bool:
+        """Is a source that has not changed to be read again: for a newer mapping, or for the turn left open then?"""
+        return await self._run(partial(self._sync.is_due, source=source, quiet=quiet))
+
+    async def take(
+        self,
+        session: NativeSession,
+        turns: Iterable[NativeTurn],
+        file: str,
+        counts: ImportCounts,
+        *,
+        reread: bool = False,
+        raw: RawFile | None = None,
+        tail: Tail | None = None,
+        known: Sequence[Landed] = (),
+    ) -> list[Landed]:
+        """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
+        has the turns left out, once all are walked. `known` are turns before these, as an earlier call returned them:
+        so it returns them all."""
+        return await self._run(
+            partial(
+                self._sync.take,
+                session=session,
+                turns=turns,
+                file=file,
+                counts=counts,
+                reread=reread,
+                raw=raw,
+                tail=tail,
+                known=known,
+            )
+        )
+
+    async def erasures(self) -> int:
+        """A number that changes with every erasure: what was known before it may not be there any more."""
+        return await self._run(self._sync.erasures)
+
+    async def refuses(self, session: NativeSession) -> bool:
+        """Was something of this session passed over, because it was erased?"""
+        return await self._run(partial(self._sync.refuses, session=session))
+
+    async def keep(self, session: NativeSession, file: str, piece: bytes, start: int = 0) -> None:
+        """A stretch of a source, verbatim: whatever no turn is made of is not lost."""
+        await self._run(partial(self._sync.keep, session=session, file=file, piece=piece, start=start))
+
+    async def remember(self, source: ImportSource, *, alike: bool = False) -> None:
+        """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
+        `finish`."""
+        await self._run(partial(self._sync.remember, source=source, alike=alike))
+
+    async def finish(self) -> None:
+        await self._run(self._sync.finish)
+
+    async def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
+        """The open tails of sources that are gone go too; the sources' names."""
+        return await self._run(partial(self._sync.forget_tails, is_there=is_there))
+
+    def identify(self, turns: Iterable[NativeTurn]) -> AsyncIterator[tuple[NativeTurn, str | None]]:
+        """Each turn of a source with the id that it has here; None: it is not here."""
+        return self._each(partial(self._sync.identify, turns=turns))
+
+    async def claim(self, turns: Iterable[tuple[NativeTurn, str]]) -> int:
+        """A session file that Weft wrote, as this importer reads it: each of its turns with the turn that it was
+        written from. Whoever imports that file, grown or not, lands on those. Returns how many links are new."""
+        return await self._run(partial(self._sync.claim, turns=turns))

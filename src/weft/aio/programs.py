@@ -1,0 +1,333 @@
+"""The programs of a ledger, and what is similar in it, awaited.
+
+`make docs` writes this module from the synchronous API, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.aio import crossing
+from weft.aio.ledger import Ledger
+from weft.ledger.model import DEFAULT_AGENT
+from weft.programs.applying import Planned, Wanted
+from weft.programs.criteria import Observations
+from weft.programs.holding import Hold
+from weft.programs.model import Change, Check, Difference, Program, Request, Tagged, Verdict
+from weft.programs.programs import Programs as SyncPrograms
+from weft.programs.similarity.embedder import Embedder
+from weft.programs.similarity.nearest import FEW
+from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
+from weft.programs.similarity.similarity import Similarity as SyncSimilarity
+from weft.programs.workspace import RunCommand
+from weft.store.port import Progress
+
+
+class Programs(crossing.Mirror[SyncPrograms]):
+    """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
+
+    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
+        super().__init__(SyncPrograms(ledger._sync, actor=actor, hold=hold), ledger._pool)
+        self.ledger, self.actor = ledger, actor
+
+    async def get(self, name: str, *kinds: str) -> Program:
+        """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
+        return await self._run(partial(self._sync.get, name, *kinds))
+
+    async def validate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """A draft that fits its schema; else SchemaMismatch, and it stays a draft."""
+        return await self._run(partial(self._sync.validate, name=name, reason=reason, key=key))
+
+    async def activate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._run(partial(self._sync.activate, name=name, reason=reason, key=key))
+
+    async def archive(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._run(partial(self._sync.archive, name=name, reason=reason, key=key))
+
+    async def query(
+        self,
+        text: str | None = None,
+        *,
+        info_type: str | None = None,
+        tagged: Sequence[str] = (),
+        path: str | None = None,
+        equals: Any | UnsetType = UNSET,
+        archived: bool = False,
+    ) -> list[Program]:
+        """Information by its words, type, tags and what stands at a path of its content; all of them must hold."""
+        return await self._run(
+            partial(
+                self._sync.query,
+                text=text,
+                info_type=info_type,
+                tagged=tagged,
+                path=path,
+                equals=equals,
+                archived=archived,
+            )
+        )
+
+    async def set_presence(self, human: str, presence: str, *, key: str | None = None) -> Program:
+        return await self._run(partial(self._sync.set_presence, human=human, presence=presence, key=key))
+
+    async def notify(
+        self,
+        human: str,
+        text: str,
+        *,
+        asks: bool = False,
+        program: str | None = None,
+        data: Any = None,
+        key: str | None = None,
+    ) -> Request:
+        """What a person is to be told, or with `asks` to decide. It is kept; reaching them is somebody else's work."""
+        return await self._run(
+            partial(self._sync.notify, human=human, text=text, asks=asks, program=program, data=data, key=key)
+        )
+
+    async def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+        """Yes, by the person who was asked and who has the permission to approve."""
+        return await self._run(partial(self._sync.approve, request=request, reason=reason, key=key))
+
+    async def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+        return await self._run(partial(self._sync.reject, request=request, reason=reason, key=key))
+
+    async def request(self, request: str) -> Request:
+        return await self._run(partial(self._sync.request, request=request))
+
+    async def requests(self, human: str | None = None, *, status: str | None = None) -> list[Request]:
+        """What people were told and asked, the oldest first."""
+        return await self._run(partial(self._sync.requests, human=human, status=status))
+
+    async def add_tags(self, node: str, *given: str, key: str | None = None) -> list[str]:
+        """Tags on anything that has an id; all that it has then."""
+        return await self._run(partial(self._sync.add_tags, node, *given, key=key))
+
+    async def remove_tags(self, node: str, *given: str, key: str | None = None) -> list[str]:
+        return await self._run(partial(self._sync.remove_tags, node, *given, key=key))
+
+    async def tags(self, node: str) -> list[str]:
+        return await self._run(partial(self._sync.tags, node=node))
+
+    async def tagged(self, *given: str) -> list[Tagged]:
+        """Everything that has all of these tags."""
+        return await self._run(partial(self._sync.tagged, *given))
+
+    async def assign(self, agent: str, task: str, *, key: str | None = None) -> Program:
+        """An idle agent gets a task and a new session for it. Returns the agent."""
+        return await self._run(partial(self._sync.assign, agent=agent, task=task, key=key))
+
+    async def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
+        """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
+        return await self._run(partial(self._sync.assign_task, task=task, assignee=assignee, key=key))
+
+    async def step_agent(self, agent: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """think, execute, wait, pause, resume, complete or reset, as its state allows. Who resets an agent that another
+        one runs takes it from them."""
+        return await self._run(partial(self._sync.step_agent, agent=agent, verb=verb, reason=reason, key=key))
+
+    async def hold_agent(self, agent: str) -> Hold:
+        """Be the one who runs it: what is done with `acting_as(…, hold)` is done while this lasts, or not at all."""
+        return await crossing.held(self._pool, partial(self._sync.hold_agent, agent=agent), self._sync.release_agent)
+
+    async def release_agent(self, hold: Hold) -> None:
+        """Let it go, where it is still held."""
+        await self._run(partial(self._sync.release_agent, hold=hold))
+
+    async def fail_agent(
+        self, agent: str, message: str, *, code: str = "failed", details: Any = None, key: str | None = None
+    ) -> Program:
+        return await self._run(
+            partial(self._sync.fail_agent, agent=agent, message=message, code=code, details=details, key=key)
+        )
+
+    async def save_checkpoint(self, agent: str, state: Any, *, key: str | None = None) -> Program:
+        """What an agent needs to go on from here."""
+        return await self._run(partial(self._sync.save_checkpoint, agent=agent, state=state, key=key))
+
+    async def load_checkpoint(self, agent: str) -> Any:
+        """What was saved last; None where nothing was."""
+        return await self._run(partial(self._sync.load_checkpoint, agent=agent))
+
+    async def start_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        """Work begins; while something it waits for is not done, it is blocked."""
+        return await self._run(partial(self._sync.start_task, task=task, reason=reason, key=key))
+
+    async def check_task(self, task: str, seen: Observations) -> list[Verdict]:
+        """Its success criteria held against what is there. Nothing is recorded."""
+        return await self._run(partial(self._sync.check_task, task=task, seen=seen))
+
+    async def complete_task(
+        self,
+        task: str,
+        *,
+        answer: str | None = None,
+        workspace: str | Path | None = None,
+        run: RunCommand | None = None,
+        seen: Observations | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way."""
+        return await self._run(
+            partial(
+                self._sync.complete_task, task=task, answer=answer, workspace=workspace, run=run, seen=seen, key=key
+            )
+        )
+
+    async def fail_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._run(partial(self._sync.fail_task, task=task, reason=reason, key=key))
+
+    async def checks(self, task: str) -> list[Check]:
+        """Every verdict on its criteria that was recorded, the oldest first."""
+        return await self._run(partial(self._sync.checks, task=task))
+
+    async def step_session(
+        self, session: str, verb: str, *, reason: str | None = None, key: str | None = None
+    ) -> Program:
+        """pause, resume or complete, as its lifecycle allows."""
+        return await self._run(partial(self._sync.step_session, session=session, verb=verb, reason=reason, key=key))
+
+    async def create(
+        self,
+        kind: str,
+        name: str,
+        config: dict[str, Any],
+        *,
+        draft: bool = False,
+        tagged: Sequence[str] = (),
+        key: str | None = None,
+    ) -> Program:
+        """A new program, in use unless it is to stay a draft. Sent again with the same key it is made once."""
+        return await self._run(
+            partial(self._sync.create, kind=kind, name=name, config=config, draft=draft, tagged=tagged, key=key)
+        )
+
+    async def create_session(
+        self,
+        label: str | None = None,
+        *,
+        model: str | None = None,
+        owner: str | None = None,
+        config: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """A session of the ledger, with a model of its own; without a label it gets one."""
+        return await self._run(
+            partial(self._sync.create_session, label=label, model=model, owner=owner, config=config, key=key)
+        )
+
+    async def all(self, kind: str | None = None, *, states: Sequence[str] = (), deleted: bool = False) -> list[Program]:
+        """Living programs by kind and name, sessions last; with `deleted` also those that are hidden."""
+        return await self._run(partial(self._sync.all, kind=kind, states=states, deleted=deleted))
+
+    async def configure(
+        self,
+        name: str,
+        config: dict[str, Any],
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """Another configuration, whole; with `expected` only if it is still at this version, else VersionConflict."""
+        return await self._run(
+            partial(self._sync.configure, name=name, config=config, expected=expected, reason=reason, key=key)
+        )
+
+    async def change(
+        self,
+        name: str,
+        changes: dict[str, Any],
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """Some fields of its configuration; None takes one away, objects are changed field by field.
+        A provider that moves to another server leaves its keys behind, unless they are given anew."""
+        return await self._run(
+            partial(self._sync.change, name=name, changes=changes, expected=expected, reason=reason, key=key)
+        )
+
+    async def publish(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._run(partial(self._sync.publish, name=name, reason=reason, key=key))
+
+    async def deprecate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._run(partial(self._sync.deprecate, name=name, reason=reason, key=key))
+
+    async def delete(
+        self, name: str, *, expected: int | None = None, reason: str | None = None, key: str | None = None
+    ) -> Program:
+        """Hidden and deprecated; its name is free, its history stays. A session is deleted as one."""
+        return await self._run(partial(self._sync.delete, name=name, expected=expected, reason=reason, key=key))
+
+    async def revert(
+        self, name: str, version: int, *, expected: int | None = None, reason: str | None = None, key: str | None = None
+    ) -> Program:
+        """The configuration of an earlier version again; the versions between stay in its history."""
+        return await self._run(
+            partial(self._sync.revert, name=name, version=version, expected=expected, reason=reason, key=key)
+        )
+
+    async def history(self, name: str) -> list[Change]:
+        """Everything that happened to it, newest first."""
+        return await self._run(partial(self._sync.history, name=name))
+
+    async def diff(self, name: str, before: int | None = None, after: int | None = None) -> list[Difference]:
+        """Where two versions of its configuration differ: by default the last two."""
+        return await self._run(partial(self._sync.diff, name=name, before=before, after=after))
+
+    def acting_as(self, actor: str, hold: Hold | None = None) -> Programs:
+        """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
+        return Programs(self.ledger, actor=actor, hold=hold)
+
+    async def apply(
+        self, wanted: Sequence[Wanted], *, prune: bool = False, dry_run: bool = False, key: str | None = None
+    ) -> list[Planned]:
+        """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
+        return await self._run(partial(self._sync.apply, wanted=wanted, prune=prune, dry_run=dry_run, key=key))
+
+
+class Similarity(crossing.Mirror[SyncSimilarity]):
+    """Similar nodes of one ledger, by one model. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, embedder: Embedder, actor: str = DEFAULT_AGENT, *, few: int = FEW) -> None:
+        super().__init__(SyncSimilarity(ledger._sync, embedder=embedder, actor=actor, few=few), ledger._pool)
+        self.ledger, self.actor = ledger, actor
+
+    async def get(self, name: str, *kinds: str) -> Program:
+        """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
+        return await self._run(partial(self._sync.get, name, *kinds))
+
+    async def embed(self, name: str, *, text: str | None = None) -> Embedded:
+        """Give a node a vector: of its own text, or of this one."""
+        return await self._run(partial(self._sync.embed, name=name, text=text))
+
+    async def embed_missing(self, kind: str, *, limit: int | None = None, progress: Progress | None = None) -> int:
+        """Give all nodes of a kind a vector that have none yet, the newest first; returns how many."""
+        return await self._run(
+            partial(self._sync.embed_missing, kind=kind, limit=limit, progress=crossing.told(progress))
+        )
+
+    async def similar(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
+        """The nodes nearest to one that has a vector."""
+        return await self._run(partial(self._sync.similar, name=name, limit=limit, kind=kind))
+
+    async def similar_to_text(
+        self, text: str, *, limit: int = 10, kind: str | None = None, words: bool = False
+    ) -> list[Similar]:
+        """The nodes nearest to a text; with `words`, those that also hold its words come further forward."""
+        return await self._run(partial(self._sync.similar_to_text, text=text, limit=limit, kind=kind, words=words))
+
+    async def stats(self) -> list[ModelCount]:
+        """For each model: how many nodes of which kinds."""
+        return await self._run(self._sync.stats)
+
+    async def forget(self, name: str | None = None) -> int:
+        """Take away one node's vector, or all of this model; returns how many there were."""
+        return await self._run(partial(self._sync.forget, name=name))

@@ -1,0 +1,217 @@
+"""One export: what is asked for is found, read turn by turn, and written in one of the forms that exporters know.
+
+A file comes into being beside its place and is renamed when it is complete: whoever finds it finds all of it. What was
+there stays unless it may be replaced. If the process dies in between, a `.partial` file is left and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import count, groupby
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weft.exchange.exporters.plugins import load_exporter
+from weft.exchange.exporters.port import Exporter, Report, Story, Thinking, Tip, Wishes
+from weft.kernel.errors import InvalidInput, NotFound, StoreError
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.arguments import checked_path, path_error
+from weft.ledger.model import Message, Session
+from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.listing import has_title
+from weft.store.atomic_files import new_file
+from weft.store.port import Progress
+
+LONGEST_TITLE = 120
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    """What an export wrote."""
+
+    form: str
+    bytes: int
+    turns: int
+    messages: int
+    tool_calls: int
+    left_out: dict[str, int]
+    """What the form has no place for, or was not asked for."""
+    assets: int = 0
+
+
+def export(
+    ledger: Ledger,
+    what: str | Sequence[str],
+    form: str | Exporter,
+    out: str | Path | BinaryIO,
+    *,
+    trees: bool = False,
+    context: bool = False,
+    title: str | None = None,
+    thinking: str | None = None,
+    tools: bool = True,
+    assets: str | Path | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write the threads that end at these turns or sessions. `trees`: with everything that shares a root with them;
+    `context`: what the model would see instead. `out` is a path or a file that takes bytes. `progress` is told how
+    many turns are out, of how many."""
+    exporter = load_exporter(form) if isinstance(form, str) else form
+    names = (what,) if isinstance(what, str) else tuple(what)
+    chosen = _thinking(thinking)
+    story = _story(ledger, names, exporter, trees=trees, context=context, title=title)
+    if progress is not None:
+        story = _watched(story, progress)
+    report = Report()
+    target = None if hasattr(out, "write") else checked_path(out, "out")
+    folder = _folder(assets, target)
+    pieces = exporter.write(story, Wishes(thinking=chosen, tools=tools, assets=folder), report)
+    written = _write_file(ledger, target, pieces, force=force) if target else _pour(pieces, out)  # type: ignore[arg-type]
+    return Exported(
+        form=exporter.form,
+        bytes=written,
+        turns=report.turns,
+        messages=report.messages,
+        tool_calls=report.tool_calls,
+        left_out={name: count for name, count in sorted(report.left_out.items()) if count},
+        assets=0 if folder is None else folder.count,
+    )
+
+
+def _thinking(given: str | None) -> Thinking | None:
+    try:
+        return None if given is None else Thinking(given)
+    except ValueError:
+        raise InvalidInput(f"thinking is {given!r:.80}", f"known: {', '.join(Thinking)}") from None
+
+
+def _story(
+    ledger: Ledger, names: tuple[str, ...], exporter: Exporter, *, trees: bool, context: bool, title: str | None
+) -> Story:
+    if not names:
+        raise InvalidInput("there is nothing to export", "name a turn or a session")
+    if exporter.one_thread and (trees or len(names) > 1):
+        raise InvalidInput(
+            f"the form {exporter.form} holds one thread", "export threads one by one, or as markdown, html or jsonl"
+        )
+    if context and (trees or len(names) > 1):
+        raise InvalidInput("a context is that of one turn or session", "name one, without its tree")
+    tips = tuple(_tip(ledger, name) for name in names)
+    known = title or _title(ledger, tips)
+    if context:
+        return _context_story(ledger, tips, known)
+    telling = ledger.telling(*names, trees=trees, requests=exporter.wants_requests)
+    return Story(title=known, tips=tips, strands=telling.strands, turns_of=telling.turns_of)
+
+
+def _session_called(ledger: Ledger, name: str) -> Session | None:
+    try:
+        return ledger.session(name)
+    except NotFound:
+        return None
+
+
+def _tip(ledger: Ledger, name: str) -> Tip:
+    point = ledger.point(name)
+    session = None if point.session is None else ledger.session(point.session)
+    title = session.title if session is not None and has_title(session) else None
+    return Tip(name=name, turn_id=point.turn_id, session=None if session is None else session.label, title=title)
+
+
+def _title(ledger: Ledger, tips: tuple[Tip, ...]) -> str:
+    """What the session is called, or else what its thread began with."""
+    if len(tips) > 1:
+        return ", ".join(tip.title or tip.session or tip.name for tip in tips[:8]) + (" …" if tips[8:] else "")
+    root = next(ledger.thread(tips[0].turn_id).ancestry)
+    subject = ledger.listing().subjects([root]).get(root, "")
+    return tips[0].title or subject[:LONGEST_TITLE] or tips[0].session or tips[0].name
+
+
+def _context_story(ledger: Ledger, tips: tuple[Tip, ...], title: str) -> Story:
+    """The messages of a context under the turns that they come from."""
+    (tip,) = tips
+    session = _session_called(ledger, tip.name)
+    found = ledger.context(tip.name) if session is None else ledger.context(session=session.id)
+
+    def turns_of(_: Strand) -> Iterator[ToldTurn]:
+        for turn, messages in groupby(found.messages, _turn_of):
+            items = tuple(messages)
+            yield ToldTurn(turn=ledger.turn(turn), items=items, positions=tuple(range(len(items))))
+
+    whole = Strand(number=0, segment=0, low=1, high=len(found.messages), events=None, first="", last=tip.turn_id)
+    return Story(title=title, tips=tips, strands=(whole,), turns_of=turns_of, is_context=True)
+
+
+def _turn_of(message: Message) -> str:
+    """Messages that stand for a tool call are named after it, and it after its turn."""
+    return message.id.partition(":")[0] if message.sequence < 0 else message.turn_id
+
+
+def _watched(story: Story, progress: Progress) -> Story:
+    of, done = sum(strand.count for strand in story.strands), count(1)
+
+    def turns_of(strand: Strand) -> Iterator[ToldTurn]:
+        for told in story.turns_of(strand):
+            yield told
+            progress(min(next(done), of), of)
+
+    return replace(story, turns_of=turns_of)
+
+
+def _pour(pieces: Iterable[bytes], file: BinaryIO) -> int:
+    written = 0
+    for piece in pieces:
+        file.write(piece)
+        written += len(piece)
+    file.flush()
+    return written
+
+
+def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force: bool) -> int:
+    """Noted before it exists, so that one which is cut short is known too; and after it, with whatever came since."""
+    _refuse_existing(target, force)
+    try:
+        with new_file(target) as file:
+            ledger.note_export(target)
+            written = _pour(pieces, file)
+            _refuse_existing(target, force)
+    except OSError as error:
+        raise path_error(target, error) from error
+    ledger.note_export(target)
+    return written
+
+
+def _refuse_existing(path: Path, force: bool) -> None:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder", "name a file in it")
+    if path.exists() and not force:
+        raise StoreError(f"{path} exists already", "choose another file, or add --force to replace it")
+
+
+def _folder(assets: str | Path | None, target: Path | None) -> Folder | None:
+    if assets is None:
+        return None
+    return Folder(checked_path(assets, "assets"), Path() if target is None else target.parent)
+
+
+class Folder:
+    """Files beside an export, each named by its bytes: what is there already is the same."""
+
+    def __init__(self, path: Path, seen_from: Path) -> None:
+        self._path, self.count = path, 0
+        self._address = os.path.relpath(path.absolute(), seen_from.absolute())
+
+    def keep(self, data: bytes, suffix: str) -> str:
+        name = sha256(data).hexdigest()[:24] + suffix
+        place = self._path / name
+        if not place.exists():
+            self._path.mkdir(parents=True, exist_ok=True)
+            with new_file(place) as file:
+                file.write(data)
+            self.count += 1
+        return f"{self._address}/{name}"

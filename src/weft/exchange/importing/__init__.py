@@ -1,0 +1,1 @@
+"""Importing: one run, sessions on their way in, and an import that goes on watching."""

@@ -1,0 +1,450 @@
+"""Importing: every source is recognised, read by its importer, and written into the ledger, one after the other.
+
+A source that failed is reported and harms no other. A killed run is simply run again: what is in the ledger is passed
+over, and a source that was read to its end is not opened a second time unless it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from weft.exchange.importers.port import (
+    FollowingImporter,
+    GatheringImporter,
+    Importer,
+    NamedImporter,
+    Problem,
+    Report,
+    Source,
+)
+from weft.exchange.importers.servers import Address, OnServer
+from weft.exchange.importers.sources import Candidate, candidates
+from weft.exchange.importing.intake import Taking
+from weft.exchange.importing.read_positions import Follower, Followers
+from weft.kernel.ambient import Clock
+from weft.kernel.errors import StoreError
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawFile
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+
+class OriginTotals(Struct):
+    """What one origin's sources brought."""
+
+    files: int = 0
+    unchanged: int = 0
+    bytes: int = 0
+    records: int = 0
+    kept: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+    counts: ImportCounts = field(default_factory=ImportCounts)
+
+
+class ImportSummary(Struct):
+    """What an import did."""
+
+    origins: dict[str, OriginTotals] = field(default_factory=dict)
+    unrecognised: list[str] = field(default_factory=list)
+    """Files that no importer knows."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def of(self, origin: str) -> OriginTotals:
+        return self.origins.setdefault(origin, OriginTotals())
+
+
+class Step(Struct, frozen=True):
+    """How far an import is."""
+
+    files: int
+    of_files: int
+    bytes: int
+    of_bytes: int
+    sessions: int
+    name: str
+    turns: int = 0
+    problems: int = 0
+
+
+class Unit(Struct, frozen=True):
+    """A candidate that somebody recognised."""
+
+    candidate: Candidate | OnServer
+    importer: Importer
+    unread: bool = True
+    """There is something to read: it is not as it was when it was read last."""
+    is_stale: bool = False
+    """A file that it brings in has changed: it is read, however it looks itself."""
+
+
+class Part(Struct, frozen=True):
+    """A candidate that another file brings in."""
+
+    whole: Path | None
+
+
+class Plan(Struct, frozen=True):
+    """What an import is about to read, the latest first."""
+
+    units: list[Unit]
+
+    @property
+    def files(self) -> int:
+        return sum(unit.unread for unit in self.units)
+
+    @property
+    def bytes(self) -> int:
+        return sum(unit.candidate.size for unit in self.units if unit.unread)
+
+
+Progress = Callable[[Step], None]
+
+
+def _silent(step: Step) -> None:
+    """No progress wanted."""
+
+
+class Importing:
+    """One run of `weft import`."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None,
+        importers: Sequence[Importer],
+        clock: Clock,
+        *,
+        since: int | None = None,
+        remap: bool = False,
+        force: bool = False,
+        follow: bool = False,
+        progress: Progress = _silent,
+    ) -> None:
+        """Without a ledger nothing is written: a dry run. `force`: the one importer given takes every file. `follow`:
+        the same files will be read again and again, and are remembered for that."""
+        self._ledger, self._importers, self._clock = ledger, importers, clock
+        self._since, self._remap, self._force = since, remap, force
+        self._progress = progress
+        self._followers = Followers() if follow else None
+        self._desks: dict[str, ImportDesk] = {}
+        self.summary = ImportSummary()
+
+    def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
+        return self.carry_out(self.plan(paths))
+
+    def plan(self, paths: Iterable[Path | Address]) -> Plan:
+        """The latest first, so that lists of sessions are of use long before all is done."""
+        return Plan(sorted(self._units(paths), key=lambda unit: -unit.candidate.changed_ms))
+
+    def carry_out(self, plan: Plan) -> ImportSummary:
+        files, size, of_files, of_bytes = 0, 0, plan.files, plan.bytes
+        try:
+            for unit in plan.units:
+                if unit.unread:
+                    self._progress(self._step(files, of_files, size, of_bytes, unit.candidate.name))
+                self.take(unit)
+                files, size = files + unit.unread, size + unit.candidate.size * unit.unread
+        finally:  # also where it is stopped: what was read is not read again
+            self.finish()
+        if of_files:
+            self._progress(self._step(files, of_files, size, of_bytes, ""))
+        return self.summary
+
+    def note(self) -> None:
+        """What was read up to now is not read again."""
+        for desk in self._desks.values():
+            desk.finish()
+
+    def finish(self) -> None:
+        """Note what was read, and let go of what only a run needs."""
+        self.note()
+        if self._desks:
+            self.forget_gone()
+        self._desks.clear()
+
+    def forget_gone(self) -> list[str]:
+        """Open tails of sources that are not there any more; their names."""
+        desk = next(iter(self._desks.values()), None) or (self._importers and self._desk(self._importers[0]))
+        return desk.forget_tails(_is_there) if desk else []
+
+    def _index(self) -> None:
+        """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
+        if self._ledger is not None:
+            self._ledger.index_if_behind()
+
+    def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> Step:
+        counts = [totals.counts for totals in self.summary.origins.values()]
+        sessions, turns = sum(each.sessions for each in counts), sum(each.turns for each in counts)
+        return Step(files, of_files, done, of_bytes, sessions, name, turns, len(self.summary.problems))
+
+    def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
+        """What is to be read. A source that was read to its end is opened only if it, or something it brings in, has
+        changed."""
+        units: list[Unit] = []
+        beside: dict[Path, int] = {}
+        for path in paths:
+            for candidate in candidates(path, self.failed):
+                found = self.recognise(candidate)
+                if isinstance(found, Unit):
+                    units.append(found)
+                elif found is not None and found.whole is not None:
+                    beside[found.whole] = max(beside.get(found.whole, 0), candidate.changed_ms)
+        for unit in units:
+            is_stale = not unit.unread and self._is_retold(unit, beside)
+            yield replace(unit, unread=True, is_stale=True) if is_stale else unit
+
+    def _is_retold(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
+        """Was a part written since the file that brings it in was read? One that stands for its parts tells itself."""
+        candidate, desk = unit.candidate, self._desk(unit.importer)
+        if desk is None or isinstance(candidate, OnServer) or candidate.beside or candidate.path not in beside:
+            return False
+        before = desk.last_read(candidate.name)
+        return before is not None and beside[candidate.path] >= before.read_at
+
+    def recognise(self, candidate: Candidate | OnServer) -> Unit | Part | None:
+        """With the importer that reads it; one that was read and has not changed is not opened for that."""
+        if self._since is not None and candidate.changed_ms < self._since:
+            return None
+        return self._unchanged(candidate) or self._recognised(candidate)
+
+    def _unchanged(self, candidate: Candidate | OnServer) -> Unit | None:
+        """One that was read to its end and is as it was then: told without opening it."""
+        desk = self._desk(self._importers[0]) if self._importers else None
+        before = desk.last_read(candidate.name) if desk else None
+        if desk is None or before is None:
+            return None
+        found = next((each for each in self._importers if each.origin == before.origin), None)
+        if found is None:
+            return None
+        candidate = _gathered(candidate, found)
+        if not candidate.is_as(before):
+            return None
+        desk = self._desk(found) or desk
+        if _is_renamed(candidate, found, before):
+            return Unit(candidate, found, is_stale=True)
+        return Unit(candidate, found, desk.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
+
+    def _recognised(self, candidate: Candidate | OnServer) -> Unit | Part | None:
+        try:
+            with candidate.open(self._clock.now_ms() / 1000) as source:
+                part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
+                found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
+        except OSError as error:
+            self.failed(_where(candidate), error)
+            return None
+        except Exception as error:  # whatever an importer makes of it, the other files go on
+            self.failed(_where(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
+            return None
+        if not found and not part:
+            self.summary.unrecognised.append(candidate.name)
+        return Unit(_gathered(candidate, found[0]), found[0]) if found else part
+
+    def failed(self, path: Path | Address, error: OSError) -> None:
+        name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
+        self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
+
+    def _desk(self, importer: Importer) -> ImportDesk | None:
+        if self._ledger is not None and importer.origin not in self._desks:
+            desk = self._ledger.import_desk(importer.origin, importer.mapping, remap=self._remap)
+            self._desks[importer.origin] = desk
+        return self._desks.get(importer.origin)
+
+    def take(self, unit: Unit) -> None:
+        """Everything of one source that is new; nothing where there is nothing."""
+        self._take(unit)
+        self._index()
+
+    def _take(self, unit: Unit) -> None:
+        importer, candidate = unit.importer, unit.candidate
+        totals, desk = self.summary.of(importer.origin), self._desk(importer)
+        totals.files += 1
+        before = desk.last_read(candidate.name) if desk else None
+        quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
+        is_known = before is not None and candidate.is_as(before) and not unit.is_stale
+        if desk and before and is_known and not desk.is_due(before, quiet):
+            totals.unchanged += 1
+            return
+        report = Report(candidate.name)
+        try:
+            with candidate.open(self._clock.now_ms() / 1000) as source:
+                if source.is_cut:
+                    report.problem(None, "it ends too early; what could be unpacked was taken")
+                if desk is None:
+                    self._walk(importer, source, report, totals)
+                else:
+                    self._write(desk, unit, source, report, totals)
+        except OSError as error:
+            self.failed(_where(candidate), error)
+        except StoreError:
+            raise
+        except Exception as error:  # whatever an importer makes of a source, the others go on
+            what = f"the {importer.origin} importer failed: {type(error).__name__}: {error}"
+            self.summary.problems.append(Problem(source=candidate.name, line=None, what=what[:500]))
+        totals.bytes += candidate.size
+        totals.records += report.found
+        totals.kept += sum(report.kept.values())
+        for kind, count in report.unknown.items():
+            totals.unknown[kind] = totals.unknown.get(kind, 0) + count
+        self.summary.problems += report.problems
+
+    def _walk(self, importer: Importer, source: Source, report: Report, totals: OriginTotals) -> None:
+        """A dry run: everything is read, nothing written."""
+        for transcript in importer.read(source, report):
+            totals.counts.sessions += 1
+            for turn in transcript.turns:
+                closed = turn.closed or source.quiet
+                totals.counts.turns += closed
+                totals.counts.open_turns += not closed
+
+    def _write(
+        self,
+        desk: ImportDesk,
+        unit: Unit,
+        source: Source,
+        report: Report,
+        totals: OriginTotals,
+    ) -> None:
+        importer, candidate, now = unit.importer, unit.candidate, self._clock.now_ms()
+        before = desk.last_read(source.name)
+        own, beginning = _digests(source.path, source.size, before.size if before else 0)
+        read = ImportSource(
+            name=source.name,
+            size=_size(source, candidate),
+            stamp=candidate.stamp,
+            digest=_fingerprint(source, candidate, own),
+            read_at=now,
+        )
+        same = before is not None and (before.size, before.digest) == (read.size, read.digest) and not unit.is_stale
+        if before and same and not desk.is_due(before, source.quiet):
+            desk.remember(replace(read, open=before.open, kept=before.kept), alike=True)
+            totals.unchanged += 1
+            return
+        file = _still_to_keep(source, before, beginning)
+        follower = self._follower(desk, importer, before, file.grows)
+        known = {} if follower is None else follower.landed
+        taking = Taking(desk, source, candidate.stamp, file, totals.counts, before is not None, known)
+        found = importer.read(source, report) if follower is None else follower.read(source, report)
+        for transcript in found:
+            taking.take(transcript)
+        desk.remember(replace(read, open=taking.is_open, kept=file.at if taking.is_open else None))
+        if follower is not None and self._followers is not None and taking.is_plain:
+            follower.note(read, taking.landed)
+            self._followers.keep(source.name, follower)
+
+    def _follower(
+        self, desk: ImportDesk, importer: Importer, before: ImportSource | None, grown: bool
+    ) -> Follower | None:
+        """Who reads a file that will be read again; the one who read it last, if all that it knows still holds."""
+        if self._followers is None or not isinstance(importer, FollowingImporter):
+            return None
+        last = self._followers.take(before.name) if before is not None else None
+        erasures = desk.erasures()
+        if last is not None and grown and last.is_true(desk.mapping, before, erasures):
+            return last
+        return Follower(importer.reader(), desk.mapping, erasures)
+
+
+def _part(importer: Importer, source: Source) -> Part:
+    return Part(importer.whole(source) if isinstance(importer, GatheringImporter) else None)
+
+
+def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate | OnServer:
+    """With the files that it stands for."""
+    if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, GatheringImporter):
+        return candidate
+    parts = importer.parts(candidate.path)
+    return candidate.with_parts(parts) if parts else candidate
+
+
+def _is_renamed(candidate: Candidate | OnServer, importer: Importer, read: ImportSource) -> bool:
+    if isinstance(candidate, OnServer) or candidate.is_packed or not isinstance(importer, NamedImporter):
+        return False
+    return importer.is_renamed(candidate.path, read.read_at)
+
+
+def _is_there(name: str) -> bool:
+    return Address.is_one(name) or Path(name).exists()
+
+
+def _where(candidate: Candidate | OnServer) -> Path | Address:
+    return candidate.address if isinstance(candidate, OnServer) else candidate.path
+
+
+def _still_to_keep(source: Source, before: ImportSource | None, beginning: bytes | None) -> RawFile:
+    """What of the file is not kept yet: all of it, unless it has only grown."""
+    if before is None:
+        return RawFile(source.path, 0, source.size)
+    grown = before.digest == beginning
+    start = before.size if before.kept is None else before.kept
+    return RawFile(source.path, start if grown else 0, source.size, grows=grown)
+
+
+def _beside(candidate: Candidate | OnServer) -> tuple[tuple[str, int, int], ...]:
+    return () if isinstance(candidate, OnServer) else candidate.beside
+
+
+def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
+    """What a database in use has beside it."""
+    if isinstance(candidate, OnServer):
+        return None
+    log = candidate.path.with_name(f"{candidate.path.name}-wal")
+    return log if candidate.size > source.size and log.is_file() else None
+
+
+def _size(source: Source, candidate: Candidate | OnServer) -> int:
+    """So many bytes as the fingerprint is of: a file that is written to has grown since it was found."""
+    is_more = candidate.is_packed or _beside(candidate) or _log(source, candidate)
+    return candidate.size if is_more else source.size
+
+
+def _fingerprint(source: Source, candidate: Candidate | OnServer, own: bytes) -> bytes:
+    """Of the file, and of a database's log beside it; of files that it stands for their sizes and times."""
+    if beside := _beside(candidate):
+        return sha256(own + repr(beside).encode("utf-8", "surrogateescape")).digest()
+    log = _log(source, candidate)
+    return own if log is None else sha256(own + _digests(log, log.stat().st_size, 0)[0]).digest()
+
+
+def _digests(path: Path, size: int, start: int) -> tuple[bytes, bytes | None]:
+    """Of so many bytes of a file, and of those before `start`, if there are as many: it is read once."""
+    hasher, beginning = sha256(), None
+    with path.open("rb") as file:
+        if start <= size:
+            _hash(file, start, hasher)
+            beginning, size = hasher.copy().digest(), size - start
+        _hash(file, size, hasher)
+    return hasher.digest(), beginning
+
+
+def _hash(file: BinaryIO, size: int, hasher: Hash) -> None:
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        hasher.update(chunk)
+        size -= len(chunk)
+
+
+USUAL_RATE = 6_000_000.0
+"""Bytes a second, before anything was measured: what a small machine does with sessions of coding agents."""
+TRUSTED_SECONDS = 10.0
+"""After so long the measured rate counts as much as the assumed one; later it counts for more."""
+
+
+class Pace:
+    """Begins with a rate that is assumed, or was measured the last time, and learns."""
+
+    def __init__(self, clock: Clock, rate: float | None = None) -> None:
+        self._clock, self._assumed = clock, rate or USUAL_RATE
+        self._begun = clock.monotonic()
+
+    def rate(self, done: int) -> float:
+        """Bytes a second, now that so many are done."""
+        seconds = self._clock.monotonic() - self._begun
+        return (self._assumed * TRUSTED_SECONDS + done) / (TRUSTED_SECONDS + seconds)
+
+    def seconds_left(self, done: int, of: int) -> float:
+        return max(0, of - done) / max(1.0, self.rate(done))

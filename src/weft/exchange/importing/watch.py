@@ -1,0 +1,343 @@
+"""Following live sessions: what a tool writes is in the ledger a moment after its turn has closed.
+
+A watch hears of changes by the kernel's notices, looks at files that changed lately by itself, and sweeps over all of
+them now and then; whatever it hears, it only ever asks one question: does this file look as it did when it was read?
+So a lost notice costs time and nothing else, two watches do the same work twice and no harm, and one that was killed
+goes on where the ledger says it was. Reading is the import's: a turn is a fact once it is closed, and what is still
+open is noted as provisional.
+
+Of a source that grows, only what is new is read where its importer can go on (`following.py`); else it is read from its
+beginning, because only that tells what its end means. It rests after each reading, several times as long as that took.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import Importer
+from weft.exchange.importers.servers import Address, OnServer
+from weft.exchange.importers.sources import QUIET_SECONDS, Candidate, candidates
+from weft.exchange.importing.change_notices import Waiting, listening
+from weft.exchange.importing.run import Importing, ImportSummary, Part, Unit
+from weft.exchange.importing.sweep import Look, is_database, look, source_of, sweep
+from weft.kernel.ambient import Clock, SystemClock
+from weft.ledger.api.ledger import Ledger
+
+SETTLE_SECONDS = 0.1
+"""After a notice: lines come in company."""
+GAP_SECONDS = 0.5
+"""Between two readings of a file, at least."""
+RESTS, DATABASE_RESTS = 2, 9
+"""So many times as long as its reading took does a file rest after it. A database is copied to be read."""
+WARM_SECONDS = 600
+"""A file that changed so lately is looked at every second."""
+LOOK_SECONDS = 1.0
+SWEEP_SECONDS, BLIND_SWEEP_SECONDS = 60.0, 1.0
+SWEEP_RESTS = 20
+"""A sweep, too, rests: at most a twentieth of the time goes into it."""
+
+
+class Began(Struct, frozen=True, tag="began"):
+    """The watch has begun: it knows which files there are, and reads those that are new to the ledger."""
+
+    files: int
+    bytes: int
+    is_blind: bool
+    """The kernel tells nothing here: changes are found by sweeps alone."""
+
+
+class Watched(Struct, frozen=True, tag="watching"):
+    """All that was there is read; from here on it is what comes."""
+
+    files: int
+
+
+class Imported(Struct, frozen=True, tag="imported"):
+    """A source was read."""
+
+    source: str
+    origin: str
+    sessions: int
+    turns: int
+    superseded: int
+    open_turns: int
+    bytes: int
+    seconds: float
+
+
+class Troubled(Struct, frozen=True, tag="problem"):
+    """Something could not be read; the rest was, and the next change of the file is another try."""
+
+    source: str
+    line: int | None
+    what: str
+
+
+class Gone(Struct, frozen=True, tag="gone"):
+    """A source is not there any more. What was imported of it stays, its open tail does not."""
+
+    source: str
+
+
+Happening = Began | Watched | Imported | Troubled | Gone
+
+
+class _Followed(Struct):
+    """A file that something happened to lately."""
+
+    warm_until: float
+    rests_until: float
+    told: frozenset[Troubled]
+    """What was wrong with it: said once, not with every line that is added."""
+
+
+class Watching:
+    """One watch over some places. `importing` reads; `waiting` hears; `clock` is the machine's, or a test's."""
+
+    def __init__(
+        self,
+        importing: Importing,
+        waiting: Callable[[list[Path]], Waiting],
+        clock: Clock,
+        *,
+        sweep_seconds: float = SWEEP_SECONDS,
+    ) -> None:
+        self._importing, self._waiting, self._clock = importing, waiting, clock
+        self._sweep_seconds = sweep_seconds
+        self._places: list[Path] = []
+        self._servers: list[Address] = []
+        self._seen: dict[str, Look] = {}
+        self._due: dict[str, float] = {}
+        self._quiet_at: dict[str, float] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._stale: set[str] = set()
+        """Files to be read because a part of what they stand for has changed."""
+        self._backlog: deque[str] = deque()
+        self._next_sweep = self._next_look = 0.0
+        self._roots: list[Path] = []
+
+    @property
+    def files(self) -> int:
+        """How many are followed by now."""
+        return len(self._seen)
+
+    def run(self, places: Iterable[Path | Address]) -> Generator[Happening, None, None]:
+        """What happens, until it is closed or interrupted."""
+        given = list(places)
+        self._places = [place for place in given if isinstance(place, Path)]
+        self._servers = [place for place in given if isinstance(place, Address)]
+        ear = self._listen()
+        try:
+            yield self._begin(ear)
+            if not self._backlog:
+                yield Watched(0)
+            while True:
+                yield from self._work()
+                self._hear(ear.wait(self._patience()))
+                if self._clock.monotonic() >= self._next_sweep:
+                    yield from self._sweep(ear.is_blind)
+                    ear = self._listen_anew(ear)
+        finally:  # also where the process is interrupted: what was read is noted
+            ear.close()
+            self._importing.finish()
+
+    def _listen(self) -> Waiting:
+        self._roots = self._folders()
+        return self._waiting(self._roots)
+
+    def _folders(self) -> list[Path]:
+        return [place for place in self._places if place.is_dir()]
+
+    def _listen_anew(self, ear: Waiting) -> Waiting:
+        """Where a place has come into being since."""
+        if self._roots == self._folders():
+            return ear
+        ear.close()
+        return self._listen()
+
+    def _begin(self, ear: Waiting) -> Began:
+        """The latest first. What was open in a file that is gone since the last watch is gone, too."""
+        self._importing.forget_gone()
+        self._seen = self._all()
+        self._backlog.extend(sorted(self._seen, key=lambda path: -self._seen[path][1]))
+        now = self._clock.monotonic()
+        self._next_sweep, self._next_look = now + self._sweep_seconds, now + LOOK_SECONDS
+        self._due.update((server.url, now) for server in self._servers)
+        size = sum(size for size, _ in self._seen.values())
+        return Began(len(self._seen), size, ear.is_blind)
+
+    def _all(self) -> dict[str, Look]:
+        return {path: found for place in self._places for path, found in sweep(str(place))}
+
+    def _work(self) -> Iterator[Happening]:
+        """Everything that is due, and one of those that wait since the beginning."""
+        if self._clock.monotonic() >= self._next_look:
+            self._look_at_warm()
+        self._find_quiet()
+        now = self._clock.monotonic()
+        for path in sorted((path for path, at in self._due.items() if at <= now), key=self._due.__getitem__):
+            del self._due[path]
+            yield from self._visit(path, is_news=True)
+        if self._backlog:
+            path = self._backlog.popleft()
+            if path not in self._due:
+                yield from self._visit(path)
+            if not self._backlog:
+                yield Watched(len(self._seen))
+
+    def _patience(self) -> float:
+        """How long nothing is to be done."""
+        if self._backlog:
+            return 0.0
+        now = self._clock.monotonic()
+        quiet = (at - self._clock.now_ms() / 1000 + now for at in self._quiet_at.values())
+        warm = [self._next_look] if self._followed or self._files_named else []
+        return max(0.0, min([self._next_sweep, *self._due.values(), *quiet, *warm]) - now)
+
+    @property
+    def _files_named(self) -> list[str]:
+        """Places that are files: nothing below them can be listened to."""
+        return [str(place) for place in self._places if not place.is_dir()]
+
+    def _hear(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            if self._is_folder(path):
+                self._due.update((each, self._when(each)) for each, found in sweep(path) if self._is_new(each, found))
+                self._next_sweep = min(self._next_sweep, self._clock.monotonic() + 2 * LOOK_SECONDS)
+            elif (source := source_of(path)) is not None:
+                self._due.setdefault(source, self._when(source))
+
+    def _is_folder(self, path: str) -> bool:
+        """One that is new may have been filled before anybody listened: it is swept now, and all once more soon."""
+        return Path(path).is_dir() and not Path(path).is_symlink()
+
+    def _is_new(self, path: str, found: Look) -> bool:
+        return self._seen.get(path) != found
+
+    def _when(self, path: str) -> float:
+        """When a file that has changed is to be read: soon, and not before it has rested."""
+        followed = self._followed.get(path)
+        return max(self._clock.monotonic() + SETTLE_SECONDS, followed.rests_until if followed else 0.0)
+
+    def _look_at_warm(self) -> None:
+        now = self._clock.monotonic()
+        self._next_look = now + LOOK_SECONDS
+        if self._roots != self._folders():
+            self._next_sweep = now
+        for path in [*self._followed, *self._files_named]:
+            if look(path) != self._seen.get(path):
+                self._due.setdefault(path, self._when(path))
+            elif path in self._followed and self._followed[path].warm_until < now:
+                del self._followed[path]
+
+    def _find_quiet(self) -> None:
+        """Files that nobody has written to for a while: their last turn is all there will be."""
+        now = self._clock.now_ms() / 1000
+        for path in [path for path, at in self._quiet_at.items() if at <= now]:
+            del self._quiet_at[path]
+            self._due.setdefault(path, self._clock.monotonic())
+
+    def _sweep(self, is_blind: bool) -> Iterator[Happening]:
+        begun = self._clock.monotonic()
+        found = self._all()
+        for path, now in found.items():
+            if self._is_new(path, now):
+                self._due.setdefault(path, self._when(path))
+        for path in [path for path in self._seen if path not in found]:
+            yield from self._visit(path)
+        self._importing.finish()  # what a desk remembers of its writes would grow for ever
+        ended = self._clock.monotonic()
+        self._due.update((server.url, ended) for server in self._servers)
+        pause = min(self._sweep_seconds, BLIND_SWEEP_SECONDS) if is_blind else self._sweep_seconds
+        self._next_sweep = ended + max(pause, SWEEP_RESTS * (ended - begun))
+
+    def _visit(self, path: str, *, is_news: bool = False) -> Iterator[Happening]:
+        """Look at one file, and read it if the ledger does not know it as it is. `is_news`: it changed while it was
+        watched; if another file brings it in, that is to be read."""
+        begun = self._clock.monotonic()
+        server = next((each for each in self._servers if each.url == path), None)
+        found = None if server else look(path)
+        if server is None and found is None:
+            yield from self._lose(path)
+            return
+        if found is not None:
+            self._seen[path] = found
+        self._importing.summary = ImportSummary()
+        units = self._units(server or Path(path), is_news)
+        read = [happened for unit in units for happened in self._read(path, unit)]
+        self._importing.note()
+        yield from read
+        yield from self._troubles(path, begun)
+
+    def _lose(self, path: str) -> Iterator[Happening]:
+        self._quiet_at.pop(path, None)
+        self._followed.pop(path, None)
+        if self._seen.pop(path, None) is not None:
+            self._importing.forget_gone()
+            yield Gone(Candidate(Path(path), 0, 0).name)
+
+    def _units(self, where: Path | Address, is_news: bool) -> list[Unit]:
+        is_stale = str(where) in self._stale
+        self._stale.discard(str(where))
+        found = [self._importing.recognise(each) for each in candidates(where, self._importing.failed)]
+        for whole in {str(each.whole) for each in found if isinstance(each, Part) and each.whole and is_news}:
+            self._stale.add(whole)
+            self._due.setdefault(whole, self._when(whole))
+        return [replace(unit, is_stale=unit.is_stale or is_stale) for unit in found if isinstance(unit, Unit)]
+
+    def _read(self, path: str, unit: Unit) -> Iterator[Happening]:
+        begun = self._clock.monotonic()
+        totals = self._importing.summary.of(unit.importer.origin)
+        counts = totals.counts
+        before = (totals.unchanged, counts.sessions, counts.turns, counts.superseded, counts.open_turns)
+        records = totals.records
+        self._importing.take(unit)
+        after = (totals.unchanged, counts.sessions, counts.turns, counts.superseded, counts.open_turns)
+        unchanged, sessions, turns, superseded, waiting = (new - old for new, old in zip(after, before, strict=True))
+        if waiting or unchanged:
+            self._await_quiet(path, unit.candidate)
+        if totals.records > records:
+            seconds = self._clock.monotonic() - begun
+            source, size = unit.candidate.name, unit.candidate.size
+            yield Imported(source, unit.importer.origin, sessions, turns, superseded, waiting, size, seconds)
+
+    def _await_quiet(self, path: str, candidate: Candidate | OnServer) -> None:
+        """Its open tail, if it has one, is a turn once nobody has written to it for a while."""
+        at = candidate.changed_ms / 1000 + QUIET_SECONDS + 1
+        if at > self._clock.now_ms() / 1000:
+            self._quiet_at[path] = at
+
+    def _troubles(self, path: str, begun: float) -> list[Troubled]:
+        """What is wrong that was not wrong before. From here on the file rests; after its first reading, which wrote
+        all of it, only for a moment."""
+        summary, now = self._importing.summary, self._clock.monotonic()
+        found = [Troubled(problem.source, problem.line, problem.what) for problem in summary.problems]
+        before = self._followed.get(path)
+        if found or any(totals.files > totals.unchanged for totals in summary.origins.values()):
+            rests = DATABASE_RESTS if is_database(path) else RESTS
+            pause = max(GAP_SECONDS, rests * (now - begun)) if before else GAP_SECONDS
+            told = frozenset(found) | (before.told if before else frozenset())
+            self._followed[path] = _Followed(now + max(WARM_SECONDS, pause), now + pause, told)
+        return [trouble for trouble in found if before is None or trouble not in before.told]
+
+
+def watch(
+    ledger: Ledger,
+    places: Iterable[Path | Address],
+    *,
+    importers: Sequence[Importer] | None = None,
+    clock: Clock | None = None,
+    waiting: Callable[[list[Path]], Waiting] | None = None,
+) -> Generator[Happening, None, None]:
+    """Follow the sessions at these places: what happens, for as long as it is asked. Closing the iterator, or an
+    interrupt, ends it cleanly."""
+    clock = clock or SystemClock()
+    importing = Importing(ledger, load_importers() if importers is None else importers, clock, follow=True)
+    return Watching(importing, waiting or partial(listening, clock=clock), clock).run(places)

@@ -1,0 +1,225 @@
+"""Syncing from one ledger's side: pull, push, clone, and the remotes it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from weft.exchange.sync import peers
+from weft.exchange.sync.addresses import FORMS, Pipes, program_of, start, without_password
+from weft.exchange.sync.conversation import Asking, Manners, Serving
+from weft.exchange.sync.peers import Remote
+from weft.exchange.sync.pump import Channel, Served
+from weft.exchange.sync.selection import select
+from weft.exchange.sync.sender import Report, Sent, silent
+from weft.exchange.sync.talk import Talk
+from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.upkeep.facts_file import views_are_stale
+from weft.store.port import Store, WriteTxn
+from weft.store.replica_names import COPIED, NOTE
+
+T = TypeVar("T")
+ORIGIN = "origin"
+OpenLedger = Callable[[str], Ledger]
+
+
+class Synced(Struct, frozen=True, kw_only=True):
+    """What a pull or a push moved."""
+
+    address: str
+    replica: str
+    """Of the other ledger."""
+    events: int
+    contents: int
+    known: int
+    """Events that were offered and there already."""
+    erased: int
+    """Contents that were refused, since they were erased there."""
+    event_bytes: int
+    content_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    dry_run: bool = False
+
+
+class Link:
+    """An open conversation with another ledger."""
+
+    def __init__(self, address: str, pump: Channel | Served, asking: Asking) -> None:
+        self.address, self.asking = address, asking
+        self._pump = pump
+
+    def converse(self, talk: Talk[T]) -> T:
+        return self._pump.converse(talk)
+
+    def synced(self, sent: Sent, *, dry: bool) -> Synced:
+        assert self.asking.peer is not None
+        return Synced(
+            address=without_password(self.address),
+            replica=self.asking.peer.replica,
+            events=sent.events,
+            contents=sent.contents,
+            known=sent.known,
+            erased=sent.erased,
+            event_bytes=sent.event_bytes,
+            content_bytes=sent.content_bytes,
+            sent_bytes=self._pump.sent,
+            received_bytes=self._pump.received,
+            dry_run=dry,
+        )
+
+
+@contextmanager
+def linked(ledger: Ledger, address: str, opens: OpenLedger, report: Report = silent) -> Iterator[Link]:
+    """A conversation with the ledger at an address, which ends with the block."""
+    store = store_of(ledger)
+    store.catch_up()
+    program = program_of(address)
+    if program is None:
+        with opens(address) as other:
+            pump = Served(Serving(store_of(other), Manners()).serve())
+            with _greeted(Link(address, pump, Asking(store, report))) as link:
+                yield link
+            if not other._store.read_only and views_are_stale(other._store):
+                other.rebuild()
+        return
+    channel = start(program)
+    try:
+        with _greeted(Link(address, channel, Asking(store, report))) as link:
+            yield link
+    finally:
+        channel.close()
+
+
+@contextmanager
+def _greeted(link: Link) -> Iterator[Link]:
+    link.converse(link.asking.greeting())
+    yield link
+    with suppress(ConnectionCut):  # whoever is gone already need not be told that we leave
+        link.converse(link.asking.leaving())
+
+
+def store_of(ledger: Ledger) -> Store:
+    return ledger._store
+
+
+def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
+    """Answer whoever speaks over these pipes, until they leave or are gone."""
+    channel = Channel(pipes)
+    channel.greet()
+    try:
+        channel.converse(Serving(store_of(ledger), manners).serve())
+    except ConnectionCut:
+        if channel.received:
+            raise
+        return  # nobody said anything
+    if not store_of(ledger).read_only and views_are_stale(store_of(ledger)):
+        ledger.rebuild()
+
+
+def pull(ledger: Ledger, address: str, opens: OpenLedger, *, report: Report = silent, dry: bool = False) -> Synced:
+    """Every fact that the other ledger has and this one lacks."""
+    with linked(ledger, address, opens, report) as link:
+        done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
+    if views_are_stale(store_of(ledger)):
+        ledger.rebuild()
+    return done
+
+
+def push(
+    ledger: Ledger,
+    address: str,
+    opens: OpenLedger,
+    *,
+    sessions: Sequence[str] = (),
+    report: Report = silent,
+    dry: bool = False,
+) -> Synced:
+    """Every fact that this ledger has and the other one lacks; with `sessions` only what belongs to these."""
+    selection = None
+    if sessions:
+        ids = [ledger.session(name).id for name in sessions]
+        store_of(ledger).catch_up()
+        selection = select(store_of(ledger), ids)
+    with linked(ledger, address, opens, report) as link:
+        sent = link.converse(link.asking.pushing(selection, dry=dry))
+        return link.synced(sent, dry=dry)
+
+
+def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = True, report: Report = silent) -> Synced:
+    """Everything of another ledger into this new one, its import secret too unless `secret` is False. One that was cut
+    short goes on where it was; one to which nothing came yet may be tried again with another address."""
+    _remember_origin(ledger, Remote(name=ORIGIN, address=without_password(address), shares_imports=secret))
+    with linked(ledger, address, opens, report) as link:
+        if secret:
+            link.converse(link.asking.sharing())
+        done = link.synced(link.converse(link.asking.pulling()), dry=False)
+    if views_are_stale(store_of(ledger)):
+        ledger.rebuild()
+    return done
+
+
+def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
+    known = next((remote for remote in remotes(ledger) if remote.name == ORIGIN), None)
+    with store_of(ledger).read() as txn:
+        is_empty = txn.facts.tip().n == 0
+    if known is None and not is_empty:
+        raise NotApplicable(f"{ledger.path} is not empty", "clone to a new place, or `weft remote add` and pull")
+    if known is not None and known.address != wanted.address and not is_empty:
+        raise NotApplicable(f"{ledger.path} is a clone of {known.address}", "clone to a new place")
+    if known is not None and (known.address, known.shares_imports) != (wanted.address, wanted.shares_imports):
+        remove_remote(ledger, ORIGIN)
+        known = None
+    if known is None:
+        add_remote(ledger, wanted)
+
+
+def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
+    """Have one import secret with the ledger at an address: `taken` over, `given`, or the `same` already."""
+    with linked(ledger, address, opens) as link:
+        return link.converse(link.asking.sharing())
+
+
+# --- remotes ------------------------------------------------------------------------------------------------------
+
+
+def remotes(ledger: Ledger) -> list[Remote]:
+    with store_of(ledger).read() as txn:
+        return peers.load_remotes(txn.sql)
+
+
+def remote(ledger: Ledger, name: str) -> Remote:
+    with store_of(ledger).read() as txn:
+        return peers.load_remote(txn.sql, name)
+
+
+def add_remote(ledger: Ledger, added: Remote) -> Remote:
+    """Remember an address by a name."""
+    if not added.address:
+        raise InvalidInput("a remote without an address", FORMS)
+    program_of(added.address)
+    store_of(ledger).write(partial(_add_remote, structs.replace(added, address=without_password(added.address))))
+    return remote(ledger, added.name)
+
+
+def _add_remote(added: Remote, txn: WriteTxn) -> None:
+    peers.add_remote(txn.sql, structs.replace(added, added_at=txn.facts.now_ms))
+
+
+def remove_remote(ledger: Ledger, name: str) -> None:
+    store_of(ledger).write(lambda txn: peers.remove_remote(txn.sql, name))
+
+
+def forget_peer(ledger: Ledger, replica: str) -> None:
+    """Forget what a replica said of itself and how far it was read; the next sync with it begins anew."""
+    store_of(ledger).write(lambda txn: peers.forget_peer(txn.sql, replica))
+
+
+def mark_as_copy(ledger: Ledger) -> None:
+    """The next opening for writing gives this ledger a replica id of its own, as it does with a backup."""
+    store_of(ledger).write(lambda txn: txn.sql.run(NOTE, (COPIED, "")))

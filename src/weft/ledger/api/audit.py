@@ -1,0 +1,48 @@
+"""Auditing: what was used against what was allowed, and everything an actor did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Unpack
+
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.base import Face
+from weft.ledger.reports import audit
+from weft.ledger.reports.actor_history import Deed, deeds
+from weft.ledger.reports.audit import AuditChoice, AuditTally, Finding
+from weft.ledger.reports.usage import read_moment
+
+
+class Auditing(Face):
+    """What answers for what agents did."""
+
+    def audit(self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]) -> Iterator[Finding]:
+        """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
+        what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
+        `tally` is told what was looked at."""
+        if unknown := set(only) - set(AuditChoice.__annotations__):
+            raise InvalidInput(
+                f"audit knows no {min(unknown)!r:.80}", f"known: {', '.join(AuditChoice.__annotations__)}"
+            )
+        if tally is not None and not isinstance(tally, AuditTally):
+            raise InvalidInput(f"tally is {type(tally).__name__}", "give an AuditTally, or none")
+        now, zone = self._clock.now_ms(), self._zone
+        moments = (
+            read_moment(only.get("since"), "since", now, zone),
+            read_moment(only.get("until"), "until", now, zone),
+        )
+        with self._store.read() as txn:
+            scope = audit.scope_of(txn, names, moments, only, self._parse_time)
+        return audit.audit(self._store, scope, AuditTally() if tally is None else tally)
+
+    def deeds(
+        self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
+    ) -> Iterator[Deed]:
+        """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
+        now, zone = self._clock.now_ms(), self._zone
+        first = read_moment(since, "since", now, zone)
+        last = read_moment(until, "until", now, zone)
+        if actor is not None:
+            with self._store.read() as txn:
+                actor = audit.actor_id(txn, actor)
+        return deeds(self._store, actor, first, last)

@@ -1,0 +1,102 @@
+"""What every side of the ledger stands on: its store, its desk, and names resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timezone, tzinfo
+from typing import Any
+
+from weft.kernel.ambient import Clock
+from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.ulid import UlidSource
+from weft.ledger.arguments import checked_number
+from weft.ledger.erasing.erasure import finish as finish_erasing
+from weft.ledger.model import Point, Session
+from weft.ledger.read.revisions import Spot, parse_moment, require, resolve
+from weft.ledger.read.sessions import to_session
+from weft.ledger.read.thread_facts import (
+    ThreadFacts,
+)
+from weft.ledger.views.recorded_events import event_at
+from weft.ledger.write.append import Desk
+from weft.ledger.write.leases import sweep_dead
+from weft.store.port import ReadTxn, Store
+
+LEASE_TTL = 30.0
+WAIT = 10.0
+
+
+class Face:
+    """One ledger, open."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ulids: UlidSource,
+        *,
+        owner: str,
+        lease_ttl: float = LEASE_TTL,
+        zone: tzinfo = timezone.utc,  # noqa: UP017
+    ) -> None:
+        self._store, self._clock, self._zone = store, clock, zone
+        self._owner, self._ttl = owner, lease_ttl
+        self._desk = Desk(store, clock, ulids)
+        if not store.read_only:
+            sweep_dead(self._desk)
+            with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
+                finish_erasing(store, patience=0)
+
+    @property
+    def path(self) -> str:
+        return self._store.path
+
+    @property
+    def replica(self) -> str:
+        return self._store.replica
+
+    def session(self, name: str) -> Session:
+        """By label, by alias, or by id."""
+        with self._store.read() as txn:
+            return to_session(txn, require(txn, name))
+
+    def resolve(self, name: str) -> str:
+        """The id of the turn that these words mean: labels, `main~2`, `main@{3}`, id ends, digest beginnings."""
+        with self._store.read() as txn:
+            return self._resolve(txn, name).turn.id
+
+    def point(self, name: str) -> Point:
+        """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+            event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
+            return Point(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
+
+    def _resolve(self, txn: ReadTxn, name: str) -> Spot:
+        return resolve(txn, name, self._parse_time)
+
+    def _parse_time(self, text: str) -> int:
+        return parse_moment(text, self._clock.now_ms(), self._zone)
+
+    def _moment(self, when: Any, what: str = "time") -> int:
+        """Unix milliseconds, or words for a time."""
+        return self._parse_time(when) if isinstance(when, str) else checked_number(when, what)
+
+
+@contextmanager
+def open_thread_facts(ledger: Face, names: Sequence[str]) -> Iterator[ThreadFacts]:
+    """The facts of the threads that these names mean, of one moment."""
+    if not names:
+        raise InvalidInput("no thread was named", "name sessions or turns")
+    ledger._store.catch_up()
+    with ledger._store.read() as txn:
+        yield ThreadFacts(txn, [ledger._resolve(txn, name) for name in names])
+
+
+def desk_of(ledger: Face) -> Desk:
+    return ledger._desk
+
+
+def store_of(ledger: Face) -> Store:
+    return ledger._store

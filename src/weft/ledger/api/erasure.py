@@ -1,0 +1,77 @@
+"""Erasing: what would go, and letting it go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.kernel.errors import ErasureChanged, InvalidInput
+from weft.ledger import erasing
+from weft.ledger.api.base import Face
+from weft.ledger.arguments import checked_flag, checked_progress, checked_text
+from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.upkeep.recompute import silent
+
+ATTEMPTS = 5
+
+
+class Erasing(Face):
+    """What takes contents away for good."""
+
+    def plan_erasure(
+        self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
+    ) -> ErasurePlan:
+        """What `erase` would take, what it would leave and why, and which copies hold it.
+
+        A content is named by its reference, a session by its label or id, a turn by any name of it. `tree` means all
+        turns of the tree and the sessions in it; `everywhere` also takes contents that other turns use too.
+        """
+        return erasing.make_plan(
+            self._store,
+            what,
+            self._resolve,
+            tree=checked_flag(tree, "tree"),
+            everywhere=checked_flag(everywhere, "everywhere"),
+            report=checked_progress(progress) or silent,
+        )
+
+    def erase(
+        self,
+        what: str | Sequence[str] | ErasurePlan,
+        *,
+        reason: str,
+        tree: bool = False,
+        everywhere: bool = False,
+        actor: str = DEFAULT_AGENT,
+        progress: Any = None,
+    ) -> Erasure:
+        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
+        if not checked_text(reason, "reason").strip():
+            raise InvalidInput("an erasure needs a reason", "say why, without saying what")
+        if isinstance(what, ErasurePlan):
+            return erasing.erase(self._desk, what, reason, actor)
+        for _ in range(ATTEMPTS - 1):
+            try:
+                plan = self.plan_erasure(what, tree=tree, everywhere=everywhere, progress=progress)
+                return erasing.erase(self._desk, plan, reason, actor)
+            except ErasureChanged:
+                continue
+        plan = self.plan_erasure(what, tree=tree, everywhere=everywhere, progress=progress)
+        return erasing.erase(self._desk, plan, reason, actor)
+
+    def finish_erasing(self) -> bool:
+        """Go on with an erasure that could not be finished, since somebody read what was there before. True when
+        nothing is left to be done; opening a ledger for writing tries it, too."""
+        return erasing.finish(self._store)
+
+    def erasures(self) -> list[Tombstone]:
+        """Who erased what, when and why; the newest first."""
+        with self._store.read() as txn:
+            return erasing.tombstones(txn)
+
+    def pending_erasures(self) -> list[Tombstone]:
+        """Erasures of other ledgers that came with their facts, of contents that are still here."""
+        self._store.catch_up()
+        with self._store.read() as txn:
+            return erasing.pending(txn)

@@ -1,0 +1,44 @@
+"""Other tools' history: the way in, and what was kept of its sources."""
+
+from __future__ import annotations
+
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.base import Face
+from weft.ledger.arguments import checked_text
+from weft.ledger.imports import (
+    ImportDesk,
+    KeptStretch,
+    ProvisionalTurn,
+    adopt_secret,
+    import_secret,
+    kept_stretches,
+    provisional_turns,
+)
+from weft.ledger.read.revisions import require
+
+
+class Importing(Face):
+    """What takes imported history in."""
+
+    def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
+        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+        self._store.catch_up()
+        return ImportDesk(self._desk, checked_text(origin, "origin"), mapping, remap=remap)
+
+    def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
+        """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        name = checked_text(session_or_file, "session or file")
+        with self._store.read() as txn:
+            return kept_stretches(txn, name)
+
+    def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
+        """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
+        They are no facts: they have no id, and go once they are turns or their source is gone."""
+        with self._store.read() as txn:
+            return provisional_turns(txn, None if session is None else require(txn, session).id)
+
+    def share_imports_of(self, other: Face) -> None:
+        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        if not isinstance(other, Face):
+            raise InvalidInput(f"other is {type(other).__name__}", "give an open ledger")
+        adopt_secret(self._store, import_secret(other._store))

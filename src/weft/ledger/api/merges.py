@@ -1,0 +1,116 @@
+"""Merging in the small: turns and summaries of a branch, brought to another session with where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import LinkReason
+from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, NotApplicable
+from weft.ledger.api.base import WAIT
+from weft.ledger.api.lookups import Finding
+from weft.ledger.api.reading import Reading
+from weft.ledger.arguments import checked_names, checked_text
+from weft.ledger.model import Turn
+from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
+from weft.ledger.views.rows import TurnRow
+from weft.ledger.write.append import Draft
+from weft.ledger.write.leases import Patience
+
+
+class Merging(Reading, Finding):
+    """What brings back what a branch found."""
+
+    def cherry_pick(
+        self,
+        turns: str | Sequence[str],
+        *,
+        onto: str,
+        expected: str | UnsetType | None = UNSET,
+        key: str | None = None,
+        wait: float = WAIT,
+    ) -> list[Turn]:
+        """New turns on a session that say what these turns said, by the same contents, each naming its source. All of
+        them, or none. A retry with the same `key` gives the turns that were made then."""
+        names = checked_names(turns, "turn")
+        if not names:
+            raise InvalidInput("no turn was named", "name one turn or more")
+        picks = [Pick(self._whole(name)) for name in names]
+        sources = [pick.source.id for pick in picks]
+        return self._merge(onto, picks, sources, LinkReason.CHERRY_PICK, None, expected, key, wait)
+
+    def summarize(
+        self,
+        branch: str,
+        *,
+        into: str,
+        text: str,
+        expected: str | UnsetType | None = UNSET,
+        key: str | None = None,
+        wait: float = WAIT,
+    ) -> Turn:
+        """A new turn on a session with a text about a branch, which it names by the branch's last turn."""
+        if not checked_text(text, "summary").strip():
+            raise InvalidInput("the summary is empty", "say what the branch found")
+        tip = self._whole(branch)
+        made = self._merge(into, [Summary(tip, text)], [tip.id], LinkReason.SUMMARY, text, expected, key, wait)
+        return made[0]
+
+    def provenance(self, turn: str) -> list[Provenance]:
+        """Which turns a turn was made from, by picking or summing up; then what was made from it."""
+        with self._store.read() as txn:
+            return provenance(txn, self._resolve(txn, turn).turn)
+
+    def _whole(self, name: str) -> TurnRow:
+        with self._store.read() as txn:
+            spot = self._resolve(txn, checked_text(name, "turn"))
+        if spot.events is not None and spot.events < spot.turn.events:
+            raise NotApplicable(f"{name} is inside a turn", "name the turn itself")
+        return spot.turn
+
+    def _merge(
+        self,
+        session: str,
+        writers: Sequence[Writer],
+        sources: list[str],
+        why: LinkReason,
+        text: str | None,
+        expected: str | UnsetType | None,
+        key: str | None,
+        wait: float,
+    ) -> list[Turn]:
+        """With a key, only where the head stood when nothing of that key was there: whoever comes between is seen."""
+        patience = Patience(self._desk, wait, self._ttl)
+        while True:
+            pinned = expected
+            if key is not None:
+                head = self.session(checked_text(session, "session")).head
+                if made := self._made(session, checked_text(key, "key"), sources, why, text):
+                    return made
+                pinned = head if expected is UNSET else expected
+
+            def work(draft: Draft, pinned: str | UnsetType | None = pinned) -> list[str]:
+                return merge(draft, session, pinned, patience, key, writers)
+
+            try:
+                ids = patience.keep_trying(lambda: self._desk.write(work))
+            except HeadMoved:
+                if key is None or expected is not UNSET:
+                    raise
+                continue
+            return [self.turn(id) for id in ids]
+
+    def _made(self, session: str, key: str, sources: list[str], why: LinkReason, text: str | None) -> list[Turn]:
+        """What was made with this key before; for something else, it is taken."""
+        id = self.session(session).id
+        found = [turn for turn in self.find_turns(source_event=key) if turn.session_id == id]
+        if not found:
+            return []
+        found.sort(key=lambda turn: turn.depth)
+        origins = [[each for each in self.provenance(turn.id) if each.turn_id == turn.id] for turn in found]
+        told = [(each[0].source_id, each[0].why) for each in origins if each]
+        said = None if text is None else self.messages(found[0].id)[0].text
+        if told != [(source, why) for source in sources] or said != text:
+            raise KeyTaken(key)
+        return found

@@ -1,0 +1,176 @@
+"""Reading: turns, threads, messages, contents, contexts and the feed of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+
+from msgspec import UNSET
+
+from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.facts import is_digest
+from weft.ledger.api.base import Face
+from weft.ledger.arguments import checked_count, checked_seconds, checked_text
+from weft.ledger.model import Codeblock, Compaction, Message, ToolCall, Turn
+from weft.ledger.read.contexts import Context, context_after, context_of_turn, load_compaction
+from weft.ledger.read.full_threads import Telling, strands_to
+from weft.ledger.read.request_inputs import find_message
+from weft.ledger.read.revisions import require
+from weft.ledger.read.threads import (
+    Thread,
+    ThreadDiff,
+    children,
+    common_depth,
+    diff,
+    heads_without_children,
+    newest_turns,
+    ranges_to,
+    tree_rows,
+)
+from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
+from weft.ledger.reports.file_touches import Touch, touches
+from weft.ledger.views import codeblocks
+from weft.ledger.views.recorded_events import Recorded, recorded_after, run_events
+from weft.ledger.views.rows import load_turn
+from weft.ledger.write.placement import compaction_for
+from weft.ledger.write.turn_events import checked_id
+from weft.store.facts import checked_pieces
+from weft.store.records import ContentHead
+
+
+class Reading(Face):
+    """What answers without changing anything."""
+
+    def turn(self, name: str) -> Turn:
+        with self._store.read() as txn:
+            return to_turn(txn, self._resolve(txn, name).turn)
+
+    def thread(self, name: str) -> Thread:
+        """A turn with all its ancestry."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, name)
+        return Thread(self._store, spot.turn, spot.events)
+
+    def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
+        """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
+        with self._store.read() as txn:
+            strands = strands_to(txn.sql, [self._resolve(txn, name) for name in names], trees=trees)
+        return Telling(self._store, strands, requests=requests)
+
+    def messages(self, turn: str) -> list[Message]:
+        """The messages of one turn."""
+        with self._store.read() as txn:
+            spot = self._resolve(txn, turn)
+            row = spot.turn
+            return [placed.message for placed in placed_messages(txn, row.segment, row.depth, spot.events)]
+
+    def message(self, message: str) -> Message:
+        with self._store.read() as txn:
+            found = find_message(txn, checked_id(message, "message"))
+        if found is None:
+            raise NotFound("message", message)
+        return found
+
+    def tool_calls(self, turn: str) -> list[ToolCall]:
+        with self._store.read() as txn:
+            spot = self._resolve(txn, turn)
+            return [call for _, call in calls_of(txn, spot.turn, spot.events)]
+
+    def compaction(self, turn: str) -> Compaction:
+        with self._store.read() as txn:
+            return load_compaction(txn, self._resolve(txn, turn).turn.id)
+
+    def files(self, path: str) -> list[Touch]:
+        """Every turn's note of a file, the newest first: that it was read, written, referred to or attached. A path
+        that does not begin with `/` is the end of one."""
+        with self._store.read() as txn:
+            return touches(txn, checked_text(path, "path"))
+
+    def codeblocks(self, message: str) -> list[Codeblock]:
+        """The code blocks of an assistant's message."""
+        checked_id(message, "message")
+        codeblocks.catch_up(self._store)
+        with self._store.read() as txn:
+            return codeblocks.load(txn, message)
+
+    def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
+        """What an agent saw at a turn; or, of a session, what its next turn would see."""
+        if turn is not None and session is not None:
+            raise InvalidInput("both a turn and a session are given", "ask for the context of one of them")
+        with self._store.read() as txn:
+            if turn is not None:
+                return context_of_turn(txn, self._resolve(txn, turn).turn)
+            row = require(txn, session or "main")
+            head = None if row.head is None else load_turn(txn.sql, row.head)
+            compaction = compaction_for(row, head, row.head_events)
+            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
+
+    def children(self, turn: str) -> list[Turn]:
+        with self._store.read() as txn:
+            return to_turns(txn, children(txn.sql, self._resolve(txn, turn).turn))
+
+    def heads(self) -> list[Turn]:
+        """Turns without a completed child: the tips of all trees, labelled or not."""
+        with self._store.read() as txn:
+            return to_turns(txn, heads_without_children(txn.sql))
+
+    def common_ancestor(self, left: str, right: str) -> str | None:
+        with self._store.read() as txn:
+            rows = [self._resolve(txn, name).turn for name in (left, right)]
+            common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in rows))
+            found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
+            return str(found[0]) if found else None
+
+    def diff(self, left: str, right: str) -> ThreadDiff:
+        """Where two threads part, and what each has alone."""
+        with self._store.read() as txn:
+            return diff(txn, self._resolve(txn, left).turn, self._resolve(txn, right).turn)
+
+    def tree(self, turn: str) -> list[Turn]:
+        """Every turn of the tree that this one belongs to, parents before children."""
+        with self._store.read() as txn:
+            return to_turns(txn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
+
+    def log(self, limit: int | None = None) -> list[Turn]:
+        """Turns of all sessions, the newest first."""
+        with self._store.read() as txn:
+            rows = islice(newest_turns(txn.sql), None if limit is None else checked_count(limit, "limit"))
+            return to_turns(txn, rows)
+
+    def events(self, turn: str) -> list[Recorded]:
+        """The events of a turn, in order."""
+        with self._store.read() as txn:
+            return list(run_events(txn.facts, self._resolve(txn, turn).turn))
+
+    def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
+        """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
+        checked_count(after, "after")
+        if checked_seconds(wait, "wait"):
+            self._store.changes(after, wait)
+        while True:
+            with self._store.read() as txn:
+                found = recorded_after(txn.facts, after, 64)
+            if not found:
+                return
+            yield from found
+            after = found[-1].n
+
+    def newest(self) -> int:
+        """The arrival number of the newest event; 0 where there is none."""
+        with self._store.read() as txn:
+            return txn.facts.tip().n
+
+    def read_content(self, ref: str) -> Iterator[bytes]:
+        """A content's bytes in pieces of at most 1 MiB, checked against its reference. Each piece is read in a moment
+        of its own: whoever stops half-way holds nobody up."""
+        with self._store.read() as txn:
+            n = txn.facts.find_content(bytes.fromhex(ref)) if is_digest(checked_text(ref, "reference")) else None
+            if n is None:
+                raise NotFound("content", ref)
+            head = txn.facts.content_head(n)
+        return checked_pieces(head, partial(self._content_piece, head))
+
+    def _content_piece(self, head: ContentHead, idx: int) -> bytes:
+        with self._store.read() as txn:
+            return txn.facts.content_piece(head, idx)

@@ -1,0 +1,155 @@
+"""Writing: turns at once or by steps, compactions, late results, contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import ToolCallStatus
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.base import WAIT, Face
+from weft.ledger.arguments import checked_label, checked_text
+from weft.ledger.model import DEFAULT_AGENT, NewError, RecordedTurn, StoredContent, as_record
+from weft.ledger.sessions import compactions
+from weft.ledger.write.late_results import record_late_result
+from weft.ledger.write.leases import Patience
+from weft.ledger.write.record_turn import WholeTurn, record_turn
+from weft.ledger.write.turn_events import as_setting, member
+from weft.ledger.write.turn_writer import TurnWriter, begin_turn
+from weft.store.records import LEDGER_SCOPE
+
+CHUNK = 1024 * 1024
+
+
+class Recording(Face):
+    """What adds turns and contents."""
+
+    def record_turn(
+        self,
+        *,
+        session: str | None = None,
+        query: Any = None,
+        response: Any = None,
+        parent: str | UnsetType | None = UNSET,
+        expected: str | UnsetType | None = UNSET,
+        wait: float = WAIT,
+        **turn: Any,
+    ) -> RecordedTurn:
+        """Record a whole turn, durably, and move the session's head to it.
+
+        `query` and `response` are plain text, messages, or lists of them. Further: system, model, provider, params,
+        usage, tool_calls, tools_spec, finish_reason, error (a failed turn), permissions_used, persona, role, reason,
+        toolset, tools_available, permissions_granted, thinking_config, effective_config, workspace, source_event_id.
+        """
+        if session is not None:
+            checked_label(session, "session")
+        _check_pins(parent, expected)
+        whole = WholeTurn(query=query, response=response, **turn)
+        return record_turn(
+            self._desk, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
+        )
+
+    def begin_turn(
+        self,
+        *,
+        session: str | None = None,
+        parent: str | UnsetType | None = UNSET,
+        expected: str | UnsetType | None = UNSET,
+        persona: str = DEFAULT_AGENT,
+        wait: float = WAIT,
+        **setting: Any,
+    ) -> TurnWriter:
+        """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
+        if session is not None:
+            checked_label(session, "session")
+        _check_pins(parent, expected)
+        return begin_turn(
+            self._desk,
+            session=session,
+            parent=parent,
+            expected=expected,
+            persona=persona,
+            owner=self._owner,
+            wait=wait,
+            ttl=self._ttl,
+            setting=as_setting(setting, ("session", "parent", "expected", "persona", "wait")),
+        )
+
+    def record_compaction(
+        self,
+        *,
+        summary: str,
+        session: str | None = None,
+        parent: str | UnsetType | None = UNSET,
+        through: str | None = None,
+        first_kept: str | None = None,
+        model: str = "unknown",
+        provider: str | None = None,
+        compaction_type: str = "summary",
+        trigger: str | None = None,
+        metadata: Any = None,
+        wait: float = WAIT,
+        **measures: int | None,
+    ) -> RecordedTurn:
+        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
+        _check_pins(parent, UNSET)
+        compaction = compactions.NewCompaction(
+            summary=summary,
+            through=through,
+            first_kept=first_kept,
+            model=model,
+            provider=provider,
+            compaction_type=compaction_type,
+            trigger=trigger,
+            metadata=metadata,
+            **measures,
+        )
+        patience = Patience(self._desk, wait, self._ttl)
+        return compactions.record_compaction(self._desk, compaction, session=session, parent=parent, patience=patience)
+
+    def choose_compaction(self, session: str, compaction: str | None) -> None:
+        """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
+        compactions.choose_compaction(self._desk, session, compaction)
+
+    def record_late_result(
+        self, turn: str, call_id: str, result: Any = UNSET, *, error: Any = None, status: str | None = None
+    ) -> None:
+        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
+        fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
+        ended = None if status is None else member(ToolCallStatus, status, "status")
+        checked_text(call_id, "tool call id")
+        record_late_result(self._desk, self.resolve(turn), call_id, result, fault, ended)
+
+    def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
+        """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""
+        chunks: Iterable[bytes]
+        if isinstance(data, bytes | bytearray | memoryview):
+            chunks = (bytes(data),)
+        elif hasattr(data, "read"):
+            chunks = _checked_chunks(iter(lambda: data.read(CHUNK), b""))
+        elif isinstance(data, str) or not isinstance(data, Iterable):
+            raise InvalidInput(f"content is {type(data).__name__}", "give bytes, chunks of bytes or a binary file")
+        else:
+            chunks = _checked_chunks(data)
+        stored = self._store.put_stream(chunks, LEDGER_SCOPE)
+        with self._store.read() as txn:
+            row = txn.facts.content_size(stored.n)
+        return StoredContent(stored.ref.hex(), row)
+
+
+def _check_pins(parent: Any, expected: Any) -> None:
+    """Where a turn shall go: turn ids, or None for no turn; both together must mean the same."""
+    for pin, what in ((parent, "parent"), (expected, "expected")):
+        if pin is not UNSET and pin is not None:
+            checked_text(pin, what)
+    if parent is not UNSET and expected is not UNSET and parent != expected:
+        raise InvalidInput(f"parent is {parent!r:.80}, but expected is {expected!r:.80}", "give one of them")
+
+
+def _checked_chunks(chunks: Iterable[Any]) -> Iterator[bytes]:
+    for chunk in chunks:
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise InvalidInput(f"a chunk of content is {type(chunk).__name__}", "give bytes")
+        yield bytes(chunk)

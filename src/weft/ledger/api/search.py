@@ -1,0 +1,60 @@
+"""Search: what was said and done, by its words."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from weft.kernel.errors import InvalidInput, StoreError
+from weft.ledger.api.base import Face
+from weft.ledger.arguments import checked_count, checked_flag, checked_text
+from weft.ledger.search import passages
+from weft.ledger.search.filters import as_filters
+from weft.ledger.search.hits import Hit, to_hits
+from weft.ledger.search.matches import Finder
+from weft.ledger.search.query import parse_query
+
+MOMENT = 1.0
+"""Seconds for which a search lets the index catch up before it looks through the rest by itself."""
+A_LITTLE, MUCH = 128, 16_384
+"""Events that are looked through rather than indexed, which takes a commit; and those that nobody shall find undone."""
+
+
+class Searching(Face):
+    """What finds."""
+
+    def search(self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any) -> list[Hit]:
+        """Messages and tool calls that hold all these words, the newest first.
+
+        `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
+        Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
+        origin. With `rank` the best come first, by the engine's own idea of it.
+        """
+        query = parse_query(checked_text(words, "words"))
+        wanted = as_filters(filters, self._parse_time)
+        if not query.phrases and not wanted.any:
+            raise InvalidInput("there is nothing to search for", "give a word, or a filter such as role='user'")
+        most = None if limit is None else checked_count(limit, "limit")
+        ranked = checked_flag(rank, "rank")
+        self._let_index_catch_up()
+        with self._store.read() as txn:
+            finder = Finder(txn, self._store.word_index(txn.sql), query, wanted)
+            matches = list(islice(finder.best() if ranked else finder.newest(), most))
+            return to_hits(txn, matches)
+
+    def search_lag(self) -> int:
+        """How many events search has yet to index; until then it looks through them each time."""
+        return passages.lag_of(self._store)
+
+    def _let_index_catch_up(self) -> None:
+        with suppress(StoreError):  # a full disk keeps the index behind; what it lacks is looked through instead
+            if passages.lag_of(self._store) > A_LITTLE:
+                passages.catch_up(self._store, MOMENT, self._clock.monotonic)
+
+    def index_if_behind(self, *, seconds: float | None = None) -> None:
+        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
+        not find everything still to be done."""
+        with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
+            if passages.lag_of(self._store) > MUCH:
+                passages.catch_up(self._store, seconds, self._clock.monotonic)

@@ -1,0 +1,68 @@
+"""Secrets: credentials that lie in contents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.base import Face
+from weft.ledger.arguments import checked_flag, checked_progress, checked_text
+from weft.ledger.reports.usage import read_moment
+from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scan
+from weft.ledger.secrets.repeats import find_again
+from weft.ledger.secrets.scanner import checked_scanner
+from weft.ledger.upkeep.recompute import silent
+
+
+class Secrets(Face):
+    """What finds credentials, and remembers which finding is none."""
+
+    def find_secrets(
+        self,
+        *,
+        session: str | None = None,
+        origin: str | None = None,
+        project: str | None = None,
+        since: int | str | None = None,
+        fingerprints: Sequence[str] = (),
+        ignored: bool = False,
+        anew: bool = False,
+        again: bool = False,
+        scanner: SecretScanner | None = None,
+        progress: Any = None,
+    ) -> SecretReport:
+        """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
+        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
+        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
+
+        `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder.
+        """
+        told = checked_progress(progress) or silent
+        given = SecretsWanted(
+            session=session,
+            origin=origin,
+            project=project,
+            since=read_moment(since, "since", self._clock.now_ms(), self._zone),
+            fingerprints=_checked_fingerprints(fingerprints),
+            ignored=checked_flag(ignored, "ignored"),
+        )
+        knowing = load_scanner() if scanner is None else checked_scanner(scanner)
+        scanned = scan.scan(self._store, knowing, told, anew=checked_flag(anew, "anew"))
+        self._store.catch_up()
+        if checked_flag(again, "again"):
+            find_again(self._store, knowing, given.fingerprints, told)
+        with self._store.read() as txn:
+            return report.make_report(txn, knowing, given, scanned, told)
+
+    def ignore_secret(self, fingerprint: str, *, undo: bool = False) -> str:
+        """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
+        verb = report.unignore if checked_flag(undo, "undo") else report.ignore
+        return self._store.write(partial(verb, checked_text(fingerprint, "fingerprint")))
+
+
+def _checked_fingerprints(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidInput(f"fingerprints is {type(given).__name__}", "give a list of them")
+    return tuple(checked_text(each, "fingerprint") for each in given)

@@ -1,0 +1,117 @@
+"""Keeping: verified, made anew, copied, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from io import TextIOBase
+from pathlib import Path
+from typing import Any
+
+from weft.kernel.chain import Receipt
+from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.sites import Site
+from weft.ledger.api.base import Face
+from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_place, checked_progress, path_error
+from weft.ledger.search import passages
+from weft.ledger.upkeep import facts_file, recompute, stats, verify
+from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, remembered
+from weft.ledger.upkeep.verify import Problem
+from weft.ledger.views import codeblocks
+
+TO_FILES = "give the path of a new file; to another server or schema goes `weft copy`"
+
+
+class Keeping(Face):
+    """What looks after a ledger."""
+
+    def verify(
+        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
+    ) -> Iterator[Problem]:
+        """Every problem there is; an empty list is a sound ledger."""
+        report = checked_progress(progress) or recompute.silent
+        if receipt is not None:
+            if not isinstance(receipt, Receipt):
+                raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
+            yield from verify.verify_receipt(self._store, receipt)
+        if facts:
+            yield from verify.verify_facts(self._store, report)
+        if views:
+            yield from verify.verify_views(self._store, report)
+
+    def rebuild(self, *, progress: Any = None) -> int:
+        """Make every view anew from the facts; returns how many rows were wrong."""
+        changed = recompute.rebuild(self._store, checked_progress(progress) or recompute.silent)
+        codeblocks.catch_up(self._store)
+        passages.catch_up(self._store)
+        return changed
+
+    def catch_up(self, *, progress: Any = None) -> None:
+        """Bring every lagging view up to the newest fact."""
+        told = checked_progress(progress)
+        self._store.catch_up()
+        codeblocks.catch_up(self._store)
+        passages.catch_up(self._store, progress=told)
+
+    def _show_codeblocks(self, seconds: float) -> None:
+        """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
+        if Site.of(self.path) is not Site.MEMORY:
+            with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
+                codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
+
+    def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
+        """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
+        lines = facts_file.export_lines(self._store, checked_progress(progress))
+        if isinstance(target, TextIOBase):
+            raise InvalidInput("target is a file of text", "open it for bytes, or give its path")
+        if hasattr(target, "write"):
+            return facts_file.write_lines(target, lines)
+        path = checked_file(target, "target", TO_FILES)
+        try:
+            with remembered(self._store, path, FACTS):
+                return facts_file.write_new(path, lines)
+        except OSError as error:
+            raise path_error(path, error) from error
+
+    def import_facts(
+        self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
+    ) -> facts_file.FactsIn:
+        """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
+        ledger's own stream may come without those before them, as bundles bring them."""
+        if not hasattr(source, "readline"):
+            path = checked_path(source, "source")
+            try:
+                file = path.open("rb")
+            except OSError as error:
+                raise path_error(path, error) from error
+            with file:
+                return self.import_facts(file, excerpts=excerpts, progress=progress)
+        lines, told = facts_file.limited_lines(source), checked_progress(progress)
+        brought = facts_file.import_lines(self._store, lines, told, excerpts=checked_flag(excerpts, "excerpts"))
+        if facts_file.views_are_stale(self._store):
+            self.rebuild()
+        return brought
+
+    def backup(self, target: str | Path, *, progress: Any = None) -> None:
+        """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
+        a replica id of its own."""
+        path, told = checked_file(target, "target", TO_FILES), checked_progress(progress)
+        try:
+            with remembered(self._store, path, BACKUP):
+                self._store.backup(path, told)
+        except OSError as error:
+            raise path_error(path, error) from error
+
+    def note_export(self, target: str | Path) -> None:
+        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
+        if not self._store.read_only:
+            self._store.write(partial(note_copy, str(checked_place(target, "target").absolute()), EXPORT))
+
+    def disk_bytes(self) -> int:
+        """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
+        return self._store.disk_bytes()
+
+    def stats(self) -> dict[str, Any]:
+        with self._store.read() as txn:
+            return stats.collect(txn, self.replica)

@@ -1,0 +1,34 @@
+"""What was spent."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from weft.ledger.api.base import Face
+from weft.ledger.reports import usage
+from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
+from weft.ledger.reports.work import WorkReport, work_report
+
+
+class Spending(Face):
+    """Tokens and cost."""
+
+    def usage(self, by: str = "day", **only: Unpack[Choice]) -> UsageReport:
+        """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
+        with self._store.read() as txn:
+            return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
+
+    def work(
+        self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
+    ) -> WorkReport:
+        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
+        with self._store.read() as txn:
+            return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices)
+
+    def branch_usage(self, session: str, *, prices: Prices = None) -> BranchUsage:
+        with self._store.read() as txn:
+            return usage.branch_usage(txn, session, prices)
+
+    def abandoned_usage(self, *, prices: Prices = None) -> AbandonedUsage:
+        with self._store.read() as txn:
+            return usage.abandoned_usage(txn, prices)

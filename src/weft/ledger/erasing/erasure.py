@@ -1,0 +1,182 @@
+"""Erasing: one transaction that writes the tombstones and takes the bytes away, then the files are made clean.
+
+Killed before the commit, nothing has happened. After it every reader sees the contents as erased; old bytes may still
+lie in free pages, in the write-ahead log or in a label, and a mark says so. Whoever opens the ledger next finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.enums import SessionStatus
+from weft.kernel.errors import ErasureChanged, NotApplicable, StoreError
+from weft.kernel.events import ledger_stream
+from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import ContentErased, SessionArchived
+from weft.ledger.erasing.plan import ErasurePlan, numbers_of
+from weft.ledger.erasing.verbatim import forget_sources
+from weft.ledger.imports import provisional
+from weft.ledger.model import IMPORTED_AGENT
+from weft.ledger.read.content_uses import references
+from weft.ledger.search import passages, vectors
+from weft.ledger.secrets import scan as secrets
+from weft.ledger.sessions.heads import require_session, stream_of
+from weft.ledger.upkeep.copy_register import KnownCopy
+from weft.ledger.upkeep.recompute import VIEWS_STALE, rebuild, silent
+from weft.ledger.views import codeblocks
+from weft.ledger.views.rows import load_turn
+from weft.ledger.views.values import text_of
+from weft.ledger.write.append import Desk, Draft
+from weft.store.erased_contents import IN_LOG, Forgotten, note_finished, note_rewritten, unfinished
+from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.records import LEDGER_SCOPE
+
+ROW_EVENTS = 128
+FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [
+    codeblocks.forget,
+    passages.forget,
+    secrets.forget,
+    provisional.forget,
+    vectors.forget,
+]
+"""Views and local state that tell of contents: called once the bytes are gone, in the same transaction. A view that
+keeps words and is not here brings them back to light."""
+
+
+class Erasure(Struct, frozen=True, kw_only=True):
+    """What was erased."""
+
+    contents: int
+    bytes: int
+    turns: int
+    sessions: int
+    erased_already: int
+    stays: int
+    copies: tuple[KnownCopy, ...]
+    complete: bool
+    """The files are clean, too; otherwise somebody still reads what was there before, and the next open goes on."""
+
+
+def ensure_may_erase(actor: str, sessions: Sequence[str]) -> None:
+    """Whoever erases needs the right to do so on every session that contains a content. A ledger is one trust domain,
+    so every agent of it has that right but one: what was imported speaks of others and never acts here."""
+    if actor == IMPORTED_AGENT:
+        raise NotApplicable(
+            f"agent {actor!r} has no right to erase in {len(sessions)} sessions", "act as another agent"
+        )
+
+
+def erase(desk: Desk, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
+    """Carry a plan out, if it still says the truth."""
+    if not plan.is_done:
+        desk.write(lambda draft: _write(desk.store, draft, plan, reason, actor))
+    return Erasure(
+        contents=len(plan.contents),
+        bytes=plan.bytes,
+        turns=len(plan.turns) if plan.contents else 0,
+        sessions=0 if plan.is_done else len(plan.named_sessions),
+        erased_already=plan.erased_already,
+        stays=len(plan.stays),
+        copies=plan.copies,
+        complete=_finished(desk.store),
+    )
+
+
+def _finished(store: Store) -> bool:
+    """The erasure itself is done by now; a disk that has no room to write the files anew only delays the rest."""
+    try:
+        return finish(store)
+    except StoreError:
+        return False
+
+
+def _write(store: Store, draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
+    ensure_may_erase(actor, [session.id for session in plan.sessions])
+    _ensure_unchanged(draft, plan)
+    if plan.contents:
+        _erase_contents(store, draft, plan)
+        _add_tombstones(draft, plan, reason, actor)
+    for session in plan.named_sessions:
+        row = require_session(draft, session)
+        if row.status != SessionStatus.DELETED:
+            stream_of(draft, row, actor).add(SessionArchived, status=SessionStatus.DELETED)
+    draft.seal_and_forget()
+    if plan.renames:
+        _note_stale(draft)
+
+
+def _erase_contents(store: Store, draft: Draft, plan: ErasurePlan) -> None:
+    reading = ReadTxn(draft.sql, draft.txn.facts)
+    numbers = numbers_of(reading, plan)
+    forget_sources(draft.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
+    draft.txn.facts.erase(numbers)
+    for forget in FORGETTERS:
+        forget(store, draft.txn, Forgotten(numbers, (*plan.turns, *plan.reached)))
+
+
+def text_at(txn: ReadTxn, ref: str) -> str:
+    return text_of(txn, txn.facts.find_content(bytes.fromhex(ref))) or ""
+
+
+def _add_tombstones(draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
+    """In the ledger's own stream, so that no turn's digest changes."""
+    draft.scope = LEDGER_SCOPE
+    why, name = draft.put_text(reason, "reason"), ledger_stream(draft.replica)
+    tip = draft.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+    stream = draft.stream(name, bytes(tip[0]).hex() if tip else None, draft.agent(actor))
+    for doomed in plan.contents:
+        stream.add(
+            ContentErased,
+            content=doomed.ref,
+            reason=why,
+            turn=doomed.turn_id or UNSET,
+            session=doomed.session_id or UNSET,
+        )
+        if len(draft.lines) >= ROW_EVENTS:
+            draft.seal()
+
+
+def _note_stale(draft: Draft) -> None:
+    """Labels and names are words in views: those are made anew from what is left."""
+    draft.sql.run(
+        "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (VIEWS_STALE, f"erased at {draft.txn.facts.tip().n}"),
+    )
+
+
+def _ensure_unchanged(draft: Draft, plan: ErasurePlan) -> None:
+    """Nobody has used these contents since, or gone on in what was named, or begun a turn there."""
+    refs = {doomed.ref for doomed in plan.contents}
+    streams = {f"session:{session}" for session in plan.named_sessions}
+    streams |= {f"{kind}:{name}" for name in (*plan.turns, *plan.named_sessions) for kind in ("run", "import")}
+    for _, line in draft.txn.facts.lines(plan.until):
+        event = KINDS.decode(line)
+        if event.stream in streams or any(ref in refs for _, ref in references(event)):
+            raise ErasureChanged
+    for turn in plan.turns:
+        row = load_turn(draft.sql, turn)
+        if row is None or not row.closed:
+            raise ErasureChanged
+
+
+def finish(store: Store, patience: float = 5.0) -> bool:
+    """Make views anew that held erased words, and the files clean. True when nothing is left to be done.
+
+    The database is written anew once; where somebody then still reads from before it, only the log waits.
+    """
+    with store.read() as txn:
+        what = unfinished(txn.sql)
+        stale = txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
+    if what is None:
+        return True
+    if stale:
+        rebuild(store, silent)
+        codeblocks.catch_up(store)
+    clean = store.empty_log(patience) if what.endswith(IN_LOG) else store.rewrite(patience)
+    if clean:
+        store.write(lambda txn: note_finished(txn.sql, what))
+    elif not what.endswith(IN_LOG):
+        store.write(lambda txn: note_rewritten(txn.sql, what))
+    return clean

@@ -1,0 +1,1 @@
+"""Reading: revisions, threads, turns, contexts, sessions, listings."""

@@ -1,0 +1,176 @@
+"""Who uses which content: read out of the log, since no view knows it.
+
+Two passes. The first decodes what the target's streams say and gathers the references there; the second looks for the
+same references anywhere else, as bytes, and decodes only the lines that hold one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from weft.kernel.dag_events import ToolResult
+from weft.kernel.events import Event, UnknownEvent, event_id
+from weft.kernel.facts import is_digest, strings
+from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import (
+    AgentCreated,
+    AliasAdded,
+    ContentErased,
+    NodeTagged,
+    NodeUntagged,
+    SessionCreated,
+    SessionRenamed,
+)
+from weft.kernel.program_events import Created
+from weft.ledger.views.recorded_events import stream_of
+from weft.store.facts import FactReader
+
+Report = Callable[[str, int, int], None]
+About = tuple[str | None, str | None]
+KEPT_USES = 16
+"""So many places are remembered of one content; of a system prompt there may be thousands."""
+_NAMES: dict[type, str] = {
+    SessionCreated: "$.label",
+    SessionRenamed: "$.label",
+    AliasAdded: "$.alias",
+    AgentCreated: "$.name",
+    **dict.fromkeys(Created.__subclasses__(), "$.name"),
+    NodeTagged: "$.tags",
+    NodeUntagged: "$.tags",
+}
+_hex = re.compile(rb"[0-9a-f]{64}").findall
+
+
+class Use(Struct, frozen=True, gc=False):
+    """One event that refers to a content, and where in it."""
+
+    n: int
+    kind: str
+    path: str
+    stream: str
+
+
+class Uses(Struct):
+    """What was found, by reference."""
+
+    inside: dict[bytes, list[Use]] = field(default_factory=dict)
+    outside: dict[bytes, list[Use]] = field(default_factory=dict)
+    about: dict[bytes, About] = field(default_factory=dict)
+    """The turn or session that a reference was found in first."""
+    everywhere: frozenset[bytes] | None = frozenset()
+    """Contents that go wherever they are used; None: all of them."""
+    reached: set[str] = field(default_factory=set)
+    """Streams outside that use one of those."""
+    names: set[bytes] = field(default_factory=set)
+    """References of labels, aliases, programs' names and tags, which views hold as words."""
+
+    def of(self, ref: bytes) -> Iterator[Use]:
+        """Wherever it was found."""
+        yield from self.inside.get(ref, ())
+        yield from self.outside.get(ref, ())
+
+
+def references(event: Event | UnknownEvent) -> Iterator[tuple[str, str]]:
+    """Every reference in an event with its place; of an event of a later form, everything that could be one."""
+    if isinstance(event, UnknownEvent):
+        yield from _digests(event.fields, "$")
+        return
+    for path, text, kinds in strings(event):
+        if "content" in kinds:
+            yield path, text
+
+
+def _digests(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name != "prev":
+                yield from _digests(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from _digests(each, f"{path}[{i}]")
+    elif isinstance(value, str) and is_digest(value):
+        yield path, value
+
+
+def find_uses(
+    facts: FactReader, streams: dict[str, About], contents: Iterable[bytes], everywhere: bool, report: Report
+) -> Uses:
+    """The contents that these streams name, and these contents, with everybody else who uses them."""
+    until = facts.tip().n
+    uses = Uses(inside={ref: [] for ref in contents})
+    uses.everywhere = None if everywhere else frozenset(uses.inside)
+    own = _gather(facts, streams, uses, until, report) if streams else set()
+    wanted = {ref.hex().encode() for ref in uses.inside}
+    for row in facts.rows():
+        if row.first > until:
+            break
+        if not wanted.isdisjoint(_hex(row.events)):
+            for n, line in enumerate(row.lines(), row.first):
+                if n not in own and n <= until and not wanted.isdisjoint(_hex(line)):
+                    _note_outside(uses, n, line)
+        report("who uses it", row.n, until)
+    return uses
+
+
+def _stream(n: int, line: bytes) -> str:
+    """The stream of an event, mostly without reading the rest of it."""
+    if line.count(b'"stream":"') != 1:
+        return stream_of(n, line)
+    return line.partition(b'"stream":"')[2].partition(b'"')[0].decode()
+
+
+def _gather(facts: FactReader, streams: dict[str, About], uses: Uses, until: int, report: Report) -> set[int]:
+    """The events of these streams, and late results of their calls, which lie in the ledger's own stream."""
+    own: set[int] = set()
+    turns: dict[str, str | None] = {}
+    for n, line in facts.lines(0, until):
+        report("contents", n, until)
+        stream = _stream(n, line)
+        about = streams.get(stream)
+        if about is None and not (turns and b'"kind":"tool_result"' in line and stream.startswith("ledger:")):
+            continue
+        event = KINDS.decode(line)
+        if about is None:
+            called = event.call.event_id if isinstance(event, ToolResult) else ""
+            if called not in turns:
+                continue
+            about = (turns[called], None)
+        elif stream.startswith("run:"):
+            turns[event_id(line)] = about[0]
+        own.add(n)
+        _note_inside(uses, n, event, about)
+    return own
+
+
+def _note_inside(uses: Uses, n: int, event: Event | UnknownEvent, about: About) -> None:
+    for path, ref in references(event):
+        key = bytes.fromhex(ref)
+        uses.about.setdefault(key, about)
+        _note(uses.inside, key, n, event, path)
+        if _NAMES.get(type(event)) == path.partition("[")[0]:
+            uses.names.add(key)
+
+
+def _note_outside(uses: Uses, n: int, line: bytes) -> None:
+    event = KINDS.decode(line)
+    if isinstance(event, ContentErased) and bytes.fromhex(event.reason) not in uses.inside:
+        return
+    for path, ref in references(event):
+        key = bytes.fromhex(ref)
+        if key in uses.inside:
+            _note(uses.outside, key, n, event, path)
+            if uses.everywhere is None or key in uses.everywhere:
+                uses.reached.add(event.stream)
+            if _NAMES.get(type(event)) == path.partition("[")[0]:
+                uses.names.add(key)
+
+
+def _note(found: dict[bytes, list[Use]], key: bytes, n: int, event: Event | UnknownEvent, path: str) -> None:
+    places = found.setdefault(key, [])
+    if len(places) < KEPT_USES:
+        kind = event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
+        places.append(Use(n, kind, path[2:], event.stream))

@@ -1,0 +1,165 @@
+"""What an agent saw at a turn, or would see at the next one.
+
+System prompt, then the summary of the compaction in effect, then the turns it kept and all after it, then the query.
+Where the model request itself recorded what it was sent, that record is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from weft.kernel.dag_events import ModelRequest
+from weft.kernel.enums import TurnType
+from weft.kernel.errors import NotFound
+from weft.ledger.model import Compaction, Message
+from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
+from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
+from weft.ledger.read.turns import Leaf, calls_of, messages_between, placed_messages, read_leaves, transcript
+from weft.ledger.sessions.compactions import MEASURES
+from weft.ledger.views.recorded_events import run_events
+from weft.ledger.views.rows import TurnRow, load_turn
+from weft.ledger.views.values import json_of, name_of, text_of
+from weft.store.port import ReadTxn
+
+
+class Context(Struct, frozen=True):
+    """An ordered list of messages. `observed` is true where it is the recorded input of the model request."""
+
+    messages: tuple[Message, ...]
+    turns: tuple[str, ...]
+    compaction: str | None
+    observed: bool = False
+
+
+def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
+    """What the agent saw when it began to answer this turn's query."""
+    asked, sent = _first_request(txn, turn)
+    if sent is not None:
+        return Context(tuple(messages_named(txn, sent)), (), turn.compaction, True)
+    ranges = ranges_to(txn.sql, turn.segment, turn.depth)
+    *_, last = ranges
+    before = [*ranges[:-1], *([Range(last.segment, last.low, last.high - 1, None)] if last.high > last.low else [])]
+    return _assemble(txn, before, turn.compaction, _query(txn, turn, asked), turn.n)
+
+
+def context_after(txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None) -> Context:
+    """What the next turn would see before its own query."""
+    ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
+    return _assemble(txn, ranges, compaction, [], None)
+
+
+def _assemble(
+    txn: ReadTxn, ranges: list[Range], compaction: str | None, own: list[Message], arrived: int | None
+) -> Context:
+    """`arrived` is where the log stood when the agent looked: what came later it did not see."""
+    start, summary = _start(txn, compaction)
+    turns: list[str] = []
+    rest: list[Message] = []
+    system: list[Message] = []
+    for leaf in _leaves_from(txn, ranges, start, arrived):
+        leading, others = _split_system(transcript(leaf))
+        system = leading or system
+        if leaf.turn.type != TurnType.COMPACTION:
+            turns.append(leaf.turn.id)
+            rest += others
+    leading, query = _split_system(own)
+    prompt = leading or system or _earlier_system(txn, ranges, start)
+    return Context((*prompt, *summary, *rest, *query), tuple(turns), compaction)
+
+
+def _leaves_from(txn: ReadTxn, ranges: list[Range], start: int, arrived: int | None) -> Iterator[Leaf]:
+    """The thread's turns from a depth on, a few hundred at a time."""
+    for part in ranges:
+        for low in range(max(part.low, start), part.high + 1, CHUNK):
+            high = min(low + CHUNK - 1, part.high)
+            turns = list(turns_in(txn.sql, replace(part, low=low, high=high)))
+            yield from read_leaves(txn, turns, part.events if high == part.high else None, arrived)
+
+
+def _earlier_system(txn: ReadTxn, ranges: list[Range], start: int) -> list[Message]:
+    """The system prompt in effect, where the last turn that brought one was summarised away."""
+    for part in reversed(ranges):
+        last = min(part.high, start - 1)
+        told = txn.sql.one("SELECT system FROM turn WHERE segment = ? AND depth = ?", (part.segment, last))
+        if told is not None and told[0] is None:
+            return []
+        row = txn.sql.one(
+            "SELECT t.depth FROM turn t JOIN message m ON m.turn = t.n WHERE t.segment = ? AND t.depth BETWEEN ? AND ?"
+            " AND m.seq = 0 AND m.role = 'system' ORDER BY t.depth DESC LIMIT 1",
+            (part.segment, part.low, last),
+        )
+        if row is not None:
+            return _split_system(messages_between(txn, part.segment, row[0], row[0]))[0]
+    return []
+
+
+def _start(txn: ReadTxn, compaction: str | None) -> tuple[int, list[Message]]:
+    """The depth from which turns are shown in full, and the summary of what lies before it, unless it is empty: what a
+    sliding window leaves out is told by nothing."""
+    if compaction is None:
+        return 1, []
+    row = txn.sql.one("SELECT summary, through, first_kept FROM compaction WHERE turn = ?", (compaction,))
+    if row is None:
+        raise NotFound("compaction", compaction)
+    summary, through, first_kept = row
+    kept = load_turn(txn.sql, first_kept or through)
+    if kept is None:
+        raise NotFound("turn", first_kept or through)
+    told = summary_message(txn, compaction, summary)
+    return kept.depth + (0 if first_kept else 1), [told] if told.text else []
+
+
+def _split_system(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+    """System messages that open a turn are its system prompt; one that comes later stays where it is."""
+    leading: list[Message] = []
+    others: list[Message] = []
+    for message in messages:
+        (leading if message.role == "system" and not others else others).append(message)
+    return leading, others
+
+
+def _query(txn: ReadTxn, turn: TurnRow, asked: int | None) -> list[Message]:
+    """A turn's messages until its model was asked; where that was not recorded, until the agent first acted."""
+    messages = placed_messages(txn, turn.segment, turn.depth, main_only=True)
+    if asked is not None:
+        return [placed.message for placed in messages if placed.position < asked]
+    called = min((row.position for row, _ in calls_of(txn, turn)), default=turn.events)
+    answered = (placed.position for placed in messages if placed.message.role in ("assistant", "tool"))
+    acted = min([called, *answered])
+    return [placed.message for placed in messages if placed.position < acted]
+
+
+def _first_request(txn: ReadTxn, turn: TurnRow) -> tuple[int | None, list[Ref] | None]:
+    """Which event of the turn first asked the model, and what it was sent, where that was recorded."""
+    for position, found in enumerate(run_events(txn.facts, turn)):
+        if isinstance(found.event, ModelRequest):
+            sent = found.event.input
+            return position, None if sent is UNSET else resolve(txn, found.id, sent)
+    return None, None
+
+
+def load_compaction(txn: ReadTxn, turn: str) -> Compaction:
+    row = txn.sql.one(
+        "SELECT turn, summary, through, first_kept, turns_summarized, type, model, provider, tokens_before,"
+        " tokens_after, summary_tokens, summarization_input_tokens, summarization_output_tokens, duration_ms,"
+        ' "trigger", metadata FROM compaction WHERE turn = ?',
+        (turn,),
+    )
+    if row is None:
+        raise NotFound("compaction", turn)
+    return Compaction(
+        turn_id=row[0],
+        summary=text_of(txn, row[1]) or "",
+        summarized_through=row[2],
+        first_kept=row[3],
+        turns_summarized=row[4],
+        compaction_type=row[5],
+        model=name_of(txn, row[6]) or "",
+        provider=name_of(txn, row[7]),
+        **dict(zip(MEASURES, row[8:14], strict=True)),
+        trigger=row[14],
+        metadata=json_of(txn, row[15]),
+    )

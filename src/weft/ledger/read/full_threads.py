@@ -1,0 +1,373 @@
+"""Which turns several threads or trees consist of, each once, and those turns in full: messages, calls, branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.dag_events import ModelRequest, ModelResponse
+from weft.kernel.enums import TurnType
+from weft.kernel.errors import Damaged
+from weft.kernel.fields import Usage
+from weft.kernel.ledger_events import CompactionRecorded
+from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
+from weft.ledger.read.contexts import load_compaction
+from weft.ledger.read.listing import load_files
+from weft.ledger.read.revisions import Spot
+from weft.ledger.read.threads import Range, ranges_to, turns_in
+from weft.ledger.read.turn_titles import load_subjects
+from weft.ledger.read.turns import Leaf, read_leaves, to_turns
+from weft.ledger.views.recorded_events import run_events
+from weft.ledger.views.rows import TurnRow
+from weft.ledger.views.values import REBUILD, name_of
+from weft.store.port import ReadTxn, Store
+from weft.store.sql import Sql, rows_in
+
+ALL = 2**53
+"""More events than a turn has."""
+
+
+class Strand(Struct, frozen=True, kw_only=True):
+    """Consecutive turns of one segment, and where they leave the strand before them."""
+
+    number: int
+    """Its place among the strands that are told together."""
+    segment: int
+    low: int
+    high: int
+    events: int | None
+    """How many events of its last turn belong to it; null: all."""
+    first: str
+    """The id of its first turn."""
+    last: str
+    parent: int | None = None
+    """The number of the strand that it leaves; null: it begins a tree."""
+    leaves: str | None = None
+    """The turn after which it leaves."""
+    leaves_at: int | None = None
+    after_events: int | None = None
+    """How many events of that turn belong to its thread; null: all."""
+    link: str | None = None
+    """Why it goes on from another chain, which it only names."""
+
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1
+
+
+def strands_to(sql: Sql, spots: Iterable[Spot], *, trees: bool) -> tuple[Strand, ...]:
+    """The threads that end at these spots; with `trees`, everything that shares a root with them."""
+    reach: dict[int, Range] = {}
+    above: dict[int, Range] = {}
+    roots: dict[int, None] = {}
+    for spot in spots:
+        ranges = ranges_to(sql, spot.turn.segment, spot.turn.depth, spot.events, across=True)
+        for i, part in enumerate(ranges):
+            _extend(reach, part)
+            if i:
+                above[part.segment] = ranges[i - 1]
+        roots[spot.turn.root] = None
+    for root in roots if trees else ():
+        _add_tree(sql, root, reach, above)
+    return tuple(_numbered(sql, reach, above))
+
+
+def _extend(reach: dict[int, Range], part: Range) -> None:
+    """Of two ends of one segment the further one."""
+    known = reach.get(part.segment)
+    if known is None or (part.high, part.events or ALL) > (known.high, known.events or ALL):
+        reach[part.segment] = part
+
+
+def _add_tree(sql: Sql, root: int, reach: dict[int, Range], above: dict[int, Range]) -> None:
+    """Every segment of a tree as far as its turns are current, or as current ones go on from them."""
+    rows = sql.all(
+        "SELECT s.n, s.base, s.parent, s.parent_depth, s.parent_events,"
+        " (SELECT max(t.depth) FROM turn t WHERE t.segment = s.n AND t.current = 1)"
+        " FROM segment s WHERE s.root = ? ORDER BY s.n DESC",
+        (root,),
+    )
+    needed: dict[int, int] = {}
+    for n, base, parent, parent_depth, parent_events, current in rows:
+        high = max(current or 0, needed.get(n, 0))
+        if not high and n not in reach:
+            continue
+        _extend(reach, Range(n, base, high, None))
+        if parent is not None:
+            needed[parent] = max(needed.get(parent, 0), parent_depth)
+            above.setdefault(n, Range(parent, 0, parent_depth, parent_events))
+
+
+def _numbered(sql: Sql, reach: dict[int, Range], above: dict[int, Range]) -> Iterator[Strand]:
+    """Each strand followed by those that leave it, the latest first: a thread's end comes right after its beginning."""
+    below: dict[int | None, list[int]] = {}
+    for segment in reach:
+        below.setdefault(above[segment].segment if segment in above else None, []).append(segment)
+    for segments in below.values():
+        segments.sort(key=lambda n: (above[n].high if n in above else 0, -n))
+    numbers: dict[int, int] = {}
+    waiting = below.get(None, [])
+    while len(numbers) < len(reach):
+        if not waiting:  # chains that name each other as where they go on from: one of them must begin
+            waiting.append(next(segment for segment in reach if segment not in numbers))
+            above.pop(waiting[0], None)
+        segment = waiting.pop()
+        if segment not in numbers:
+            numbers[segment] = len(numbers)
+            yield _strand(sql, reach[segment], above.get(segment), numbers)
+            waiting += below.get(segment, [])
+
+
+def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]) -> Strand:
+    first, last = (_turn_at(sql, part.segment, depth) for depth in (part.low, part.high))
+    leaves = None if before is None else _turn_at(sql, before.segment, before.high)
+    why = sql.one("SELECT why FROM link WHERE child = ? AND parent = ? AND why <> 'subagent'", (first, leaves))
+    return Strand(
+        number=numbers[part.segment],
+        segment=part.segment,
+        low=part.low,
+        high=part.high,
+        events=part.events,
+        first=first,
+        last=last,
+        parent=None if before is None else numbers[before.segment],
+        leaves=leaves,
+        leaves_at=None if before is None else before.high,
+        after_events=None if before is None else before.events,
+        link=None if why is None else str(why[0]),
+    )
+
+
+def _turn_at(sql: Sql, segment: int, depth: int) -> str:
+    row = sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (segment, depth))
+    if row is None:
+        raise Damaged(f"segment {segment} has no turn at depth {depth}", REBUILD)
+    return str(row[0])
+
+
+AT_ONCE = 32
+COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
+Item = Message | ToolCall
+
+
+class Branch(Struct, frozen=True, kw_only=True):
+    """A turn that goes on from a turn that is told, but not next to it."""
+
+    turn_id: str
+    session: str | None
+    """The label of the session that made it."""
+    subject: str
+    after_events: int | None = None
+    """How many events of the turn belong to its thread; null: all."""
+    link: str | None = None
+    """Why, where it only names the turn that it goes on from."""
+    strand: int | None = None
+    """The strand that begins with it, where it is told too."""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """What is known of the model's answer that brought a message."""
+
+    provider: str | None = None
+    usage: Usage | None = None
+    request_id: str | None = None
+    latency_ms: int | None = None
+
+
+class ToldTurn(Struct, frozen=True, kw_only=True):
+    """A turn with its messages and tool calls in the order of their events."""
+
+    turn: Turn
+    items: tuple[Item, ...]
+    positions: tuple[int, ...] = ()
+    """Which event of the turn brought each item."""
+    shown: int | None = None
+    """Only so many of its events are told; null: all."""
+    session: str | None = None
+    """The label of the session that made it."""
+    summary: Compaction | None = None
+    branches: tuple[Branch, ...] = ()
+    replies: Mapping[str, Reply] = MappingProxyType({})
+    """By message."""
+    files: Mapping[str, list[FileNote]] = MappingProxyType({})
+    """What each message notes of files."""
+
+
+class Telling:
+    """Strands of turns, told one after the other; parents before children."""
+
+    def __init__(self, store: Store, strands: tuple[Strand, ...], *, requests: bool = False) -> None:
+        self._store, self._strands, self._requests = store, strands, requests
+        self._begins = {strand.first: strand.number for strand in strands}
+
+    @property
+    def strands(self) -> tuple[Strand, ...]:
+        return self._strands
+
+    @property
+    def turns(self) -> Iterator[ToldTurn]:
+        """All of them, strand by strand."""
+        for strand in self._strands:
+            yield from self.turns_of(strand)
+
+    def turns_of(self, strand: Strand) -> Iterator[ToldTurn]:
+        for low in range(strand.low, strand.high + 1, AT_ONCE):
+            high = min(low + AT_ONCE - 1, strand.high)
+            events = strand.events if high == strand.high else None
+            with self._store.read() as txn:
+                part = Range(strand.segment, low, high, events)
+                told = self._tell(txn, part, ends=high == strand.high)
+            yield from told
+
+    def _tell(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[ToldTurn]:
+        rows = list(turns_in(txn.sql, part))
+        if len(rows) != part.high - part.low + 1:
+            raise Damaged(f"segment {part.segment} lacks turns between depths {part.low} and {part.high}", REBUILD)
+        turns = to_turns(txn, rows)
+        leaves = list(read_leaves(txn, rows, part.events, None, main_only=False))
+        labels = _labels(txn, (turn.session_id for turn in turns))
+        branches = _branches(txn, part, rows, self._begins, ends)
+        replies = _replies(txn, part)
+        files = load_files(txn, (placed.message.id for leaf in leaves for placed in leaf.messages))
+        made = []
+        for row, turn, leaf in zip(rows, turns, leaves, strict=True):
+            shown = part.events if row is rows[-1] else None
+            items = _in_order(leaf)
+            made.append(
+                ToldTurn(
+                    turn=turn,
+                    items=tuple(item for _, item in items),
+                    positions=tuple(position for position, _ in items),
+                    shown=shown,
+                    session=labels.get(turn.session_id),
+                    summary=_summary(txn, row, shown),
+                    branches=tuple(branches.get(row.depth, ())),
+                    replies=_answered(txn, row, leaf, replies, look=self._requests),
+                    files={item.id: files[item.id] for _, item in items if item.id in files},
+                )
+            )
+        return made
+
+
+def _in_order(leaf: Leaf) -> list[tuple[int, Item]]:
+    items: list[tuple[int, Item]] = [(placed.position, placed.message) for placed in leaf.messages]
+    items += [(row.position, call) for row, call in leaf.calls]
+    return sorted(items, key=lambda pair: pair[0])
+
+
+def _labels(txn: ReadTxn, sessions: Iterable[str | None]) -> dict[str | None, str]:
+    wanted = [session for session in sessions if session is not None]
+    return dict(rows_in(txn.sql, "SELECT id, label FROM session WHERE id IN", wanted))
+
+
+def _summary(txn: ReadTxn, row: TurnRow, shown: int | None) -> Compaction | None:
+    if row.type != TurnType.COMPACTION:
+        return None
+    if shown is not None:
+        found = (recorded.event for recorded in islice(run_events(txn.facts, row), shown))
+        if not any(isinstance(event, CompactionRecorded) for event in found):
+            return None
+    recorded = txn.sql.one("SELECT 1 FROM compaction WHERE turn = ?", (row.id,))
+    return None if recorded is None else load_compaction(txn, row.id)
+
+
+class _Leaving(NamedTuple):
+    """A turn that goes on from a depth of a range."""
+
+    depth: int
+    turn_id: str
+    session: str | None
+    after_events: int | None = None
+    link: str | None = None
+
+
+def _branches(
+    txn: ReadTxn, part: Range, rows: list[TurnRow], begins: Mapping[str, int], ends: bool
+) -> dict[int, list[Branch]]:
+    """By the depth that they leave at."""
+    found = list(_leaving(txn.sql, part, {row.id: row.depth for row in rows}, ends))
+    subjects = load_subjects(txn, [leaving.turn_id for leaving in found])
+    made: dict[int, list[Branch]] = {}
+    for leaving in found:
+        branch = Branch(
+            turn_id=leaving.turn_id,
+            session=leaving.session,
+            subject=subjects.get(leaving.turn_id, ""),
+            after_events=leaving.after_events,
+            link=leaving.link,
+            strand=begins.get(leaving.turn_id),
+        )
+        made.setdefault(leaving.depth, []).append(branch)
+    return made
+
+
+def _leaving(sql: Sql, part: Range, depths: Mapping[str, int], ends: bool) -> Iterator[_Leaving]:
+    """Other segments, chains that name a turn, and what comes after the last turn of a strand."""
+    for row in sql.all(
+        "SELECT s.parent_depth, t.id, x.label, s.parent_events FROM segment s"
+        " JOIN turn t ON t.segment = s.n AND t.depth = s.base LEFT JOIN session x ON x.n = t.session"
+        " WHERE s.parent = ? AND s.parent_depth BETWEEN ? AND ? AND t.current = 1 ORDER BY s.parent_depth, t.n",
+        (part.segment, part.low, part.high),
+    ):
+        yield _Leaving(*row)
+    if ends:
+        after = (
+            "SELECT t.depth - 1, t.id, x.label FROM turn t LEFT JOIN session x ON x.n = t.session"
+            " WHERE t.segment = ? AND t.depth = ? AND t.current = 1"
+        )
+        yield from (_Leaving(*row) for row in sql.all(after, (part.segment, part.high + 1)))
+    linked = rows_in(
+        sql,
+        "SELECT l.parent, t.id, x.label, l.why FROM link l JOIN turn t ON t.id = l.child AND t.current = 1"
+        " LEFT JOIN session x ON x.n = t.session WHERE l.parent IN",
+        depths,
+    )
+    for parent, id, label, why in sorted(linked, key=lambda row: (row[0], row[1], row[3])):
+        yield _Leaving(depths[parent], id, label, None, why)
+
+
+def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
+    """What views know of the answers in a range, by message."""
+    counts = ", ".join(f"m.{count}" for count in COUNTS)
+    rows = txn.sql.all(
+        f"SELECT m.id, m.provider, {counts} FROM turn t JOIN message m ON m.turn = t.n WHERE t.segment = ?"
+        f" AND t.depth BETWEEN ? AND ? AND m.role = 'assistant' AND (m.provider IS NOT NULL"
+        f" OR coalesce({counts}) IS NOT NULL)",
+        (part.segment, part.low, part.high),
+    )
+    found: dict[str, dict[str, Any]] = {}
+    for id, provider, *given in rows:
+        told = {name: count for name, count in zip(COUNTS, given, strict=True) if count is not None}
+        found[id] = {"provider": name_of(txn, provider), "usage": Usage(**told) if told else None}
+    return found
+
+
+def _answered(
+    txn: ReadTxn, row: TurnRow, leaf: Leaf, known: Mapping[str, dict[str, Any]], *, look: bool
+) -> dict[str, Reply]:
+    """Which request an answer came to and how long it took only the events of the turn tell; imported ones do not."""
+    told = {placed.message.id: dict(known.get(placed.message.id, {})) for placed in leaf.messages}
+    if look and row.origin is None:
+        asked: dict[str, ModelRequest] = {}
+        for recorded in run_events(txn.facts, row):
+            event = recorded.event
+            if isinstance(event, ModelRequest):
+                asked[event.correlation_id] = event
+            elif isinstance(event, ModelResponse) and event.output is not UNSET and event.output.id in told:
+                told[event.output.id] |= _of_response(event, asked.get(event.correlation_id))
+    return {message: Reply(**fields) for message, fields in told.items() if fields}
+
+
+def _of_response(event: ModelResponse, request: ModelRequest | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if event.request_id is not UNSET:
+        found["request_id"] = event.request_id
+    if event.latency_ms is not UNSET:
+        found["latency_ms"] = event.latency_ms
+    if request is not None and isinstance(request.provider, str):
+        found["provider"] = request.provider
+    return found

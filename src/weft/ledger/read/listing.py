@@ -1,0 +1,210 @@
+"""What lists show: sessions with what they are about and cost, subjects of many turns, the files of a turn.
+
+A list costs a few statements in all, however long it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from weft.ledger.model import Branch, FileNote, Session
+from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.sessions import load_branches, to_sessions
+from weft.ledger.read.turn_titles import load_subjects
+from weft.ledger.views.rows import SESSION, SessionRow
+from weft.ledger.views.values import text_of
+from weft.store.port import ReadTxn, Store
+from weft.store.sql import Sql, rows_in
+
+HERE = "weft"
+_FIRST_TURNS = (
+    "SELECT s.n, COALESCE((SELECT h.turn FROM history h WHERE h.session = s.n AND h.why = 'turn'"
+    " ORDER BY h.k LIMIT 1), s.head) FROM session s WHERE s.n IN"
+)
+_UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-\d\d-\d\d")
+_TOKENS = "SELECT id, tokens_before + COALESCE(total_tokens, 0) FROM turn WHERE id IN"
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which sessions to list; null: whatever it is."""
+
+    origin: str | None = None
+    project: str | None = None
+    since: int | None = None
+    every: bool = False
+    """Archived and deleted ones too."""
+    subagents: bool = False
+    limit: int | None = None
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """A session as lists show it."""
+
+    session: Session
+    short_label: str
+    project: str
+    """The last part of its workspace; `~` for somebody's home."""
+    depth: int
+    total_tokens: int
+    subject: str
+    """What it was first asked to do, where it has no title."""
+    subagents: int
+    branches: tuple[Branch, ...] = ()
+    """Where other replicas' branches of it stand."""
+
+
+class SessionList(Struct, frozen=True):
+    sessions: list[Listed]
+    hidden: int
+    """Subagents' sessions that were left out."""
+    further: int
+    """Sessions beyond the limit."""
+
+
+class Listing:
+    """Reads what lists need from one ledger."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def sessions(self, wanted: Wanted) -> SessionList:
+        """The latest first; those of subagents below the session that started them."""
+        with self._store.read() as txn:
+            rows = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
+            fit = [row for row in rows if _fits(row, wanted)]
+            if wanted.project is not None:
+                fit = of_project(txn, fit, wanted.project)
+            main = [row for row in fit if not is_subagent(row)]
+            chosen = _nested(fit) if wanted.subagents else main
+            shown = chosen[: wanted.limit]
+            hidden = 0 if wanted.subagents else len(fit) - len(main)
+            return SessionList(_listed(txn, shown, rows), hidden, len(chosen) - len(shown))
+
+    def subjects(self, turns: Sequence[str]) -> dict[str, str]:
+        """What each of these turns is about, by its id."""
+        with self._store.read() as txn:
+            return load_subjects(txn, turns)
+
+    def sources(self) -> dict[str, list[tuple[str, str]]]:
+        """Every turn that was picked or summed up: which way, and from which turns."""
+        query = (
+            "SELECT child, why, parent FROM link WHERE why IN ('cherry_pick', 'summary') ORDER BY child, why, parent"
+        )
+        found: dict[str, list[tuple[str, str]]] = {}
+        with self._store.read() as txn:
+            for child, why, parent in txn.sql.all(query):
+                found.setdefault(child, []).append((why, parent))
+        return found
+
+    def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
+        """The files that each of these messages read, wrote, referred to or carried."""
+        with self._store.read() as txn:
+            return load_files(txn, messages)
+
+
+def load_files(txn: ReadTxn, messages: Iterable[str]) -> dict[str, list[FileNote]]:
+    found: dict[str, list[FileNote]] = {}
+    query = "SELECT message, kind, path, line_start, line_end FROM message_file WHERE message IN"
+    rows = sorted(rows_in(txn.sql, query, messages), key=lambda row: str(row[0]))
+    txn.facts.hold(row[2] for row in rows)
+    for message, kind, path, start, end in rows:
+        note = FileNote(kind=kind, path=text_of(txn, path) or "", line_start=start, line_end=end)
+        found.setdefault(message, []).append(note)
+    return found
+
+
+def is_subagent(row: SessionRow) -> bool:
+    return row.parent_session is not None or row.parent_turn is not None
+
+
+def _fits(row: SessionRow, wanted: Wanted) -> bool:
+    return (
+        (wanted.every or row.status == "active")
+        and wanted.origin in (None, row.origin or HERE)
+        and (wanted.since is None or row.updated_at >= wanted.since)
+    )
+
+
+def of_project(txn: ReadTxn, rows: list[SessionRow], project: str) -> list[SessionRow]:
+    """Sessions whose workspace is this folder, or has this name, in any case."""
+    txn.facts.hold(row.workspace for row in rows if row.workspace)
+    folders = [text_of(txn, row.workspace) or "" for row in rows]
+    wanted = _trimmed(project)
+    return [
+        row
+        for row, folder in zip(rows, folders, strict=True)
+        if folder and wanted in (_trimmed(folder), project_of(folder).casefold())
+    ]
+
+
+def _trimmed(path: str) -> str:
+    return (path.rstrip("/") or path).casefold()
+
+
+def project_of(workspace: str | None) -> str:
+    """The last part of a folder's path, on whatever system it lay; `~` where it is somebody's home."""
+    parts = [part for part in (workspace or "").replace("\\", "/").split("/") if part]
+    if not parts:
+        return "/" if workspace else ""
+    folders = parts[1:] if parts[0].endswith(":") else parts
+    is_home = (len(folders) == 2 and folders[0].lower() in ("home", "users")) or folders == ["root"]
+    return "~" if is_home else parts[-1]
+
+
+def has_title(session: Session) -> bool:
+    """Does its title say anything? Some tools put the time of creation there until they know more."""
+    return bool(session.title) and not _UNTITLED.match(session.title or "")
+
+
+def _nested(rows: list[SessionRow]) -> list[SessionRow]:
+    """Each session followed by those that it started, and these by theirs."""
+    known = {row.id for row in rows}
+    below: dict[str | None, list[SessionRow]] = {}
+    for row in rows:
+        parent = row.parent_session if row.parent_session in known and row.parent_session != row.id else None
+        below.setdefault(parent, []).append(row)
+    ordered, stack = [], below.pop(None, [])[::-1]
+    while stack or below:
+        if not stack:  # sessions that name each other as their parents
+            stack = below.pop(next(iter(below)))[::-1]
+        row = stack.pop()
+        ordered.append(row)
+        stack += below.pop(row.id, [])[::-1]
+    return ordered
+
+
+def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> list[Listed]:
+    tokens: dict[str | None, int] = dict(rows_in(txn.sql, _TOKENS, (row.head for row in rows if row.head)))
+    sessions = to_sessions(txn, rows)
+    untitled = [row for row, session in zip(rows, sessions, strict=True) if not has_title(session)]
+    first = _first_turns(txn.sql, untitled)
+    subjects = load_subjects(txn, list(dict.fromkeys(first.values())))
+    labels = short_labels(row.label for row in every if row.status != "deleted")
+    branches: dict[str, list[Branch]] = {}
+    for branch in load_branches(txn.sql):
+        branches.setdefault(branch.session_id, []).append(branch)
+    children: dict[str, int] = {}
+    for row in every:
+        if row.parent_session and row.status != "deleted":
+            children[row.parent_session] = children.get(row.parent_session, 0) + 1
+    return [
+        Listed(
+            session=session,
+            short_label=labels.get(row.label, row.label) if row.origin else row.label,
+            project=project_of(session.workspace_path),
+            depth=row.head_depth or 0,
+            total_tokens=tokens.get(row.head, 0),
+            subject=subjects.get(first.get(row.n, ""), ""),
+            subagents=children.get(row.id, 0),
+            branches=tuple(branches.get(row.id, ())),
+        )
+        for row, session in zip(rows, sessions, strict=True)
+    ]
+
+
+def _first_turns(sql: Sql, rows: list[SessionRow]) -> dict[int, str]:
+    """The first turn that each session made; of one that made none, where it stands."""
+    return {n: turn for n, turn in rows_in(sql, _FIRST_TURNS, (row.n for row in rows)) if turn is not None}

@@ -1,0 +1,226 @@
+"""What people type for a turn and for a time: labels, `main~2`, `main@{yesterday}`, ends of ids, digest prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone, tzinfo
+
+from msgspec import Struct
+
+from weft.kernel.contents import text_bytes
+from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
+from weft.kernel.ulid import ALPHABET, is_ulid
+from weft.ledger.arguments import checked_text
+from weft.ledger.read.label_prefixes import find_by_beginning
+from weft.ledger.read.sessions import find_branch, head_at, reflog
+from weft.ledger.read.threads import ranges_to
+from weft.ledger.views.recorded_events import place_of_event
+from weft.ledger.views.rows import SESSION, SessionRow, TurnRow, find_session, load_session, load_turn
+from weft.store.port import ReadTxn
+from weft.store.records import LEDGER_SCOPE
+from weft.store.sql import rows_in
+
+_STEP = re.compile(r"~(\d*)|\^")
+_AT = re.compile(r"@\{([^}]*)\}$")
+_DEPTH = re.compile(r"#(\d+)$")
+_HEX = re.compile(r"[0-9a-f]{7,64}")
+_SUFFIX = re.compile(f"[{ALPHABET}]{{6,25}}", re.IGNORECASE)
+SHOWN = 8
+FAR = 10**15
+ParseTime = Callable[[str], int]
+
+
+class Spot(Struct, frozen=True):
+    """A turn, and how many of its events count (null: all); the session it was reached through, if any."""
+
+    turn: TurnRow
+    events: int | None = None
+    session: str | None = None
+
+
+def resolve(txn: ReadTxn, name: str, parse_time: ParseTime) -> Spot:
+    """The turn that these words mean; raises NotFound or AmbiguousName."""
+    base, steps = _split_steps(checked_text(name, "name"))
+    spot = _resolve_base(txn, base, parse_time)
+    return spot if steps == 0 else Spot(_ancestor(txn, spot.turn, steps, name), None, spot.session)
+
+
+def _split_steps(name: str) -> tuple[str, int]:
+    """`main~2^` is three turns before `main`."""
+    steps, end = 0, len(name)
+    found = list(_STEP.finditer(name, name.rfind("}") + 1))
+    for match in reversed(found):
+        if match.end() != end:
+            break
+        steps += _number(match.group(1) or "1")
+        end = match.start()
+    if not name[:end]:
+        raise InvalidInput(f"{name!r:.80} names no turn", "write a session's label or a turn's id before ~ and ^")
+    return name[:end], steps
+
+
+def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
+    if match := _AT.search(base):
+        session = require(txn, base[: match.start()] or "main")
+        return _moved_from(txn, session, match.group(1).strip(), parse_time)
+    if is_ulid(base.upper()) and (turn := load_turn(txn.sql, base.upper())) is not None:
+        return Spot(turn)
+    session_row = find_session(txn.sql, base)
+    if session_row is not None:
+        return _head(txn, session_row)
+    if match := _DEPTH.search(base):
+        name = base[: match.start()]
+        keyed = find_session(txn.sql, name) or find_by_beginning(txn.sql, name)
+        if keyed is not None:
+            return Spot(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
+    if "/" in base and (branch := find_branch(txn, base)) is not None:
+        if branch.head is None:
+            raise NotFound("turn in branch", base, "that branch has no head")
+        return Spot(_load(txn, branch.head), branch.head_event)
+    return _by_id(txn, base)
+
+
+def require(txn: ReadTxn, name: str) -> SessionRow:
+    name = checked_text(name, "session")
+    row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_part(txn, name)
+    if row is None:
+        raise NotFound("session", name, "`weft sessions` lists them")
+    return row
+
+
+def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
+    """By what is no name of its own: a routing key, then the beginning of a label."""
+    return _by_routing_key(txn, name) or find_by_beginning(txn.sql, name)
+
+
+def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
+    """Keys such as `dm:…` or `worker:…`; one that several sessions share names none of them."""
+    rows = [row for row in routed_sessions(txn, key) if row.status != "deleted"]
+    return rows[0] if len(rows) == 1 else None
+
+
+def routed_sessions(txn: ReadTxn, key: str) -> list[SessionRow]:
+    """Every session that was made with this routing key."""
+    keys = txn.facts.find_bytes(LEDGER_SCOPE, text_bytes(key))
+    found = rows_in(txn.sql, f"{SESSION.select} WHERE routing IS NOT NULL AND routing IN", keys)
+    return [SessionRow(*row) for row in found]
+
+
+def _number(digits: str) -> int:
+    """Beyond every depth and every reflog, one number is as good as another."""
+    return int(digits) if len(digits) < 16 else FAR
+
+
+def _head(txn: ReadTxn, session: SessionRow) -> Spot:
+    if session.head is None:
+        raise NotFound("turn in session", session.label, "the session has no head yet")
+    return Spot(_load(txn, session.head), session.head_events, session.label)
+
+
+def _load(txn: ReadTxn, turn: str) -> TurnRow:
+    row = load_turn(txn.sql, turn)
+    if row is None:
+        raise NotFound("turn", turn)
+    return row
+
+
+def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseTime) -> Spot:
+    if when.isdecimal():
+        moves = reflog(txn, session, 1, _number(when))
+        if not moves:
+            raise NotFound("move of session", f"{session.label}@{{{when}}}", f"it has moved {session.moves} times")
+        found, events = moves[0].turn_id, moves[0].at_event
+    else:
+        then = head_at(txn.sql, session, parse_time(when))
+        if then is None:
+            raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had no head then")
+        found, events = then
+    if found is None:
+        raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had been reset")
+    return Spot(_load(txn, found), events, session.label)
+
+
+def _at_depth(txn: ReadTxn, session: SessionRow, depth: int, name: str) -> TurnRow:
+    row = txn.sql.one(
+        "SELECT turn FROM history WHERE session = ? AND depth = ? AND why = 'turn' ORDER BY k DESC LIMIT 1",
+        (session.n, depth),
+    )
+    if row is None:
+        raise NotFound("turn", name, f"{session.label!r} made no turn at that depth")
+    return _load(txn, row[0])
+
+
+def _ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
+    depth = turn.depth - steps
+    for part in ranges_to(txn.sql, turn.segment, turn.depth):
+        if part.low <= depth <= part.high:
+            row = txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (part.segment, depth))
+            if row is not None:
+                return _load(txn, row[0])
+    raise NotFound("turn", name, f"that thread has {turn.depth} turn{'' if turn.depth == 1 else 's'}")
+
+
+def _by_id(txn: ReadTxn, text: str) -> Spot:
+    if is_ulid(text.upper()):
+        return Spot(_load(txn, text.upper()))
+    candidates: dict[str, Spot] = {}
+    if _SUFFIX.fullmatch(text):
+        rows = txn.sql.all("SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN))
+        candidates |= {id: Spot(_load(txn, id)) for (id,) in rows}
+    if _HEX.fullmatch(text.lower()):
+        candidates |= _by_digest(txn, text.lower())
+    if not candidates and (session := _by_part(txn, text)) is not None:
+        return _head(txn, session)
+    if not candidates:
+        raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
+    if len(candidates) > 1:
+        raise AmbiguousName(text, sorted(candidates))
+    return next(iter(candidates.values()))
+
+
+def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Spot]:
+    """Events whose id begins so; an event that ends its turn stands for the whole turn."""
+    even = len(digits) // 2 * 2
+    found = {}
+    for _, event in txn.facts.find_events(bytes.fromhex(digits[:even]), digits[even:]):
+        try:
+            turn, position = place_of_event(txn.sql, txn.facts, event)
+        except NotFound:
+            continue
+        found[event] = Spot(turn, None if turn.closed and position == turn.events - 1 else position + 1)
+    return found
+
+
+_AGO = re.compile(r"(\d{1,12})\s*(second|minute|hour|day|week|month|year|s|m|h|d|w)s?(?:\s+ago)?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONG = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2592000, "year": 31536000}
+_LAST = re.compile(r"last\s+(day|week|month|year)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
+
+
+def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
+    """`now`, `yesterday`, `3 days ago`, `3.days.ago`, `last week`, or a date with or without time and offset, as Unix
+    milliseconds."""
+    words = text.strip().lower()
+    now = _EPOCH + timedelta(milliseconds=now_ms)
+    if words in ("now", "today"):
+        return now_ms
+    if words == "yesterday":
+        return _ms(now - timedelta(days=1))
+    if match := _LAST.fullmatch(words):
+        return now_ms - _LONG[match[1]] * 1000
+    if match := _AGO.fullmatch(words.replace(".", " ")):
+        unit = _SECONDS.get(match[2]) or _LONG[match[2]]
+        return now_ms - int(match[1]) * unit * 1000
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return _ms(moment if moment.tzinfo else moment.replace(tzinfo=zone))
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"{text!r:.80} is no time", "write yesterday, '2 hours ago', 2026-11-15 or '2026-11-15 09:30'"
+        ) from None
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,128 @@
+"""What an erasure is asked for: contents, turns, sessions, whole trees; and which turns of a session are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct, field
+
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.facts import is_digest
+from weft.ledger.arguments import checked_names
+from weft.ledger.read.revisions import Spot
+from weft.ledger.read.threads import ranges_to
+from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings, find_session, load_session
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql, rows_in
+
+Resolve = Callable[[ReadTxn, str], Spot]
+
+
+class Target(Struct):
+    """Everything that was named, by what it is."""
+
+    contents: dict[bytes, None] = field(default_factory=dict)
+    turns: dict[str, TurnRow] = field(default_factory=dict)
+    sessions: dict[str, SessionRow] = field(default_factory=dict)
+    held: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Turns of a named session that stay, with the other sessions whose threads contain them."""
+
+    def streams(self) -> dict[str, tuple[str | None, str | None]]:
+        """The streams that tell of them, each with the turn or session that it is about."""
+        found: dict[str, tuple[str | None, str | None]] = {}
+        for turn in self.turns:
+            found[f"run:{turn}"] = found[f"import:{turn}"] = (turn, None)
+        for session in self.sessions:
+            found[f"session:{session}"] = found[f"import:{session}"] = (None, session)
+        return found
+
+
+def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: Resolve) -> Target:
+    """A label or a session's id means the session, a reference its content, anything else a turn; with `tree` all
+    turns of the tree that it belongs to, and the sessions that stand in it."""
+    target, asked = Target(), checked_names(names, "name")
+    if not asked:
+        raise InvalidInput("nothing was named to be erased", "name a turn, a session or a content")
+    for name in asked:
+        _add(txn, target, name, tree, resolve)
+    own = set(target.sessions)
+    for session in list(target.sessions.values()) if not tree else ():
+        _add_own_turns(txn.sql, target, session, own)
+    for turn in target.turns.values():
+        if not turn.closed:
+            raise NotApplicable(f"turn {turn.id} is still {turn.status}", "wait until it has ended, or fail it first")
+    return target
+
+
+def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
+    session = find_session(txn.sql, name) or load_session(txn.sql, name.upper())
+    if not tree and session is not None:
+        target.sessions[session.id] = session
+        return
+    if not tree and is_digest(name.lower()) and txn.facts.find_content(bytes.fromhex(name)) is not None:
+        target.contents[bytes.fromhex(name)] = None
+        return
+    if tree and session is not None and session.head is None:
+        raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
+    turn = resolve(txn, name if session is None or session.head is None else session.head).turn
+    if tree:
+        _add_tree(txn.sql, target, turn.root)
+    else:
+        target.turns[turn.id] = turn
+
+
+def _add_tree(sql: Sql, target: Target, root: int) -> None:
+    rows = sql.all(
+        f"{TURN.select} WHERE segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n",
+        (root,),
+    )
+    target.turns |= {row.id: row for row in (TurnRow(*row) for row in rows)}
+    standing = sql.all(
+        f"{SESSION.select} WHERE head_segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n", (root,)
+    )
+    target.sessions |= {row.id: row for row in (SessionRow(*row) for row in standing)}
+
+
+def _add_own_turns(sql: Sql, target: Target, session: SessionRow, named: set[str]) -> None:
+    """What a session made, and the thread that it stands on; but for turns that another session's thread contains."""
+    rows = {row.id: row for row in (TurnRow(*row) for row in sql.all(f"{TURN.select} WHERE session = ?", (session.n,)))}
+    if session.head_segment is not None and session.head_depth is not None:
+        for part in ranges_to(sql, session.head_segment, session.head_depth):
+            found = sql.all(
+                f"{TURN.select} WHERE segment = ? AND depth BETWEEN ? AND ?", (part.segment, part.low, part.high)
+            )
+            rows |= {row.id: row for row in (TurnRow(*row) for row in found)}
+    others = _standing_elsewhere(sql, {row.root for row in rows.values()}, named)
+    for row in rows.values():
+        holders = tuple(label for label, reach in others if row.depth <= reach.get(row.segment, 0))
+        if holders:
+            target.held[row.id] = holders
+        else:
+            target.turns[row.id] = row
+
+
+def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[str, dict[int, int]]]:
+    """Other sessions, not deleted, whose threads reach into these trees, with how deep each into which segment."""
+    query = (
+        "SELECT s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
+        " WHERE s.status <> 'deleted' AND g.root IN"
+    )
+    found = []
+    for id, label, segment, depth in rows_in(sql, query, sorted(_trees_that_lead_to(sql, set(roots)))):
+        if id not in named:
+            parts = ranges_to(sql, segment, depth, across=True)
+            found.append((label, {part.segment: part.high for part in parts}))
+    return found
+
+
+def _trees_that_lead_to(sql: Sql, roots: set[int]) -> set[int]:
+    """These trees, and those whose threads go on in one of them across a link."""
+    links = crossings(sql)
+    if not links:
+        return roots
+    segments = {segment for spots in links.items() for segment, _ in spots}
+    tree: dict[int, int] = dict(rows_in(sql, "SELECT n, root FROM segment WHERE n IN", segments))
+    found = set(roots)
+    while more := {tree[child] for (child, _), (above, _) in links.items() if tree[above] in found} - found:
+        found |= more
+    return found

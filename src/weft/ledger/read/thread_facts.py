@@ -1,0 +1,282 @@
+"""The facts of some threads: what a stranger needs to follow them from their roots to their heads, and nothing beside.
+
+The log is read in order of arrival, and only where something of them lies:
+- the runs of the threads, of a turn that is forked inside only what came before the fork point;
+- of the sessions that made them the beginning of their streams, as far as it speaks of these turns alone;
+- the names of their agents, the links between their chains and what sources tell of imported turns;
+- results that came late, out of the ledger's own stream.
+Turns are read in ranges of segments, so that a thread of any length is walked in the same memory. What sources tell
+has no index: for a thread that was imported, every row from its first event on is read, and opened if it may hold such.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from typing import Any
+
+import orjson
+from msgspec import Struct
+
+from weft.kernel.enums import LinkReason
+from weft.kernel.errors import FactDamaged
+from weft.kernel.events import event_id
+from weft.ledger.read.revisions import Spot
+from weft.ledger.read.threads import CHUNK, Range, ranges_to
+from weft.ledger.views.recorded_events import event_at, stream_of
+from weft.store.facts import FactReader
+from weft.store.port import ReadTxn
+from weft.store.records import ContentHead, LogRow
+from weft.store.sql import rows_in
+
+IMPORTS = b'"stream":"import:'
+ROWS_AT_ONCE = 256
+_IN_RANGE = "segment = ? AND depth BETWEEN ? AND ?"
+
+
+class Head(Struct, frozen=True, order=True):
+    """Where a thread ends: its turn, and the event whose id is the thread's digest."""
+
+    turn: str
+    event: str
+
+
+class _Run(Struct, frozen=True, order=True):
+    """A turn to come: the arrival number of its first event, and how many of its events belong to the threads."""
+
+    n: int
+    stream: str
+    events: int
+
+
+class ThreadFacts:
+    """Some threads in one consistent view of the ledger."""
+
+    def __init__(self, txn: ReadTxn, spots: Sequence[Spot]) -> None:
+        self.txn = txn
+        self._ranges = _merged(txn, spots)
+        self.heads = sorted({_head(txn, spot) for spot in spots})
+        self._sessions: dict[str, str | None] = dict.fromkeys(self._made_by())
+        """The last event that was given out of each session's stream."""
+        self._over: set[str] = set()
+        """Sessions whose stream goes on about other things."""
+        self._agents = self._acting()
+        self._late = set(self._late_results())
+        self._cut = self._cut_turns()
+        self._shown: set[str] = set()
+        """Events that were given out of turns that are shown in part."""
+
+    def events(self) -> Iterator[tuple[int, bytes]]:
+        """The threads' events as they are stored, with their numbers, in order of arrival. One walk at a time."""
+        self._sessions, self._over, self._shown = dict.fromkeys(self._sessions), set(), set()
+        runs, left = self._all_runs(), dict[str, int]()
+        upcoming = next(runs, None)
+        for row in rows_at(self.txn.facts, self._places(), left, IMPORTS if self._is_imported() else None):
+            for n, line in enumerate(row.lines(), row.first):
+                stream = stream_of(n, line)
+                if upcoming is not None and n == upcoming.n:
+                    left[stream] = upcoming.events
+                    upcoming = next(runs, None)
+                if stream in left:
+                    left[stream] -= 1
+                    if left[stream] == 0:
+                        del left[stream]
+                    if stream[4:] in self._cut:
+                        self._shown.add(event_id(line))
+                    yield n, line
+                elif stream[:4] != "run:" and self._belongs(n, stream, line):
+                    yield n, line
+
+    def contains(self, turn: object) -> bool:
+        """Is this turn in one of the threads, whole or in part?"""
+        row = self.txn.sql.one("SELECT segment, depth FROM turn WHERE id = ?", (turn,)) if turn else None
+        part = self._ranges.get(row[0]) if row else None
+        return part is not None and row is not None and part.low <= row[1] <= part.high
+
+    def content(self, ref: str) -> ContentHead | None:
+        """None where it never came here. Raises ContentGone."""
+        n = self.txn.facts.find_content(bytes.fromhex(ref))
+        return None if n is None else self.txn.facts.content_head(n)
+
+    def tombstones(self, ref: str) -> list[bytes]:
+        """The events that say that a content was erased."""
+        told = self.txn.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n", (bytes.fromhex(ref),))
+        lines = (self.txn.facts.line(n) for (n,) in told)
+        return [line for line in lines if line is not None]
+
+    def _all_runs(self) -> Iterator[_Run]:
+        return merge(*map(self._runs, self._ranges.values()))
+
+    def _places(self) -> Iterator[int]:
+        """Arrival numbers in order: where each turn begins, and of all else that has one."""
+        begun = (run.n for run in self._all_runs())
+        told = map(self._session_events, self._sessions)
+        return merge(begun, sorted(self._late), sorted(self._made_agents()), *told)
+
+    def _is_imported(self) -> bool:
+        linked = "EXISTS (SELECT 1 FROM link WHERE child = turn.id)"
+        return any(True for _ in self._each_range("1", f"AND (source IS NOT NULL OR {linked})"))
+
+    def _made_agents(self) -> Iterator[int]:
+        query = "SELECT n FROM program_history WHERE program = ? ORDER BY n LIMIT 1"
+        found = (self.txn.sql.one(query, (agent,)) for agent in self._agents)
+        return (row[0] for row in found if row is not None)
+
+    def _session_events(self, session: str) -> Iterator[int]:
+        """The chain of its events, followed back from the last one that can be about these turns alone."""
+        numbers, event = array("q"), self._last_event(session)
+        while event is not None:
+            n = self.txn.facts.find_event(event)
+            line = None if n is None else self.txn.facts.line(n)
+            if n is None or line is None:
+                raise FactDamaged("session", session, f"event {event.hex()} of its stream is not here")
+            numbers.append(n)
+            event = _before(line)
+        return reversed(numbers)
+
+    def _last_event(self, session: str) -> bytes | None:
+        """The end of the session's stream, or where it first moves to a turn of another thread."""
+        row = self.txn.sql.one("SELECT n, last_event FROM session WHERE id = ?", (session,))
+        if row is None:
+            return None
+        away = self._first_move_away(row[0])
+        line = None if away is None else self.txn.facts.line(away)
+        if away is None or line is None or stream_of(away, line) != f"session:{session}":
+            return bytes(row[1])
+        return _before(line)
+
+    def _first_move_away(self, session: int) -> int | None:
+        query = "SELECT n, segment, depth, k FROM history WHERE session = ? AND k > ? ORDER BY k LIMIT ?"
+        moves = self.txn.sql.all(query, (session, -1, CHUNK))
+        while moves:
+            for n, segment, depth, _ in moves:
+                part = self._ranges.get(segment)
+                if segment is not None and (part is None or not part.low <= depth <= part.high):
+                    return int(n)
+            moves = self.txn.sql.all(query, (session, moves[-1][3], CHUNK))
+        return None
+
+    def _runs(self, part: Range) -> Iterator[_Run]:
+        query = f"SELECT n, id, events, depth FROM turn WHERE {_IN_RANGE} ORDER BY depth"
+        for low in range(part.low, part.high + 1, CHUNK):
+            high = min(low + CHUNK - 1, part.high)
+            for n, turn, events, depth in self.txn.sql.all(query, (part.segment, low, high)):
+                cut = part.events if depth == part.high else None
+                yield _Run(n, f"run:{turn}", events if cut is None else cut)
+
+    def _belongs(self, n: int, stream: str, line: bytes) -> bool:
+        kind, _, name = stream.partition(":")
+        if kind == "ledger":
+            return n in self._late
+        if kind == "program":
+            return name in self._agents and b'"kind":"agent_created"' in line and b'"prev":null' in line
+        if kind == "session":
+            return name in self._sessions and name not in self._over and self._goes_on(name, line)
+        return kind == "import" and self._is_told(line)
+
+    def _goes_on(self, session: str, line: bytes) -> bool:
+        """Is it the next event of the session's stream, about these turns alone? If not, the stream ends here."""
+        event = orjson.loads(line)
+        if event.get("prev") == self._sessions[session] and self._is_here(event):
+            self._sessions[session] = event_id(line)
+            return True
+        self._over.add(session)
+        return False
+
+    def _is_here(self, event: dict[str, Any]) -> bool:
+        turn, at = event.get("to") or event.get("at_turn"), event.get("at") or event.get("at_event")
+        if turn is None:
+            return True
+        place = at.get("event_id") if isinstance(at, dict) else at
+        return self.contains(turn) and (turn not in self._cut or place in self._shown)
+
+    def _is_told(self, line: bytes) -> bool:
+        """What a source tells of these turns and sessions, without the source itself; or a link between two of them."""
+        event = orjson.loads(line)
+        if event.get("kind") == "turn_linked":
+            joined = self.contains(event.get("child")) and self.contains(event.get("parent"))
+            return joined and event.get("why") != LinkReason.SUBAGENT
+        if event.get("kind") != "sighting" or event.get("session") not in self._sessions:
+            return False
+        turn = event.get("turn")
+        return "raw" not in event if turn is None else self.contains(turn) and turn not in self._cut
+
+    def _each_range(self, columns: str, more: str = "") -> Iterator[tuple[Any, ...]]:
+        for part in self._ranges.values():
+            place = (part.segment, part.low, part.high)
+            yield from self.txn.sql.all(f"SELECT DISTINCT {columns} FROM turn WHERE {_IN_RANGE} {more}", place)
+
+    def _made_by(self) -> list[str]:
+        numbers = {n for (n,) in self._each_range("session", "AND session IS NOT NULL")}
+        return [id for (id,) in rows_in(self.txn.sql, "SELECT id FROM session WHERE n IN", sorted(numbers))]
+
+    def _acting(self) -> set[str]:
+        found = {persona for (persona,) in self._each_range("persona")}
+        held = rows_in(self.txn.sql, "SELECT persona FROM session WHERE id IN", sorted(self._sessions))
+        return found | {persona for (persona,) in held}
+
+    def _late_results(self) -> Iterator[int]:
+        """Arrival numbers; of a turn that is shown in part nothing counts that came later."""
+        query = (
+            "SELECT c.result_position, t.depth FROM turn t JOIN tool_call c ON c.turn = t.n"
+            " WHERE t.segment = ? AND t.depth BETWEEN ? AND ? AND c.result_position < 0"
+        )
+        for part in self._ranges.values():
+            for position, depth in self.txn.sql.all(query, (part.segment, part.low, part.high)):
+                if depth < part.high or part.events is None:
+                    yield -position
+
+    def _cut_turns(self) -> set[str]:
+        cut = [part for part in self._ranges.values() if part.events is not None]
+        query = "SELECT id FROM turn WHERE segment = ? AND depth = ?"
+        return {self.txn.sql.all(query, (part.segment, part.high))[0][0] for part in cut}
+
+
+def _before(line: bytes) -> bytes | None:
+    """The event of the same stream that an event follows."""
+    prev = orjson.loads(line)["prev"]
+    return None if prev is None else bytes.fromhex(prev)
+
+
+def rows_at(
+    facts: FactReader, places: Iterator[int], unfinished: Mapping[str, int], holding: bytes | None
+) -> Iterator[LogRow]:
+    """The rows of the log that hold these numbers, and all rows while something is unfinished. With `holding`, every
+    row between the first of them and the end of the log that holds these bytes, too."""
+    after, limit, place = 0, 1, next(places, None)
+    while place is not None or unfinished or holding:
+        if place is not None and not (unfinished or (holding and after)):
+            after = place - 1
+        rows, used = facts.log(after, limit), 0
+        for row in rows:
+            wanted = bool(unfinished) or (place is not None and place <= row.n)
+            if not (wanted or holding):
+                break
+            if wanted or (holding and holding in row.events):
+                yield row
+            after, used = row.n, used + 1
+            while place is not None and place <= after:
+                place = next(places, None)
+        if not rows:
+            return
+        limit = min(2 * limit, ROWS_AT_ONCE) if used == len(rows) else 1
+
+
+def _head(txn: ReadTxn, spot: Spot) -> Head:
+    whole = spot.events is None
+    return Head(spot.turn.id, spot.turn.digest if whole else event_at(txn.facts, spot.turn, (spot.events or 1) - 1))
+
+
+def _merged(txn: ReadTxn, spots: Sequence[Spot]) -> dict[int, Range]:
+    """Every segment once, as far as any of the threads goes in it."""
+    found: dict[int, Range] = {}
+    for spot in spots:
+        for part in ranges_to(txn.sql, spot.turn.segment, spot.turn.depth, spot.events, across=True):
+            known = found.get(part.segment)
+            found[part.segment] = part if known is None else max(known, part, key=_reach)
+    return found
+
+
+def _reach(part: Range) -> tuple[int, bool, int]:
+    return part.high, part.events is None, part.events or 0

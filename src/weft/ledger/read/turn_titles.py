@@ -1,0 +1,123 @@
+"""What turns are about, in a line each: what a person asked, not what was put before or beside it.
+
+Tools wrap what they inject in tags (`<system-reminder>`, an opened file, the output of a command) and hand it over as
+the user's words. So messages of people come first, tagged blocks before the words are passed over, and a command that
+was typed counts only where nothing else was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from weft.kernel.errors import Damaged
+from weft.ledger.views.values import REBUILD, list_in, text_of
+from weft.store.port import ReadTxn
+from weft.store.sql import AT_ONCE, rows_in
+
+LOOKED_AT = 6
+READ = 64 * 1024
+BLOCKS = 32
+_OPENING = re.compile(r"<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>|<!--")
+_ANNOUNCED = re.compile(r"[^\n<]{1,80}:\s*\n\s*<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
+_WEAK = ("/", "! ", "Ran `", "[Request interrupted")
+"""Commands that were typed or run, and what was called off."""
+_NONE = (0, False, 0, "")
+
+
+def load_subjects(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
+    """The subject of each turn that has one; a few statements for hundreds of turns."""
+    found: dict[str, str] = {}
+    for start in range(0, len(turns), AT_ONCE):
+        found |= _load_some(txn, turns[start : start + AT_ONCE])
+    return found
+
+
+class _Candidate(Struct):
+    """A message that may tell what its turn is about, best rank first."""
+
+    rank: int
+    seq: int
+    contents: list[int]
+
+
+def _load_some(txn: ReadTxn, turns: Sequence[str]) -> dict[str, str]:
+    summaries: dict[str, int] = dict(rows_in(txn.sql, "SELECT turn, summary FROM compaction WHERE turn IN", turns))
+    candidates: dict[str, list[_Candidate]] = {}
+    rows = rows_in(
+        txn.sql,
+        "SELECT t.id, m.role, m.source, m.seq, m.text, m.parts FROM turn t JOIN message m"
+        f" ON m.turn = t.n WHERE (m.role = 'user' OR m.seq < {LOOKED_AT}) AND t.id IN",
+        [turn for turn in turns if turn not in summaries],
+    )
+    for turn, role, source, seq, text, parts in rows:
+        contents = _texts(text, parts)
+        if contents:
+            candidates.setdefault(turn, []).append(_Candidate(_rank(role, source), seq, contents))
+    best = {turn: sorted(some, key=lambda each: (each.rank, each.seq))[:LOOKED_AT] for turn, some in candidates.items()}
+    txn.facts.hold([*summaries.values(), *(n for some in best.values() for each in some for n in each.contents)])
+    return {turn: first_line(text_of(txn, n) or "") for turn, n in summaries.items()} | {
+        turn: _best_line(txn, some) for turn, some in best.items()
+    }
+
+
+def _texts(text: int | None, parts: str | None) -> list[int]:
+    if text is not None:
+        return [text]
+    try:
+        return [part["text"] for part in list_in(parts) if part["type"] == "text"][:LOOKED_AT]
+    except (KeyError, TypeError) as error:
+        raise Damaged(f"a message's part lacks {error}", REBUILD) from error
+
+
+def _rank(role: str, source: str | None) -> int:
+    """People's words, then what others sent in the user's place, then anything."""
+    if role != "user":
+        return 2
+    return 0 if source in (None, "human") else 1
+
+
+def _best_line(txn: ReadTxn, candidates: list[_Candidate]) -> str:
+    told = [(each.rank, best_line(text_of(txn, n) or "" for n in each.contents)) for each in candidates]
+    return min(((rank, line.startswith(_WEAK), i, line) for i, (rank, line) in enumerate(told) if line), default=_NONE)[
+        3
+    ]
+
+
+def best_line(texts: Iterable[str]) -> str:
+    """The first line of what was said, over the parts of one message."""
+    return next((line for text in texts if (line := first_line(spoken(text)))), "")
+
+
+def spoken(text: str) -> str:
+    """What was typed or told, without the tagged blocks before it and the tags around it."""
+    text = text[:READ].strip()
+    if text.startswith("<command-"):
+        words = (_within(text, "command-name"), _within(text, "command-args"))
+        return " ".join(word for word in words if word) or text
+    if text.startswith("<bash-input>"):
+        return f"! {_within(text, 'bash-input')}"
+    for _ in range(BLOCKS):
+        announced = _ANNOUNCED.match(text)
+        opening = announced or _OPENING.match(text)
+        if opening is None:
+            break
+        closing = f"</{opening[1]}>" if opening[1] else "-->"
+        end = text.find(closing)
+        if end < 0:
+            break
+        after = "" if announced else text[end + len(closing) :].strip()
+        inside = text[opening.end() : end].strip()
+        text = after or _within(inside, "summary") or inside
+    return text
+
+
+def _within(text: str, tag: str) -> str:
+    return text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0].strip()
+
+
+def first_line(text: str) -> str:
+    """The first line that says something; only as much of a long text as needed is looked at."""
+    return next((line.strip() for line in text[:4096].splitlines() if line.strip()), "")

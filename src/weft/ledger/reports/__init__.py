@@ -1,0 +1,1 @@
+"""Answers computed from what was recorded: usage, audit, work, files."""

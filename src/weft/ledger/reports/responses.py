@@ -1,0 +1,163 @@
+"""What providers reported: every response with its own numbers, and where it lies in the tree.
+
+A turn whose total is more than its responses carry (it was reported for the whole turn) gives one more row with the
+rest. The same response may lie in several turns, where an origin copied it under one id: it is one response still, with
+the largest of each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec import Struct
+
+from weft.ledger.reports.coverage import WHOLE, Place
+from weft.store.sql import Row, Sql
+
+Tokens = tuple[int, int, int, int, int, int]
+"""Input, output, cached, cache writes; reasoning, which lies inside output; and what is known as a total only."""
+INPUT, OUTPUT, CACHED, CACHE_WRITE, REASONING, UNSPECIFIED = range(6)
+PAGE = 1024
+_COUNTS = "input_tokens, output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens"
+_SAID = ", ".join(f"m.{count}" for count in _COUNTS.split(", "))
+
+
+class TurnPlace(Struct, frozen=True, gc=False):
+    """The turn that a response lies in."""
+
+    id: str
+    session: int | None
+    origin: str
+    workspace: int | None
+    current: bool
+
+
+class Reported(Struct, gc=False):
+    """Numbers of one response, or the rest of a turn. `model` is a name as its column holds it."""
+
+    segment: int
+    place: Place
+    turn: TurnPlace
+    at: int | None
+    model: str | None
+    tokens: Tokens
+    native: int | None = None
+    """The provider's id of the response, where it is known."""
+    is_rest: bool = False
+
+
+class Response(Struct, gc=False):
+    """One response, wherever it lies."""
+
+    first: Reported
+    """Where it was seen earliest; it counts for that turn."""
+    tokens: Tokens
+    places: list[tuple[int, Place]]
+
+
+def reported(sql: Sql) -> Iterator[Reported]:
+    """Every row in the order of segments and depths, turns that another version stands for among them."""
+    after: tuple[int, int] = (0, 0)
+    while turns := sql.all(
+        f"SELECT segment, depth, id, session, origin, workspace, current, started_at, completed_at, synthesised, model,"
+        f" {_COUNTS}, total_tokens FROM turn WHERE (segment, depth) > (?, ?)"
+        f" AND coalesce(total_tokens, reasoning_tokens) IS NOT NULL ORDER BY segment, depth LIMIT {PAGE}",
+        after,
+    ):
+        last = (turns[-1][0], turns[-1][1])
+        messages = sql.all(
+            f"SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, {_SAID} FROM turn t"
+            " JOIN message m ON m.turn = t.n WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
+            f" AND coalesce({_SAID}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
+            (*after, *last),
+        )
+        by_turn: dict[tuple[int, int], list[Row]] = {}
+        for row in messages:
+            by_turn.setdefault((row[0], row[1]), []).append(row)
+        for turn in turns:
+            yield from _of_turn(turn, by_turn.get((turn[0], turn[1]), []))
+        after = last
+
+
+def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
+    segment, depth, id, session, origin, workspace, current, started, ended, synthesised, model, *counts, total = row
+    turn = TurnPlace(id, session, origin or "weft", workspace, bool(current))
+    carried = [0, 0, 0, 0, 0]
+    for _, _, position, role, native, at, said_by, *given in messages:
+        tokens = [count or 0 for count in given]
+        carried = [one + other for one, other in zip(carried, tokens, strict=True)]
+        undated = synthesised and at == started
+        yield Reported(
+            segment,
+            (depth, position),
+            turn,
+            None if undated else at,
+            said_by or model,
+            (tokens[0], tokens[1], tokens[2], tokens[3], tokens[4], 0),
+            (native or None) if role == "assistant" else None,
+        )
+    whole = [count or 0 for count in counts]
+    rest = [max(one - other, 0) for one, other in zip(whole, carried, strict=True)]
+    unspecified = max((total or 0) - sum(whole[:4]), 0)
+    if any(rest) or unspecified:
+        left = (rest[0], rest[1], rest[2], rest[3], rest[4], unspecified)
+        at = None if synthesised else ended or started
+        yield Reported(segment, (depth, WHOLE - 1), turn, at, model, left, is_rest=bool(messages))
+
+
+def repeated(sql: Sql) -> set[int]:
+    """The ids of responses that lie in more than one place."""
+    rows = sql.all(
+        "SELECT native FROM message WHERE native > 0 AND role = 'assistant'"
+        f" AND coalesce({_COUNTS}) IS NOT NULL GROUP BY native HAVING count(*) > 1"
+    )
+    return {native for (native,) in rows}
+
+
+def standing(sql: Sql) -> dict[int, tuple[int, Place]]:
+    """Where responses lie in current turns that another version of their turn reports on, perhaps it alone."""
+    rows = sql.all(
+        "SELECT m.native, t.segment, t.depth, m.position FROM turn u JOIN message o ON o.turn = u.n"
+        " JOIN message m ON m.native = o.native JOIN turn t ON t.n = m.turn"
+        " WHERE u.current = 0 AND o.native > 0 AND o.role = 'assistant'"
+        " AND m.role = 'assistant' AND t.current = 1"
+    )
+    return {native: (segment, (depth, position)) for native, segment, depth, position in sorted(rows, reverse=True)}
+
+
+def once(
+    rows: Iterable[Reported],
+    repeated: set[int],
+    standing: dict[int, tuple[int, Place]],
+    look: Callable[[Reported], object] | None = None,
+) -> Iterator[Response]:
+    """Every response of a turn that is current, once, with what other versions of it report. `look` is shown every row
+    on the way."""
+    gathered: dict[int, Response] = {}
+    for row in rows:
+        if look is not None:
+            look(row)
+        if not row.turn.current:
+            if row.native is None or row.native not in standing:
+                continue
+            row.segment, row.place = standing[row.native]
+        elif row.native is None or (row.native not in repeated and row.native not in standing):
+            yield Response(row, row.tokens, [(row.segment, row.place)])
+            continue
+        if (known := gathered.get(row.native)) is None:
+            gathered[row.native] = Response(row, row.tokens, [(row.segment, row.place)])
+        else:
+            _join(known, row)
+    yield from gathered.values()
+
+
+def _join(known: Response, row: Reported) -> None:
+    known.tokens = tuple(map(max, known.tokens, row.tokens))  # type: ignore[assignment]
+    known.places.append((row.segment, row.place))
+    if _rank(row) < _rank(known.first):
+        known.first = row
+
+
+def _rank(row: Reported) -> tuple[bool, int, str, Place]:
+    """Whatever order they came in, the same one is first: with a time before without, then the earliest."""
+    return row.at is None, row.at or 0, row.turn.id, row.place

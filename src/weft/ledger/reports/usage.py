@@ -1,0 +1,524 @@
+"""What was spent: every provider response once, however many forks and copies contain it.
+
+A report is one scan of the responses beside the segments: how far threads go tells what only one branch contains, what
+none contains any more, and what a sum over all sessions would have counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from fnmatch import fnmatchcase
+from typing import Any, TypedDict
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.errors import InvalidInput
+from weft.ledger.arguments import checked_number, checked_text
+from weft.ledger.read.revisions import parse_moment, require
+from weft.ledger.reports.coverage import Count, Head, Reach, Tree, heads
+from weft.ledger.reports.prices import PRICED, Price, PriceTable, shipped_prices
+from weft.ledger.reports.responses import (
+    REASONING,
+    UNSPECIFIED,
+    Reported,
+    Response,
+    Tokens,
+    once,
+    repeated,
+    reported,
+    standing,
+)
+from weft.ledger.views.rows import SessionRow, load_session_number
+from weft.ledger.views.values import name_of, text_of
+from weft.store.port import ReadTxn
+
+PERIODS = ("day", "week", "month")
+BY = (*PERIODS, "project", "session", "model", "origin")
+NONE, UNKNOWN, UNDATED = "(none)", "(unknown)", "(undated)"
+MILLION = 1_000_000
+_SLOT = 15 * 60 * 1000
+"""Every offset from UTC that is in use is a multiple of a quarter of an hour."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+Prices = PriceTable | None
+"""None: the table that is shipped."""
+
+
+class Choice(TypedDict, total=False):
+    """What a report is limited to and how it is told. Times are Unix milliseconds or words; a day means all of it."""
+
+    since: int | str | None
+    until: int | str | None
+    session: str | None
+    """The session that made the turn."""
+    origin: str | None
+    model: str | None
+    """A name, or a pattern such as `claude-*`."""
+    project: str | None
+    """A folder with all below it, or its last name."""
+    zone: tzinfo | None
+    """Whose days they are; None: the ledger's."""
+    prices: Prices
+
+
+class Spending(Struct, frozen=True, kw_only=True):
+    """Tokens in disjoint parts, and what they cost."""
+
+    responses: int
+    input: int
+    """Without cache reads and writes."""
+    output: int
+    cached: int
+    cache_write: int
+    reasoning: int
+    """Inside `output`."""
+    unspecified: int
+    """Reported as a total only."""
+    total: int
+    cost: int | None
+    """Micro-dollars of all tokens that have a price; None: there are tokens, and none has one."""
+    unpriced: int
+    """Tokens without a price; they are in no cost."""
+
+
+class UsageRow(Spending, frozen=True, kw_only=True):
+    key: str
+    """The day, week, month, project, session label, model or origin."""
+    session_id: str | UnsetType = UNSET
+    """Only by session."""
+
+
+class Unpriced(Struct, frozen=True):
+    """A model that the price table says nothing of, or not of all kinds of tokens it used."""
+
+    model: str
+    responses: int
+    tokens: int
+
+
+class UsageReport(Struct, frozen=True, kw_only=True):
+    by: str
+    zone: str
+    since_at: int | None
+    until_at: int | None
+    rows: tuple[UsageRow, ...]
+    """Periods in their order; everything else by cost, the dearest first."""
+    total: Spending
+    models: tuple[UsageRow, ...]
+    unpriced: tuple[Unpriced, ...]
+    abandoned: Spending
+    """The part of the total that no session's thread contains any more."""
+    naive: Spending
+    """What a sum over every session's own history would have said."""
+    naive_factor: float | None
+    """Its tokens by those of the total; None where there are none."""
+    prices_as_of: str | None
+
+
+class BranchUsage(Struct, frozen=True, kw_only=True):
+    session: str
+    session_id: str
+    marginal: Spending
+    """What only this branch contains: it would not have been spent without it."""
+    marginal_turns: int
+    """How many turns that is; those that cost nothing are not counted."""
+    thread: Spending
+    """All of its history, shared or not."""
+    thread_turns: int
+    models: tuple[UsageRow, ...]
+    """Of the marginal part."""
+    unpriced: tuple[Unpriced, ...]
+    prices_as_of: str | None
+
+
+class AbandonedRow(UsageRow, frozen=True, kw_only=True):
+    status: str | None
+    """Of the session that made the turns."""
+    turns: int
+    last_turn: str
+
+
+class AbandonedUsage(Struct, frozen=True, kw_only=True):
+    """Turns that no session stands on or above, by the session that made them."""
+
+    rows: tuple[AbandonedRow, ...]
+    total: Spending
+    turns: int
+    unpriced: tuple[Unpriced, ...]
+    prices_as_of: str | None
+
+
+class Tally:
+    """A sum in the making. Cost is exact, in millionths of a micro-dollar, and rounded once, when it is told."""
+
+    __slots__ = ("exact", "priced", "responses", "tokens", "unpriced")
+
+    def __init__(self) -> None:
+        self.responses = self.exact = self.priced = self.unpriced = 0
+        self.tokens = [0, 0, 0, 0, 0, 0]
+
+    def add(self, tokens: Tokens, price: Price | None, responses: int, times: int = 1) -> None:
+        self.responses += responses * times
+        for i, count in enumerate(tokens):
+            self.tokens[i] += count * times
+        for kind, count in zip(PRICED, tokens, strict=False):
+            if not count:
+                continue
+            cost = None if price is None else getattr(price, kind)
+            if cost is None:
+                self.unpriced += count * times
+            else:
+                self.exact += count * cost * times
+                self.priced += count * times
+        self.unpriced += tokens[UNSPECIFIED] * times
+
+    def fields(self) -> dict[str, Any]:
+        given, output, cached, written, reasoning, unspecified = self.tokens
+        cost = None if self.unpriced and not self.priced else (self.exact + MILLION // 2) // MILLION
+        return {
+            "responses": self.responses,
+            "input": given,
+            "output": output,
+            "cached": cached,
+            "cache_write": written,
+            "reasoning": reasoning,
+            "unspecified": unspecified,
+            "total": sum(self.tokens) - self.tokens[REASONING],
+            "cost": cost,
+            "unpriced": self.unpriced,
+        }
+
+    def spending(self) -> Spending:
+        return Spending(**self.fields())
+
+
+class Sums:
+    """Tallies by key, and by model beside them."""
+
+    def __init__(self) -> None:
+        self.total = Tally()
+        self.by_key: dict[Any, Tally] = {}
+        self.by_model: dict[str, Tally] = {}
+
+    def add(self, key: Any, model: str, tokens: Tokens, price: Price | None, responses: int) -> None:
+        for tally in (
+            self.total,
+            self.by_key.setdefault(key, Tally()),
+            self.by_model.setdefault(model, Tally()),
+        ):
+            tally.add(tokens, price, responses)
+
+    def models(self) -> tuple[UsageRow, ...]:
+        rows = [UsageRow(key=model, **tally.fields()) for model, tally in self.by_model.items()]
+        return tuple(sorted(rows, key=dearest_first))
+
+    def unpriced(self) -> tuple[Unpriced, ...]:
+        found = [(model, tally) for model, tally in self.by_model.items() if tally.unpriced]
+        rows = [Unpriced(model, tally.responses, tally.unpriced) for model, tally in found]
+        return tuple(sorted(rows, key=lambda row: (-row.tokens, row.model)))
+
+
+def dearest_first(row: UsageRow) -> tuple[int, int, str]:
+    return -(row.cost or 0), -row.total, row.key
+
+
+class Names:
+    """What columns stand for, each looked up once."""
+
+    def __init__(self, txn: ReadTxn, zone: tzinfo) -> None:
+        self._txn, self._zone = txn, zone
+        self._models: dict[str | None, str] = {}
+        self._texts: dict[int, str] = {}
+        self._sessions: dict[int, SessionRow | None] = {}
+        self._days: dict[int, date | None] = {}
+
+    def model(self, column: str | None) -> str:
+        if column not in self._models:
+            name = name_of(self._txn, column)
+            self._models[column] = UNKNOWN if name is None or name == "unknown" else name
+        return self._models[column]
+
+    def session(self, n: int | None) -> SessionRow | None:
+        if n is None:
+            return None
+        if n not in self._sessions:
+            self._sessions[n] = load_session_number(self._txn.sql, n)
+        return self._sessions[n]
+
+    def project(self, row: Reported) -> str:
+        """Where the turn worked, else where its session did."""
+        number = row.turn.workspace
+        if number is None and (session := self.session(row.turn.session)) is not None:
+            number = session.workspace
+        if number is None:
+            return NONE
+        if number not in self._texts:
+            self._texts[number] = text_of(self._txn, number) or NONE
+        return self._texts[number]
+
+    def day(self, at: int | None) -> date | None:
+        """In the viewer's zone; None: nobody knows, or no calendar has it."""
+        if at is None:
+            return None
+        slot = at // _SLOT
+        if slot not in self._days:
+            try:
+                self._days[slot] = (_EPOCH + timedelta(milliseconds=slot * _SLOT)).astimezone(self._zone).date()
+            except (OverflowError, ValueError):
+                self._days[slot] = None
+        return self._days[slot]
+
+
+def week_of(day: date) -> str:
+    year, week, _ = day.isocalendar()
+    return f"{year:04d}-W{week:02d}"
+
+
+_PERIOD_NAMES: dict[str, Callable[[date], str]] = {
+    "day": date.isoformat,
+    "week": week_of,
+    "month": lambda day: f"{day:%Y-%m}",
+}
+
+
+def key_of(by: str, names: Names) -> Callable[[Reported], Any]:
+    if by in PERIODS:
+        period = _PERIOD_NAMES[by]
+
+        def period_of(row: Reported) -> str:
+            day = names.day(row.at)
+            return UNDATED if day is None else period(day)
+
+        return period_of
+    found: dict[str, Callable[[Reported], Any]] = {
+        "project": names.project,
+        "session": lambda row: row.turn.session,
+        "model": lambda row: names.model(row.model),
+        "origin": lambda row: row.turn.origin,
+    }
+    if by not in found:
+        raise InvalidInput(f"usage by {by!r:.80}", f"it is by {', '.join(BY)}")
+    return found[by]
+
+
+class Wanted:
+    """What a report is limited to."""
+
+    def __init__(self, txn: ReadTxn, names: Names, only: Choice, now: int, zone: tzinfo) -> None:
+        if unknown := set(only) - set(Choice.__annotations__):
+            raise InvalidInput(f"usage knows no {min(unknown)!r:.80}", f"known: {', '.join(Choice.__annotations__)}")
+        self._names = names
+        self.since = read_moment(only.get("since"), "since", now, zone)
+        self.until = read_moment(only.get("until"), "until", now, zone)
+        session = only.get("session")
+        self.session = None if session is None else require(txn, session).n
+        self.origin, self.model, self.project = (
+            None if given is None else checked_text(given, what)
+            for given, what in ((only.get(name), name) for name in ("origin", "model", "project"))
+        )
+
+    def takes(self, row: Reported, *, of_session: bool = True) -> bool:
+        if of_session and self.session is not None and row.turn.session != self.session:
+            return False
+        if self.origin is not None and row.turn.origin != self.origin:
+            return False
+        if self.model is not None and not _is_called(self._names.model(row.model), self.model):
+            return False
+        return self._is_then(row.at) and (self.project is None or _is_in(self._names.project(row), self.project))
+
+    def _is_then(self, at: int | None) -> bool:
+        if self.since is None and self.until is None:
+            return True
+        return at is not None and (self.since is None or at >= self.since) and (self.until is None or at < self.until)
+
+
+def _is_called(model: str, wanted: str) -> bool:
+    return model == wanted or fnmatchcase(model, wanted)
+
+
+def _is_in(project: str, wanted: str) -> bool:
+    folder = wanted.rstrip("/") or "/"
+    if "/" not in wanted:
+        return project == wanted or project.rpartition("/")[2] == wanted
+    return project.rstrip("/") == folder or project.startswith(folder.rstrip("/") + "/")
+
+
+def read_moment(given: int | str | None, what: str, now: int, zone: tzinfo) -> int | None:
+    """A day means all of it: since its beginning, until its end. Everything else is a moment."""
+    if given is None or not isinstance(given, str):
+        return None if given is None else checked_number(given, what)
+    day = _day(checked_text(given, what).strip().lower(), now, zone)
+    if day is None:
+        return parse_moment(given, now, zone)
+    try:
+        midnight = datetime.combine(day + timedelta(days=what == "until"), time(), zone)
+        return (midnight - _EPOCH) // timedelta(milliseconds=1)
+    except OverflowError:
+        raise InvalidInput(
+            f"{what} {given!r:.80} is beyond the calendar", "name a day between year 1 and 9999"
+        ) from None
+
+
+def _day(words: str, now: int, zone: tzinfo) -> date | None:
+    if words in ("today", "yesterday"):
+        today = (_EPOCH + timedelta(milliseconds=now)).astimezone(zone).date()
+        return today - timedelta(days=words == "yesterday")
+    if not _DATE.fullmatch(words):
+        return None
+    try:
+        return date.fromisoformat(words)
+    except ValueError:
+        return None
+
+
+class Survey:
+    """One reading of a ledger's responses: their names and prices, and where threads go."""
+
+    def __init__(self, txn: ReadTxn, zone: tzinfo, prices: Prices) -> None:
+        if not isinstance(zone, tzinfo) or not isinstance(prices, PriceTable | None):
+            raise InvalidInput("usage takes a zone as tzinfo and prices as PriceTable", "prices_from() makes one")
+        self.txn, self.names, self.prices = txn, Names(txn, zone), prices or shipped_prices()
+        self.tree = Tree(txn.sql)
+        self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
+
+    def heads(self, where: str, *values: object) -> list[Head]:
+        return heads(self.txn.sql, where, values)
+
+    def responses(self, look: Callable[[Reported], object] | None = None) -> Iterator[Response]:
+        sql = self.txn.sql
+        return once(reported(sql), repeated(sql), standing(sql), look)
+
+    def price(self, row: Reported) -> Price | None:
+        return self.prices.price(self.names.model(row.model), row.at)
+
+    def add(self, sums: Sums, key: Any, response: Response) -> None:
+        row = response.first
+        sums.add(key, self.names.model(row.model), response.tokens, self.price(row), not row.is_rest)
+
+
+def report(txn: ReadTxn, by: str, only: Choice, now: int, zone: tzinfo) -> UsageReport:
+    """Days, and words for times, are those of the zone that is chosen, or else of this one."""
+    zone = only.get("zone") or zone
+    survey = Survey(txn, zone, only.get("prices"))
+    wanted = Wanted(txn, survey.names, only, now, zone)
+    key, sums = key_of(checked_text(by, "by"), survey.names), Sums()
+    living = survey.heads("status <> 'deleted'")
+    reach, naive, abandoned = Reach(survey.tree, living), _Naive(survey, wanted, living), Tally()
+    for response in survey.responses(naive.look):
+        row = response.first
+        if wanted.takes(row):
+            survey.add(sums, key(row), response)
+            if not any(reach.contains(*place) for place in response.places):
+                abandoned.add(response.tokens, survey.price(row), not row.is_rest)
+    total, counted = sums.total.spending(), naive.tally.spending()
+    return UsageReport(
+        by=by,
+        zone=_zone_name(zone),
+        since_at=wanted.since,
+        until_at=wanted.until,
+        rows=_rows(by, sums, survey.names),
+        total=total,
+        models=sums.models(),
+        unpriced=sums.unpriced(),
+        abandoned=abandoned.spending(),
+        naive=counted,
+        naive_factor=round(counted.total / total.total, 4) if total.total else None,
+        prices_as_of=survey.as_of,
+    )
+
+
+def _zone_name(zone: tzinfo) -> str:
+    return getattr(zone, "key", None) or zone.tzname(None) or "local"
+
+
+class _Naive:
+    """Counts as if every session were a file by itself: what several threads contain counts for each of them, and so
+    does an older version that one still has. Of one session it is that session's whole thread."""
+
+    def __init__(self, survey: Survey, wanted: Wanted, living: list[Head]) -> None:
+        self._survey, self._wanted, self.tally = survey, wanted, Tally()
+        chosen = wanted.session
+        self._count = Count(survey.tree, [head for head in living if chosen in (None, head.session)])
+
+    def look(self, row: Reported) -> None:
+        threads = self._count.threads(row.segment, row.place)
+        if threads and self._wanted.takes(row, of_session=False):
+            self.tally.add(row.tokens, self._survey.price(row), not row.is_rest, threads)
+
+
+def _rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
+    if by == "session":
+        rows = [_session_row(names.session(n), tally) for n, tally in sums.by_key.items()]
+    else:
+        rows = [UsageRow(key=key, **tally.fields()) for key, tally in sums.by_key.items()]
+    return tuple(sorted(rows, key=(lambda row: row.key) if by in PERIODS else dearest_first))
+
+
+def _session_row(session: SessionRow | None, tally: Tally) -> UsageRow:
+    if session is None:
+        return UsageRow(key=NONE, **tally.fields())
+    return UsageRow(key=session.label, session_id=session.id, **tally.fields())
+
+
+def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
+    """What a session's thread holds, and what of it no other active session has."""
+    row = require(txn, session)
+    survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
+    reach = Reach(survey.tree, survey.heads("status = 'active' OR n = ?", row.n))
+    own = Reach(survey.tree, survey.heads("n = ?", row.n))
+    marginal, thread = Sums(), Tally()
+    turns: set[tuple[int, int]] = set()
+    alone: set[tuple[int, int]] = set()
+    for response in survey.responses():
+        inside = [place for place in response.places if own.contains(*place)]
+        if not inside:
+            continue
+        first = response.first
+        thread.add(response.tokens, survey.price(first), not first.is_rest)
+        turns |= {(segment, depth) for segment, (depth, _) in inside}
+        if all(reach.sessions(*place) <= {row.n} for place in response.places):
+            survey.add(marginal, None, response)
+            alone |= {(segment, depth) for segment, (depth, _) in inside}
+    return BranchUsage(
+        session=row.label,
+        session_id=row.id,
+        marginal=marginal.total.spending(),
+        marginal_turns=len(alone),
+        thread=thread.spending(),
+        thread_turns=len(turns),
+        models=marginal.models(),
+        unpriced=marginal.unpriced(),
+        prices_as_of=survey.as_of,
+    )
+
+
+def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
+    """What was spent on turns that no session's thread contains any more."""
+    survey = Survey(txn, timezone.utc, prices)  # noqa: UP017 - the alias hides what it is
+    reach, sums = Reach(survey.tree, survey.heads("status <> 'deleted'")), Sums()
+    turns: dict[int | None, dict[str, int]] = {}
+    for response in survey.responses():
+        row = response.first
+        if not any(reach.contains(*place) for place in response.places):
+            survey.add(sums, row.turn.session, response)
+            times = turns.setdefault(row.turn.session, {})
+            times[row.turn.id] = max(row.at or 0, times.get(row.turn.id, 0))
+    rows = [_abandoned_row(survey.names.session(n), tally, turns[n]) for n, tally in sums.by_key.items()]
+    return AbandonedUsage(
+        rows=tuple(sorted(rows, key=dearest_first)),
+        total=sums.total.spending(),
+        turns=sum(map(len, turns.values())),
+        unpriced=sums.unpriced(),
+        prices_as_of=survey.as_of,
+    )
+
+
+def _abandoned_row(session: SessionRow | None, tally: Tally, turns: dict[str, int]) -> AbandonedRow:
+    last = max(turns, key=lambda turn: (turns[turn], turn))
+    known: dict[str, Any] = {"key": NONE} if session is None else {"key": session.label, "session_id": session.id}
+    status = None if session is None else session.status
+    return AbandonedRow(status=status, turns=len(turns), last_turn=last, **known, **tally.fields())

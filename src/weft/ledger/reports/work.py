@@ -1,0 +1,216 @@
+"""What was worked on: projects with their sessions, agents, files and cost, over all time or a period."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import tzinfo
+
+from msgspec import Struct
+
+from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.listing import HERE, has_title, project_of
+from weft.ledger.read.sessions import to_sessions
+from weft.ledger.read.turn_titles import load_subjects
+from weft.ledger.reports.file_touches import full_path
+from weft.ledger.reports.prices import PriceTable
+from weft.ledger.reports.usage import NONE, Spending, Tally, UsageRow, read_moment, report
+from weft.ledger.views.rows import SESSION, SessionRow
+from weft.ledger.views.values import name_of, text_of
+from weft.store.port import ReadTxn
+
+_TURNS = (
+    "SELECT id, session, workspace, origin, model, status, listed_at, calls, synthesised FROM turn"
+    " WHERE current = 1 AND listed_at >= ? AND listed_at < ? AND (? OR coalesce(synthesised, 0) = 0)"
+    " ORDER BY listed_at, n"
+)
+_WRITTEN = (
+    "SELECT t.session, t.workspace, f.path, count(DISTINCT f.message) FROM turn t JOIN message m ON m.turn = t.n"
+    " JOIN message_file f ON f.message = m.id WHERE t.current = 1 AND t.listed_at >= ? AND t.listed_at < ?"
+    " AND (? OR coalesce(t.synthesised, 0) = 0) AND f.kind = 'written' GROUP BY t.session, t.workspace, f.path"
+)
+_ALWAYS = 2**53
+NOTHING = Tally().spending()
+
+
+class FileWork(Struct, frozen=True):
+    path: str
+    changes: int
+    """Messages that noted to have written it."""
+
+
+class SessionWork(Struct, frozen=True, kw_only=True):
+    """What one session did in the period."""
+
+    session_id: str
+    label: str
+    short_label: str
+    origin: str
+    about: str
+    """Its title, or what it was first asked to do in the period."""
+    is_subagent: bool
+    turns: int
+    failed: int
+    tool_calls: int
+    models: tuple[str, ...]
+    first_at: int
+    last_at: int
+    time_known: bool = True
+    """False: its origin gives no times, and these are when it came in."""
+    spending: Spending
+
+
+class ProjectWork(Struct, frozen=True, kw_only=True):
+    """One folder's share, its sessions by when they last worked, the latest first."""
+
+    path: str
+    name: str
+    sessions: tuple[SessionWork, ...]
+    turns: int
+    origins: tuple[str, ...]
+    files: tuple[FileWork, ...]
+    """Files that were written, most often first."""
+    last_at: int
+    time_known: bool = True
+    """False: of none of its sessions, and this is when the last came in."""
+    spending: Spending
+
+
+class WorkReport(Struct, frozen=True, kw_only=True):
+    since_at: int | None
+    until_at: int | None
+    projects: tuple[ProjectWork, ...]
+    """The latest first."""
+    total: Spending
+    prices_as_of: str | None
+
+
+class _Doing:
+    """One session's turns in one project, counted."""
+
+    def __init__(self, first: str, at: int) -> None:
+        self.first, self.first_at = first, at
+        self.turns = self.failed = self.calls = 0
+        self.last_at, self.time_known = at, False
+        self.models: Counter[str] = Counter()
+        self.origins: Counter[str] = Counter()
+
+    def see(self, at: int, time_known: bool) -> None:
+        """Times that are known go before those that are not."""
+        if time_known and not self.time_known:
+            self.first_at, self.time_known = at, True
+            self.last_at = at
+        elif time_known == self.time_known:
+            self.last_at = at
+
+
+def work_report(
+    txn: ReadTxn, since: int | str | None, until: int | str | None, now: int, zone: tzinfo, prices: PriceTable | None
+) -> WorkReport:
+    start, end = (read_moment(given, what, now, zone) for given, what in ((since, "since"), (until, "until")))
+    reading = _Reading(txn, start, end)
+    spent = report(txn, "session", {"since": start, "until": end, "prices": prices}, now, zone)
+    by_project = report(txn, "project", {"since": start, "until": end, "prices": prices}, now, zone)
+    by_session = {str(row.session_id): _spending(row) for row in spent.rows}
+    projects = reading.projects(by_session, {row.key: _spending(row) for row in by_project.rows})
+    return WorkReport(
+        since_at=start, until_at=end, projects=projects, total=spent.total, prices_as_of=spent.prices_as_of
+    )
+
+
+def _spending(row: UsageRow) -> Spending:
+    return Spending(**{field: getattr(row, field) for field in Spending.__struct_fields__})
+
+
+class _Reading:
+    def __init__(self, txn: ReadTxn, since: int | None, until: int | None) -> None:
+        """Of a period only turns are told whose time is known."""
+        self._txn = txn
+        undated_too = since is None and until is None
+        self._span = (-_ALWAYS if since is None else since, _ALWAYS if until is None else until, undated_too)
+        rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
+        self._sessions = {row.n: row for row in rows}
+        self._short = short_labels(row.label for row in rows if row.status != "deleted")
+        self._folders: dict[int | None, str] = {None: NONE}
+
+    def projects(self, by_session: dict[str, Spending], costs: dict[str, Spending]) -> tuple[ProjectWork, ...]:
+        doings = self._doings()
+        files = self._files()
+        subjects = load_subjects(self._txn, [doing.first for doing in doings.values()])
+        made: dict[str, list[SessionWork]] = {}
+        for (folder, n), doing in doings.items():
+            about = subjects.get(doing.first, "")
+            made.setdefault(folder, []).append(self._session(n, doing, about, by_session))
+        found = [self._project(path, sessions, files.get(path, Counter()), costs) for path, sessions in made.items()]
+        return tuple(sorted(found, key=lambda project: (not project.time_known, -project.last_at, project.path)))
+
+    def _doings(self) -> dict[tuple[str, int | None], _Doing]:
+        found: dict[tuple[str, int | None], _Doing] = {}
+        for id, session, workspace, origin, model, status, at, calls, undated in self._txn.sql.each(_TURNS, self._span):
+            key = (self._folder(workspace, session), session)
+            doing = found.get(key)
+            if doing is None:
+                doing = found[key] = _Doing(id, at)
+            doing.turns += 1
+            doing.failed += status == "failed"
+            doing.calls += calls
+            doing.see(at, not undated)
+            doing.origins[origin or HERE] += 1
+            if model is not None:
+                doing.models[model] += 1
+        return found
+
+    def _folder(self, workspace: int | None, session: int | None) -> str:
+        """Where a turn worked, else where its session did."""
+        if workspace is None and session is not None and session in self._sessions:
+            workspace = self._sessions[session].workspace
+        if workspace not in self._folders:
+            self._folders[workspace] = text_of(self._txn, workspace) or NONE
+        return self._folders[workspace]
+
+    def _files(self) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        for session, workspace, path, times in self._txn.sql.all(_WRITTEN, self._span):
+            folder = self._folder(workspace, session)
+            name = full_path(text_of(self._txn, path) or "", None if folder == NONE else folder)
+            found.setdefault(folder, Counter())[name] += times
+        return found
+
+    def _session(self, n: int | None, doing: _Doing, about: str, spent: dict[str, Spending]) -> SessionWork:
+        row = self._sessions.get(n) if n is not None else None
+        shown = to_sessions(self._txn, [row])[0] if row is not None else None
+        title = shown.title if shown is not None and has_title(shown) else None
+        models = (name_of(self._txn, model) or "" for model, _ in doing.models.most_common())
+        return SessionWork(
+            session_id=shown.id if shown else "",
+            label=shown.label if shown else NONE,
+            short_label=self._short.get(shown.label, shown.label) if shown else NONE,
+            origin=doing.origins.most_common(1)[0][0],
+            about=title or about,
+            is_subagent=bool(row and (row.parent_session or row.parent_turn)),
+            turns=doing.turns,
+            failed=doing.failed,
+            tool_calls=doing.calls,
+            models=tuple(model for model in models if model not in ("", "unknown")),
+            first_at=doing.first_at,
+            last_at=doing.last_at,
+            time_known=doing.time_known,
+            spending=spent.get(shown.id, NOTHING) if shown else NOTHING,
+        )
+
+    @staticmethod
+    def _project(
+        path: str, sessions: Iterable[SessionWork], files: Counter[str], costs: dict[str, Spending]
+    ) -> ProjectWork:
+        ordered = sorted(sessions, key=lambda session: (not session.time_known, -session.last_at, session.label))
+        return ProjectWork(
+            path=path,
+            name=project_of(path) if path != NONE else NONE,
+            sessions=tuple(ordered),
+            turns=sum(session.turns for session in ordered),
+            origins=tuple(dict.fromkeys(session.origin for session in ordered)),
+            files=tuple(FileWork(*each) for each in sorted(files.items(), key=lambda file: (-file[1], file[0]))),
+            last_at=ordered[0].last_at,
+            time_known=ordered[0].time_known,
+            spending=costs.get(path, NOTHING),
+        )

@@ -1,0 +1,211 @@
+"""Turns, messages, tool calls and sessions by what they are: every lookup that the agents ledger schema indexes.
+
+Each is led by one index: a rare value by its own, a common one by the time of turns, what lies in a text by the words
+of passages. The other conditions are then asked of each row that comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from msgspec import Struct
+
+from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.enums import AgentRole, TurnStatus, TurnType
+from weft.kernel.errors import InvalidInput
+from weft.ledger.read.listing import HERE
+from weft.ledger.read.revisions import routed_sessions
+from weft.ledger.read.threads import CHUNK, children
+from weft.ledger.search.entries import Entry, known_text
+from weft.ledger.search.filters import Filters
+from weft.ledger.search.matches import Finder
+from weft.ledger.search.passages import UNREMARKABLE, VIEW, fits_words, load_turns, passages_of, source_word, touched
+from weft.ledger.search.query import Query
+from weft.ledger.views.rows import HISTORY, SESSION, TURN, HistoryRow, SessionRow, TurnRow
+from weft.store.facts import refuse_standstill
+from weft.store.port import ReadTxn
+from weft.store.sql import Sql, rows_in
+from weft.store.word_index import Question, Term, WordIndex
+
+COMMON = {"type": TurnType.NORMAL, "status": TurnStatus.COMPLETED, "role": AgentRole.UNIFIED}
+MEMBERS = {"type": TurnType, "status": TurnStatus, "role": AgentRole}
+
+
+class TurnsWanted(Struct, frozen=True, kw_only=True):
+    """Which turns; null: whatever it is."""
+
+    parent: TurnRow | None = None
+    type: str | None = None
+    status: str | None = None
+    role: str | None = None
+    persona: str | None = None
+    """An agent's id."""
+    source_event: str | None = None
+    has_children: bool | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, members in MEMBERS.items():
+            value = getattr(self, name)
+            if value is not None and value not in set(members):
+                raise InvalidInput(f"{name} is {value!r:.80}", f"it is one of {', '.join(members)}")
+
+
+def find_turns(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, limit: int | None) -> list[TurnRow]:
+    """The newest first, as `log` has them."""
+    rows = (row for row in _led(txn, index, wanted) if _fits(txn, row, wanted))
+    return list(islice(rows, limit))
+
+
+def _led(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted) -> Iterator[TurnRow]:
+    if wanted.parent is not None:
+        return _newest_first(children(txn.sql, wanted.parent))
+    if wanted.source_event is not None:
+        return _newest_first(_by_word(txn, index, source_word(wanted.source_event)))
+    if wanted.persona is not None and wanted.persona not in UNREMARKABLE:
+        return _newest_first(_by_word(txn, index, f":a{wanted.persona.lower()}"))
+    for column, common in COMMON.items():
+        value = getattr(wanted, column)
+        if value not in (None, common):
+            query = f"{TURN.select} WHERE {column} <> '{common}' AND {column} = ?"
+            return _newest_first(TurnRow(*row) for row in txn.sql.all(query, (value,)))
+    if wanted.has_children is False:
+        return _newest_first(_ends(txn.sql))
+    return _by_time(txn.sql, wanted)
+
+
+def _newest_first(rows: Iterable[TurnRow]) -> Iterator[TurnRow]:
+    return iter(sorted(rows, key=lambda row: (row.listed_at, row.n), reverse=True))
+
+
+def _by_time(sql: Sql, wanted: TurnsWanted) -> Iterator[TurnRow]:
+    since = -MAX_INTEGER if wanted.since is None else wanted.since
+    at, n = MAX_INTEGER if wanted.until is None else wanted.until + 1, 0
+    query = (
+        f"{TURN.select} WHERE (listed_at, n) < (?, ?) AND listed_at >= ? ORDER BY listed_at DESC, n DESC LIMIT {CHUNK}"
+    )
+    while rows := [TurnRow(*row) for row in sql.all(query, (at, n, since))]:
+        yield from rows
+        refuse_standstill("turn", (at, n), (rows[-1].listed_at, rows[-1].n))
+        at, n = rows[-1].listed_at, rows[-1].n
+
+
+def _ends(sql: Sql) -> Iterator[TurnRow]:
+    """The last turn of each segment: no other can be without children."""
+    columns = ", ".join(f"t.{column}" for column in TURN.record.__struct_fields__)
+    query = (
+        f"SELECT s.n, {columns} FROM segment s JOIN turn t ON t.segment = s.n"
+        " AND t.depth = (SELECT max(depth) FROM turn WHERE segment = s.n)"
+        f" WHERE s.n < ? ORDER BY s.n DESC LIMIT {CHUNK}"
+    )
+    before = MAX_INTEGER
+    while rows := sql.all(query, (before,)):
+        yield from (TurnRow(*row[1:]) for row in rows)
+        refuse_standstill("segment", before, rows[-1][0])
+        before = rows[-1][0]
+
+
+def _by_word(txn: ReadTxn, index: WordIndex, word: str) -> list[TurnRow]:
+    """Turns whose passages have a word; those that the index has not seen yet are looked at as they are."""
+    question: Question = ((Term(word),),)
+    found = {turn for (turn,) in rows_in(txn.sql, _TURNS_OF, index.match(question, MAX_INTEGER))}
+    late = load_turns(txn, touched(txn, txn.facts.watermark(VIEW)).turns)
+    fresh = [
+        turn for turn, made in passages_of(txn, late) if any(fits_words(question, passage.words) for passage in made)
+    ]
+    known = rows_in(txn.sql, f"{TURN.select} WHERE n IN", found - {turn.n for turn in late})
+    return [*fresh, *(TurnRow(*row) for row in known)]
+
+
+_TURNS_OF = "SELECT turn FROM passage WHERE n IN"
+
+
+def _fits(txn: ReadTxn, row: TurnRow, wanted: TurnsWanted) -> bool:
+    return (
+        bool(row.current)
+        and wanted.type in (None, row.type)
+        and wanted.status in (None, row.status)
+        and wanted.role in (None, row.role)
+        and wanted.persona in (None, row.persona)
+        and (wanted.since is None or row.listed_at >= wanted.since)
+        and (wanted.until is None or row.listed_at <= wanted.until)
+        and (wanted.source_event is None or known_text(txn.facts, row.source_event) == wanted.source_event)
+        and (wanted.has_children is None or has_children(txn.sql, row) == wanted.has_children)
+    )
+
+
+def has_children(sql: Sql, row: TurnRow) -> bool:
+    following = sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (row.segment, row.depth + 1))
+    if following is not None:
+        return True
+    forked = "SELECT 1 FROM segment WHERE parent = ? AND parent_depth = ?"
+    return sql.one(forked, (row.segment, row.depth)) is not None
+
+
+def find_entries(txn: ReadTxn, index: WordIndex, filters: Filters, fits: Callable[[Entry], bool]) -> Iterator[Entry]:
+    """Messages and calls by a search without words."""
+    matches = Finder(txn, index, Query(()), filters).newest()
+    return (match.entry for match in matches if fits(match.entry))
+
+
+class SessionsWanted(Struct, frozen=True, kw_only=True):
+    """Which sessions; null: whatever it is."""
+
+    persona: str | None = None
+    parent: str | None = None
+    """Ids of an agent and of a session."""
+    origin: str | None = None
+    routing_key: str | None = None
+    since: int | None = None
+
+
+def find_sessions(txn: ReadTxn, wanted: SessionsWanted) -> list[SessionRow]:
+    """The latest changed first; deleted ones too, which say so."""
+    rows = [row for row in _sessions(txn, wanted) if _session_fits(txn, row, wanted)]
+    return sorted(rows, key=lambda row: (row.updated_at, row.n), reverse=True)
+
+
+def _sessions(txn: ReadTxn, wanted: SessionsWanted) -> Iterable[SessionRow]:
+    sql = txn.sql
+    if wanted.routing_key is not None:
+        return routed_sessions(txn, wanted.routing_key)
+    if wanted.parent is not None:
+        query = f"{SESSION.select} WHERE parent_session IS NOT NULL AND parent_session = ?"
+        return (SessionRow(*row) for row in sql.all(query, (wanted.parent,)))
+    if wanted.since is not None:
+        return _changed_since(txn, wanted.since)
+    if wanted.persona is not None:
+        return (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE persona = ?", (wanted.persona,)))
+    if wanted.origin == HERE:
+        return (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE origin IS NULL"))
+    return (SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE origin = ?", (wanted.origin,)))
+
+
+def _changed_since(txn: ReadTxn, since: int) -> list[SessionRow]:
+    """By the view of changes; of sessions that it has not caught up with, by what they say themselves."""
+    numbers = {n for (n,) in txn.sql.all("SELECT session FROM session_change WHERE at >= ?", (since,))}
+    late = touched(txn, txn.facts.watermark(VIEW)).sessions
+    rows = [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE n IN", numbers)]
+    rows += [SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE id IN", late)]
+    return list({row.n: row for row in rows}.values())
+
+
+def _session_fits(txn: ReadTxn, row: SessionRow, wanted: SessionsWanted) -> bool:
+    return (
+        wanted.persona in (None, row.persona)
+        and wanted.parent in (None, row.parent_session)
+        and wanted.origin in (None, row.origin or HERE)
+        and (wanted.since is None or row.updated_at >= wanted.since)
+        and (wanted.routing_key is None or known_text(txn.facts, row.routing) == wanted.routing_key)
+    )
+
+
+def moves_to(txn: ReadTxn, turn: TurnRow) -> list[HistoryRow]:
+    """Every movement of a head to this very turn, in order."""
+    found = {move for (move,) in txn.sql.all("SELECT move FROM arrival WHERE turn = ?", (turn.n,))}
+    late = "SELECT n FROM history WHERE n > ? AND turn = ?"
+    found |= {n for (n,) in txn.sql.all(late, (txn.facts.watermark(VIEW), turn.id))}
+    rows = [HistoryRow(*row) for row in rows_in(txn.sql, f"{HISTORY.select} WHERE n IN", found)]
+    return sorted(rows, key=lambda row: row.n)

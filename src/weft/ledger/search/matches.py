@@ -1,0 +1,174 @@
+"""Finding: the index narrows a query down to passages, their texts decide, and the newest come first.
+
+The index is asked once for everything that fits. Where that is much, it is asked again for one stretch of time after
+another, the newest first, until enough is found. Turns that the index has not caught up with are looked through as they
+are, so an answer is never older than the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush, merge
+from itertools import chain, islice
+
+from msgspec import Struct
+
+from weft.kernel.canonical import MAX_INTEGER
+from weft.ledger.search.entries import LOOSE, Entry, Place, hold_texts, load_entries
+from weft.ledger.search.filters import Filters, Sieve, day_words
+from weft.ledger.search.hits import Found, Match, look_through
+from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of, touched
+from weft.ledger.search.query import Query
+from weft.ledger.views.rows import TURN, TurnRow
+from weft.store.facts import refuse_standstill
+from weft.store.port import ReadTxn
+from weft.store.sql import Row, rows_in
+from weft.store.word_index import Question, WordIndex
+
+FEW = 2048
+"""So many passages are looked up one by one; of more, the newest are looked for first."""
+STEP, MOST = 256, 8192
+PROBED = 64
+"""So many passages are read before an index is asked for a beginning, which costs by how many words have it."""
+TOGETHER = 16
+RANKED = 512
+UNINDEXED = 2**62
+_ROWS = "SELECT at, turn, first, n, last FROM passage WHERE"
+Key = tuple[int, int, int, int]
+_NEWEST = (MAX_INTEGER, 0, 0, 0)
+
+
+class Candidate(Struct, frozen=True, order=True):
+    """A passage that may hold what is looked for; ordered by time, then as turns and messages are."""
+
+    at: int
+    turn: int
+    first: int
+    n: int
+    last: int
+
+    @property
+    def newest(self) -> tuple[int, ...]:
+        """No entry in it comes after this place in the order of entries."""
+        return self.at, self.turn, self.last, MAX_INTEGER
+
+
+class Finder:
+    """One search in one snapshot."""
+
+    def __init__(self, txn: ReadTxn, index: WordIndex, query: Query, filters: Filters) -> None:
+        self._txn, self._index, self._query, self._filters = txn, index, query, filters
+        self._sieve = Sieve(txn, filters)
+        self.question: Question = (*query.question(), *self._sieve.question)
+        self._loose: set[tuple[int, ...]] = set()
+        self._rest, self._stale = self._not_indexed()
+
+    def newest(self) -> Iterator[Match]:
+        """Every match, the newest first. No entry is newer than its passage is, so what comes before all that the next
+        passage may hold can be told."""
+        waiting: list[tuple[tuple[int, ...], Match]] = []
+        for candidate, matches in self._looked_through(merge(self._rest, self._indexed(), reverse=True)):
+            while waiting and waiting[0][0] < tuple(-part for part in candidate.newest):
+                yield heappop(waiting)[1]
+            for match in matches:
+                heappush(waiting, (tuple(-part for part in match.entry.order), match))
+        while waiting:
+            yield heappop(waiting)[1]
+
+    def best(self) -> Iterator[Match]:
+        """In the order of the engine's own ranking. What it has not indexed yet comes first, and all else that fits
+        comes behind so many of the best, the newest first."""
+        numbers = self._index.ranked(self.question, RANKED) if self.question else []
+        rows = {row[3]: Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", numbers)}
+        ranked = (rows[n] for n in numbers if n in rows and self._is_wanted(rows[n]))
+        others = (candidate for candidate in self._indexed() if candidate.n not in rows)
+        for _, matches in self._looked_through(chain(self._rest, ranked, others)):
+            yield from matches
+
+    def _indexed(self) -> Iterator[Candidate]:
+        """Passages that the index gives, the newest first."""
+        until = self._filters.until
+        before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
+        whole = tuple(group for group in self.question if not any(term.prefix for term in group))
+        if whole != self.question:
+            rows = self._before(before, PROBED)
+            yield from filter(self._is_wanted, self._matching(whole, rows))
+            if len(rows) < PROBED:
+                return
+            before = rows[-1][:4]
+        few = self._index.match(self.question, FEW + 1) if self.question else []
+        if self.question and len(few) <= FEW:
+            found = (Candidate(*row) for row in rows_in(self._txn.sql, f"{_ROWS} n IN", few))
+            older = (each for each in found if (each.at, each.turn, each.first, each.n) < before)
+            yield from sorted(filter(self._is_wanted, older), reverse=True)
+        else:
+            yield from filter(self._is_wanted, self._walk(before))
+
+    def _walk(self, before: Key) -> Iterator[Candidate]:
+        """One stretch of time after another."""
+        step = STEP
+        while rows := self._before(before, step):
+            yield from self._matching(self.question, rows)
+            refuse_standstill("passage", before, rows[-1][:4])
+            before, step = rows[-1][:4], min(2 * step, MOST)
+
+    def _before(self, place: Key, limit: int) -> list[Row]:
+        """So many passages before a place in the order of time."""
+        since = -MAX_INTEGER if self._filters.since is None else self._filters.since
+        newer = "ORDER BY at DESC, turn DESC, first DESC, n DESC"
+        query = f"{_ROWS} (at, turn, first, n) < (?, ?, ?, ?) AND at >= ? {newer} LIMIT ?"
+        return self._txn.sql.all(query, (*place, since, limit))
+
+    def _matching(self, question: Question, rows: list[Row]) -> Iterator[Candidate]:
+        """Those of a stretch of time that the index knows to fit."""
+        if not question or not rows:
+            yield from (Candidate(*row) for row in rows)
+            return
+        numbers = [row[3] for row in rows]
+        narrow = (*question, *day_words(rows[-1][0], rows[0][0]))
+        fitting = set(self._index.match(narrow, MAX_INTEGER, min(numbers), max(numbers)))
+        yield from (Candidate(*row) for row in rows if row[3] in fitting)
+
+    def _is_wanted(self, candidate: Candidate) -> bool:
+        since = self._filters.since
+        return candidate.turn not in self._stale and (since is None or candidate.at >= since)
+
+    def _not_indexed(self) -> tuple[list[Candidate], set[int]]:
+        """Passages of turns that the index has not caught up with, the newest first; and those turns."""
+        turns = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
+        made = [
+            Candidate(passage.at, turn.n, passage.first, UNINDEXED, passage.last)
+            for turn, passages in passages_of(self._txn, turns)
+            for passage in passages
+            if fits_words(self.question, passage.words)
+        ]
+        return sorted(made, reverse=True), {turn.n for turn in turns}
+
+    def _looked_through(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, list[Match]]]:
+        """Each candidate with what really is in it; some are read together."""
+        rest = iter(candidates)
+        size = 4
+        while some := list(islice(rest, size)):
+            rows = rows_in(self._txn.sql, f"{TURN.select} WHERE n IN", (each.turn for each in some))
+            turns = [TurnRow(*row) for row in rows]
+            entries = load_entries(self._txn, turns)
+            within = [self._within(each, entries.get(each.turn, [])) for each in some]
+            hold_texts(self._txn.facts, (entry for found in within for entry in found))
+            for candidate, found in zip(some, within, strict=True):
+                yield candidate, [match for entry in found if (match := self._match(entry)) is not None]
+            size = TOGETHER
+
+    def _within(self, candidate: Candidate, entries: list[Entry]) -> list[Entry]:
+        """The entries of a passage. What belongs to no message is looked at once, whichever passage it is found in."""
+        found = [entry for entry in entries if candidate.first <= entry.seq <= candidate.last]
+        fresh = [entry for entry in found if entry.order not in self._loose]
+        self._loose.update(entry.order for entry in fresh if entry.seq == LOOSE)
+        return fresh
+
+    def _match(self, entry: Entry) -> Match | None:
+        if not self._sieve.fits(entry):
+            return None
+        found = look_through(self._query, entry.texts(self._txn.facts))
+        if found is None and not self._query.phrases:
+            found = Found(Place.TEXT, "", [])
+        return None if found is None else Match(entry, found)

@@ -1,0 +1,1 @@
+"""Commands that change sessions: heads, labels, compactions, merges."""

@@ -1,0 +1,199 @@
+"""Compaction turns: a summary of the turns before, the turns it kept, and which one a session goes by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
+from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
+from weft.ledger.model import RecordedTurn
+from weft.ledger.read.threads import Range, ranges_to
+from weft.ledger.sessions.heads import require_session, stream_of
+from weft.ledger.views.rows import TurnRow
+from weft.ledger.write.append import MESSAGE_ROOM, Desk, Draft
+from weft.ledger.write.leases import Patience, ensure_free
+from weft.ledger.write.placement import Place, find_place, load_parent
+from weft.ledger.write.record_turn import move_with_turn
+from weft.ledger.write.turn_events import Scribe, Setting, checked_id, member, whole
+from weft.store.sql import Sql
+
+MEASURES = (
+    "tokens_before",
+    "tokens_after",
+    "summary_tokens",
+    "summarization_input_tokens",
+    "summarization_output_tokens",
+    "duration_ms",
+)
+
+
+class NewCompaction:
+    """A compaction as its caller tells it, checked before anything is written."""
+
+    def __init__(
+        self,
+        *,
+        summary: str,
+        through: str | None,
+        first_kept: str | None,
+        model: str,
+        provider: str | None,
+        compaction_type: str,
+        trigger: str | None,
+        metadata: Any,
+        **measures: int | None,
+    ) -> None:
+        self.summary, self.model, self.provider, self.metadata = summary, model, provider, metadata
+        self.through = None if through is None else checked_id(through, "summarized_through")
+        self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
+        self.type = member(CompactionType, compaction_type, "compaction_type")
+        self.trigger = UNSET if trigger is None else member(CompactionTrigger, trigger, "trigger")
+        unknown = set(measures) - set(MEASURES)
+        if unknown:
+            raise InvalidInput(f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(MEASURES)}")
+        self.measures = {name: whole(value, name) for name, value in measures.items()}
+        for name, value in self.measures.items():
+            if value is not UNSET and value < 0:
+                raise InvalidInput(f"compaction: {name} is {value}", "it is counted from 0")
+
+    def write(self, scribe: Scribe, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
+        draft = scribe.draft
+        scribe.run.add(
+            CompactionRecorded,
+            summary=draft.put_text(self.summary, "summary"),
+            summarized_through=through.id,
+            first_kept=kept.id if kept else UNSET,
+            turns_summarized=summarized,
+            compaction_type=self.type,
+            model=draft.named(self.model, "model"),
+            provider=UNSET if self.provider is None else draft.named(self.provider, "provider"),
+            trigger=self.trigger,
+            metadata=UNSET if self.metadata is None else draft.put_json(self.metadata, "metadata"),
+            **self.measures,
+        )
+        return scribe.finish(RunExit.SUCCESS)
+
+
+def record_compaction(
+    desk: Desk,
+    compaction: NewCompaction,
+    *,
+    session: str | None,
+    parent: str | UnsetType | None,
+    patience: Patience,
+) -> RecordedTurn:
+    """A compaction turn after the head; without a session it lies beside the thread, for sessions to choose."""
+
+    def work(draft: Draft) -> RecordedTurn:
+        row = None if session is None else require_session(draft, session)
+        if row is not None:
+            ensure_free(draft, row, patience)
+        place = find_place(draft, row, parent, UNSET)
+        if place.parent is None:
+            raise NotApplicable("there is nothing to compact", "record a turn first")
+        through, kept, summarized = _range(draft, compaction, place.parent)
+        return _write(draft, compaction, place, through, kept, summarized)
+
+    return patience.keep_trying(lambda: desk.write(work))
+
+
+def _range(draft: Draft, compaction: NewCompaction, parent: TurnRow) -> tuple[TurnRow, TurnRow | None, int]:
+    """The last summarised turn, the first kept one and how many lie before it; both must lie on the thread."""
+    kept = None if compaction.first_kept is None else load_parent(draft, compaction.first_kept)
+    if kept is not None and kept.parent is None:
+        raise NotApplicable(f"turn {kept.id} is the first of its thread: nothing would be summarised", "keep fewer")
+    if compaction.through is not None:
+        through = load_parent(draft, compaction.through)
+    elif kept is not None and kept.parent is not None:
+        through = load_parent(draft, kept.parent)
+    else:
+        through = parent
+    for row in (through, *([kept] if kept else [])):
+        if not lies_on(draft.sql, row, parent):
+            raise NotApplicable(
+                f"turn {row.id} is not on the thread of {parent.id}", "name a turn of that thread: `weft log` shows it"
+            )
+    if kept is not None and kept.depth > through.depth + 1:
+        raise NotApplicable(
+            f"turns between {through.id} and {kept.id} would vanish", "keep every turn that is not summarised"
+        )
+    return through, kept, min(through.depth, kept.depth - 1 if kept else through.depth)
+
+
+def lies_on(sql: Sql, row: TurnRow, head: TurnRow) -> bool:
+    ranges = ranges_to(sql, head.segment, head.depth)
+    return any(_holds(part, row) for part in ranges)
+
+
+def _write(
+    draft: Draft, compaction: NewCompaction, place: Place, through: TurnRow, kept: TurnRow | None, summarized: int
+) -> RecordedTurn:
+    parent, session = place.parent, place.session
+    assert parent is not None
+    turn = draft.ulids.mint(MESSAGE_ROOM + 1)
+    scribe = Scribe(draft, turn, actor=session.persona if session else parent.persona, scope=place.scope)
+    scribe.start(
+        fork=place.fork,
+        session=session.id if session else UNSET,
+        compaction=place.compaction,
+        turn_type=TurnType.COMPACTION,
+        setting=Setting(),
+    )
+    digest = compaction.write(scribe, through, kept, summarized)
+    if session is not None:
+        move_with_turn(draft, session.id, turn)
+    draft.seal()
+    return RecordedTurn(
+        id=turn,
+        digest=digest,
+        depth=place.depth,
+        parent_id=parent.id,
+        session=session.label if session else None,
+        receipt=draft.receipt(digest),
+    )
+
+
+def choose_compaction(desk: Desk, session: str, compaction: str | None) -> None:
+    """Switch to another compaction of this thread, or undo all (null): the whole history is seen again."""
+
+    def work(draft: Draft) -> None:
+        row = require_session(draft, session)
+        if compaction is not None:
+            turn = load_parent(draft, checked_id(compaction, "compaction"))
+            if turn.type != TurnType.COMPACTION or turn.parent is None:
+                raise NotApplicable(f"turn {compaction} is not a compaction", "`weft log` marks compactions")
+            head = None if row.head is None else load_parent(draft, row.head)
+            if head is None or not _belongs(draft, turn, head, row.head_events):
+                raise NotApplicable(
+                    f"compaction {compaction} does not belong to the thread of {row.label!r}",
+                    "choose one of its own thread, or None for the whole history",
+                )
+        stream_of(draft, row).add(CompactionChosen, compaction=compaction)
+        draft.seal()
+
+    desk.write(work)
+
+
+def _belongs(draft: Draft, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
+    """Does the thread hold what was compacted, and of the last turn summarised just as many events?"""
+    found = draft.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
+    base = load_parent(draft, compaction.parent or "")
+    if found is None or not lies_on(draft.sql, base, head):
+        return False
+    through = load_parent(draft, found[0])
+    ours, theirs = (
+        [part for part in ranges_to(draft.sql, *place) if _holds(part, through)]
+        for place in ((head.segment, head.depth, events), (compaction.segment, compaction.depth))
+    )
+    return bool(ours and theirs) and _shown(ours[0], through) == _shown(theirs[0], through)
+
+
+def _holds(part: Range, row: TurnRow) -> bool:
+    return part.segment == row.segment and part.low <= row.depth <= part.high
+
+
+def _shown(part: Range, row: TurnRow) -> int | None:
+    return part.events if row.depth == part.high else None

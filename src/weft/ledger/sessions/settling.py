@@ -1,0 +1,148 @@
+"""Sessions that several replicas moved: which branches there are, and one move that joins them.
+
+This ledger's branch is the session's label. Another replica's is called by the end of that replica's id and the label,
+`7q2k4m/main`, from facts alone. Settling writes a move that names the ends of all branches; every replica that stands
+at one of them follows it, so after the next sync all agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET, Struct
+
+from weft.kernel.dag_events import AgentForked
+from weft.kernel.enums import MoveReason, SessionStatus
+from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable
+from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.fields import EventRef
+from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
+from weft.ledger.arguments import checked_label
+from weft.ledger.model import Branch
+from weft.ledger.read.sessions import head_event, load_branches
+from weft.ledger.sessions.heads import require_session, stream_of
+from weft.ledger.views.rows import SessionRow
+from weft.ledger.write.append import Desk, Draft
+from weft.ledger.write.leases import Patience, ensure_free
+from weft.ledger.write.placement import create_session, load_parent
+from weft.store.facts import FactReader
+
+STATES = (SessionRenamed, SessionArchived)
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """Where a session shall stand once it is settled: at a turn, where one branch stands, or on both, as two."""
+
+    turn: str | None = None
+    event: str | None = None
+    ours: bool = False
+    theirs: bool = False
+    fork: str | None = None
+
+    def check(self) -> None:
+        if (self.turn is not None) + self.theirs + (self.ours or self.fork is not None) != 1:
+            raise InvalidInput("say where the session shall stand", "one of: a turn, ours, theirs, or fork")
+        if self.fork is not None:
+            checked_label(self.fork)
+
+
+def settle(desk: Desk, name: str, choice: Choice, reason: str | None, patience: Patience) -> None:
+    """One move that names every branch's end, and what else of the session the branches say differently."""
+    choice.check()
+
+    def work(draft: Draft) -> None:
+        row = require_session(draft, name)
+        ensure_free(draft, row, patience)
+        branches = load_branches(draft.sql, row.n)
+        if not branches:
+            raise NotApplicable(f"session {row.label!r} has one branch", "nothing is to be settled")
+        turn, event = _chosen(draft, row, branches, choice)
+        kept = row.compaction if turn == row.head else None
+        states = _states(draft.txn.facts, row, branches)
+        stream = stream_of(draft, row)
+        stream.add(
+            SessionMoved,
+            to=turn,
+            before=row.head,
+            why=MoveReason.SETTLE,
+            at=UNSET if event is None else event,
+            reason=UNSET if reason is None else draft.put_text(reason, "reason"),
+            tips=tuple(EventRef(tip) for tip in (bytes(row.last_event).hex(), *(found.tip for found in branches))),
+        )
+        if SessionRenamed in states:
+            stream.add(SessionRenamed, label=draft.put_text(row.label))
+        if SessionArchived in states:
+            stream.add(SessionArchived, status=SessionStatus(row.status))
+        if kept is not None:
+            stream.add(CompactionChosen, compaction=kept or None)
+        draft.seal()
+
+    patience.keep_trying(lambda: desk.write(work))
+
+
+def _chosen(draft: Draft, row: SessionRow, branches: list[Branch], choice: Choice) -> tuple[str | None, str | None]:
+    """The turn that the session shall stand at, and an event inside it."""
+    if choice.turn is not None:
+        turn = load_parent(draft, choice.turn)
+        return turn.id, choice.event or (None if turn.closed else turn.digest)
+    if choice.theirs or choice.fork is not None:
+        theirs = _their_head(draft, row, branches)
+        if choice.theirs:
+            return theirs
+        _fork(draft, row, str(choice.fork), theirs)
+    return row.head, _event(draft, row.head, row.head_events)
+
+
+def _their_head(draft: Draft, row: SessionRow, branches: list[Branch]) -> tuple[str | None, str | None]:
+    places = {(found.head, found.head_event) for found in branches}
+    if len(places) > 1:
+        raise NotApplicable(
+            f"session {row.label!r} has {len(branches)} other branches, at different turns",
+            "name the turn: --to " + " or --to ".join(sorted(found.name for found in branches)),
+        )
+    head, events = places.pop()
+    return head, _event(draft, head, events)
+
+
+def _event(draft: Draft, turn: str | None, events: int | None) -> str | None:
+    return None if turn is None else head_event(draft.txn.facts, draft.view.turn(turn), events)
+
+
+def _fork(draft: Draft, row: SessionRow, label: str, place: tuple[str | None, str | None]) -> None:
+    """A session of its own for the other branch."""
+    turn, event = place
+    if draft.view.find_session(label) is not None:
+        raise LabelTaken(label, "taken")
+    if turn is None:
+        raise NotApplicable(f"the other branch of {row.label!r} stands at no turn", "say --ours")
+    made = create_session(draft, label, persona=row.persona)
+    stream_of(draft, made).add(
+        AgentForked,
+        to_branch=made.id,
+        at_event=EventRef(event or draft.view.turn(turn).digest),
+        at_turn=turn,
+        from_branch=row.id,
+    )
+
+
+def _states(facts: FactReader, row: SessionRow, branches: list[Branch]) -> set[type]:
+    """Which of label and status were changed on some branch and not before all of them parted."""
+    ends = [bytes(row.last_event).hex(), *(found.tip for found in branches)]
+    chains = [dict(_back(facts, end)) for end in ends]
+    shared = set(chains[0]).intersection(*chains[1:])
+    return {
+        type(event) for chain in chains for id, event in chain.items() if id not in shared and type(event) in STATES
+    }
+
+
+def _back(facts: FactReader, event_id: str | None) -> Iterator[tuple[str, Event | UnknownEvent]]:
+    """An event of a stream and those before it."""
+    while event_id is not None:
+        n = facts.find_event(bytes.fromhex(event_id))
+        line = None if n is None else facts.line(n)
+        if line is None:
+            return
+        event = KINDS.decode(line)
+        yield event_id, event
+        event_id = event.prev

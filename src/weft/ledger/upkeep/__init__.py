@@ -1,0 +1,1 @@
+"""Verifying, rebuilding, copying, packing and examining a ledger."""

@@ -1,0 +1,274 @@
+"""What is wrong with a ledger's contents, quickly: the newest facts and views, leases, watermarks, imports, clocks.
+
+`full` verifies everything instead of the newest. Nothing is written; a check that fails is a finding itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+from weft.kernel.contents import content_ref
+from weft.kernel.facts import is_digest
+from weft.kernel.sites import Site
+from weft.kernel.times import iso_from_ms
+from weft.ledger.read.tombstones import pending
+from weft.ledger.secrets.scan import MARK as SECRETS
+from weft.ledger.upkeep.recompute import VIEWS_STALE
+from weft.ledger.upkeep.verify import Problem, verify_facts, verify_views
+from weft.ledger.views.recorded_events import recorded_after, stream_of
+from weft.store.diagnosis import COPY_BACK, Diagnosis, as_far_as_it_goes, error, good, note, warning
+from weft.store.erased_contents import ERASING, unfinished
+from weft.store.owners import is_dead
+from weft.store.port import ReadTxn, Store
+from weft.store.records import FORMER, LACKS
+
+NEWEST_ROWS, SAMPLED = 256, 256
+SHOWN = 20
+LAG = 100_000
+DAY_MS = 24 * 60 * 60 * 1000
+RESTORE = "put a backup in its place with `weft recover --from FILE`, or `weft recover --salvage` what still verifies"
+BROKEN_FACTS = ("content", "event", "log", "pack", "database")
+"""Problems that no rebuild mends."""
+REBUILD, SCAN = "weft rebuild", "weft secrets --all"
+OF_CONTENTS = ("lookup_content", SECRETS)
+"""Watermarks that count contents, not events."""
+Check = Callable[[Store], Iterator[Diagnosis]]
+Mend = Callable[[Problem], tuple[str, str]]
+
+
+def examine_ledger(store: Store, full: bool) -> Iterator[Diagnosis]:
+    """Every check in turn, each as far as it goes."""
+    facts = (
+        (("facts", _all_facts), ("views", _all_views)) if full else (("facts", _newest_facts), ("views", _newest_views))
+    )
+    for name, check in (*facts, *CHECKS):
+        yield from as_far_as_it_goes(name, lambda check=check: check(store))  # type: ignore[misc]
+
+
+# --- facts and views --------------------------------------------------------------------------------------------
+
+
+def _all_facts(store: Store) -> Iterator[Diagnosis]:
+    yield from _told("facts", verify_facts(store), partial(_mend, store))
+
+
+def _all_views(store: Store) -> Iterator[Diagnosis]:
+    yield from _told("views", verify_views(store), partial(_mend, store))
+
+
+def _mend(store: Store, problem: Problem) -> tuple[str, str]:
+    """Why it matters, and what mends it."""
+    if problem.what in BROKEN_FACTS and "fts5" not in problem.detail:
+        return "what is stored is not what was written", _restore(store)
+    if problem.what == "views":
+        return "they are made from facts that cannot be read", f"mend the facts first; if they verify, {REBUILD}"
+    return "answers may be wrong; the facts are not touched by it", REBUILD
+
+
+def _restore(store: Store) -> str:
+    return COPY_BACK if Site.of(store.path).is_address else RESTORE
+
+
+def _told(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
+    count = 0
+    for count, problem in enumerate(problems, 1):
+        if count <= SHOWN:
+            yield error(check, str(problem), *mend(problem))
+    if count > SHOWN:
+        yield error(check, f"and {count - SHOWN} more", "they are not shown here", "`weft verify` shows all of them")
+    if not count:
+        yield good(check, f"all {check} verify")
+
+
+def _newest_facts(store: Store) -> Iterator[Diagnosis]:
+    """The end of the log against its chain, and contents from all over it against their references."""
+    with store.read() as txn:
+        end = txn.facts.tip().n
+        start = txn.sql.one("SELECT n FROM log ORDER BY n DESC LIMIT 1 OFFSET ?", (NEWEST_ROWS,))
+        recorded_after(txn.facts, 0 if start is None else int(start[0]), NEWEST_ROWS + 1)
+        wrong = list(islice(_wrong_contents(txn), SHOWN))
+    for ref in wrong:
+        yield error("facts", f"content {ref} does not hash to its reference", "it cannot be shown", _restore(store))
+    if not wrong:
+        yield good("facts", f"the newest of {end:,} events and a sample of the contents verify")
+
+
+def _wrong_contents(txn: ReadTxn) -> Iterator[str]:
+    (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+    step = max(1, (last or 0) // SAMPLED)
+    for n in range(last or 0, 0, -step):
+        row = txn.sql.one("SELECT ref, salt, bytes FROM content WHERE n = ? AND bytes IS NOT NULL", (n,))
+        if row is not None and content_ref(row[1], row[2]) != row[0]:
+            yield bytes(row[0]).hex()
+
+
+def _newest_views(store: Store) -> Iterator[Diagnosis]:
+    """Whether turns and sessions know of the newest events about them."""
+    with store.read() as txn:
+        rows = txn.sql.all("SELECT n, count, events FROM log ORDER BY n DESC LIMIT ?", (NEWEST_ROWS,))
+        last: dict[str, bytes] = {}
+        for n, count, events in reversed(rows):
+            for number, line in enumerate(bytes(events).split(b"\n"), n - count + 1):
+                last[stream_of(number, line)] = sha256(line).digest()
+        wrong = [stream for stream, digest in last.items() if not _knows(txn, stream, digest)]
+    for stream in wrong[:SHOWN]:
+        yield error("views", f"{stream} is not where the facts say it is", "answers about it are wrong", REBUILD)
+    if not wrong:
+        yield good("views", f"the views know of the newest {len(last)} turns, sessions and agents")
+
+
+def _knows(txn: ReadTxn, stream: str, digest: bytes) -> bool:
+    """Streams that have no row of their own are in the table of the others."""
+    kind, _, name = stream.partition(":")
+    if kind == "import":
+        return True
+    table = {"run": "turn", "session": "session"}.get(kind)
+    if table is None:
+        row = txn.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (stream,))
+    else:
+        row = txn.sql.one(f"SELECT last_event FROM {table} WHERE id = ?", (name,))
+    return row is not None and (bytes(row[0]) == digest or (kind == "session" and _ends_branch(txn, digest)))
+
+
+def _ends_branch(txn: ReadTxn, digest: bytes) -> bool:
+    """Another replica moved the session last: its branch is known, and this ledger's label does not follow it."""
+    return txn.sql.one("SELECT 1 FROM branch WHERE tip = ?", (digest,)) is not None
+
+
+def _watermarks(store: Store) -> Iterator[Diagnosis]:
+    """How far each lagging view has come. Some count contents; how far the search for secrets went is no view, and
+    nobody waits for it."""
+    with store.read() as txn:
+        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        ends = {"events": txn.facts.tip().n, "contents": last or 0}
+        marks: dict[str, int] = dict(txn.sql.all("SELECT view, n FROM watermark WHERE view <> ?", (ERASING,)))
+    beyond = False
+    for view, mark in sorted(marks.items()):
+        counted = "contents" if view in OF_CONTENTS else "events"
+        end = ends[counted]
+        if mark > end:
+            beyond, mend = True, SCAN if view == SECRETS else REBUILD
+            yield error("watermarks", f"{view} has come to {mark}, there are {end} {counted}", "some were cut", mend)
+        elif end - mark > LAG and view != SECRETS:
+            why = "the next reader of it waits a moment"
+            yield note("watermarks", f"{view} is {end - mark:,} {counted} behind", why)
+    if not beyond:
+        yield good("watermarks", "lagging views: " + (", ".join(sorted(marks.keys() - {SECRETS})) or "none yet"))
+
+
+# --- writers, imports, clocks, copies ---------------------------------------------------------------------------
+
+
+def _writers(store: Store) -> Iterator[Diagnosis]:
+    with store.read() as txn:
+        held = txn.sql.all("SELECT turn, owner FROM lease WHERE turn IS NOT NULL")
+        leased = {turn for turn, _ in held}
+        unfinished = txn.sql.all(
+            "SELECT id FROM turn WHERE status NOT IN ('completed', 'failed') AND origin IS NULL ORDER BY n LIMIT ?",
+            (len(leased) + SHOWN,),
+        )
+    for turn, owner in held[:SHOWN]:
+        if is_dead(owner):
+            why = "its session is free; the next opening for writing records it as failed"
+            yield note("turns", f"turn {turn} was left open by a writer that is gone", why, "open it for writing")
+        else:
+            pid = owner.split("/")[-2] if owner.count("/") >= 2 else owner
+            yield note("turns", f"turn {turn} is being recorded by process {pid}")
+    for (turn,) in unfinished:
+        if turn not in leased:
+            why = "nobody holds it; it came from elsewhere, or its lease was lost"
+            yield note("turns", f"turn {turn} never ended", why, "go on from its parent; it stays as it is")
+    if not held and not unfinished:
+        yield good("turns", "no turn is open")
+
+
+def _sources(store: Store) -> Iterator[Diagnosis]:
+    shrunk = gone = seen = 0
+    with store.read() as txn:
+        for name, size in txn.sql.each("SELECT name, size FROM import_source"):
+            if is_digest(name):  # its name was erased
+                continue
+            file, seen = Path(name), seen + 1
+            try:
+                shrunk += file.stat().st_size < size
+            except OSError:
+                gone += 1
+        (waiting,) = txn.sql.one("SELECT count(*) FROM import_wait") or (0,)
+    if shrunk:
+        why = "they were rewritten since they were imported; what was imported stays"
+        yield note("imports", f"{shrunk} of {seen} sources are shorter than they were", why, "weft import")
+    if gone:
+        yield note("imports", f"{gone} of {seen} sources are gone", "what was imported of them stays, verbatim")
+    if waiting:
+        why = "sessions that they go on from, or that started them, were not imported"
+        yield note("imports", f"{waiting} links wait for history that is not here", why, "weft import the rest")
+    if not (shrunk or gone or waiting):
+        yield good("imports", f"{seen} sources, none with a problem")
+
+
+def _clocks(store: Store) -> Iterator[Diagnosis]:
+    now = store.now_ms()
+    with store.read() as txn:
+        arrived = txn.sql.one("SELECT max(at) FROM (SELECT at FROM log ORDER BY n DESC LIMIT 1000) AS newest")
+        turns = txn.sql.one("SELECT count(*), max(listed_at) FROM turn WHERE listed_at > ?", (now + DAY_MS,))
+    if arrived and arrived[0] and arrived[0] > now + DAY_MS:
+        why = "the clock was ahead then, or is behind now; order does not come from clocks, shown times do"
+        yield warning("clock", f"events arrived at {iso_from_ms(arrived[0])}", why, "set the clock right")
+    elif turns and turns[0]:
+        why = "the clock was ahead when they were recorded; they are listed first until then"
+        yield note("clock", f"{turns[0]} turns are from the future, the last of {iso_from_ms(turns[1])}", why)
+    else:
+        yield good("clock", "no event is from the future")
+
+
+def _names(store: Store) -> Iterator[Diagnosis]:
+    with store.read() as txn:
+        keys = {key for (key,) in txn.sql.all("SELECT key FROM local WHERE key NOT LIKE ?", (LACKS + "%",))}
+        (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
+    if VIEWS_STALE in keys:
+        yield error("views", "contents came after events that name them", "they do not show yet", REBUILD)
+    if "copying" in keys:
+        yield error("copy", "this is a copy that was not finished", "it lacks facts", "run the same `weft copy` again")
+    if "copied" in keys:
+        yield note("copy", "this is a copy that nobody has written to", "it gets a name of its own when somebody does")
+    former = sum(key.startswith(FORMER) for key in keys)
+    if former:
+        yield note("copy", f"it went by {former} other replica id{'' if former == 1 else 's'} before")
+    for key in sorted(key for key in keys if key.startswith("rollback:")):
+        yield note("copy", f"a roll-back was accepted as replica {key.partition(':')[2]}")
+    if lacking:
+        why = "their bytes were withheld, erased or lost; the chain verifies without them"
+        yield note(
+            "contents", f"{lacking} contents are named and not here", why, "weft import-facts, if another has them"
+        )
+    if not former and "copied" not in keys:
+        yield good("copy", f"replica {store.replica}")
+
+
+def _erasures(store: Store) -> Iterator[Diagnosis]:
+    with store.read() as txn:
+        left, waiting = unfinished(txn.sql), len(pending(txn))
+    if left is not None:
+        why = "what was erased may still be read in the files"
+        yield warning(
+            "erasing", "an erasure is not finished", why, "close what has it open, then `weft erase --finish`"
+        )
+    if waiting:
+        what = f"{waiting} content{'' if waiting == 1 else 's'} that other ledgers erased are still here"
+        yield note("erasing", what, "nobody here has said yes to it", "`weft erase --pending`, then --apply")
+    if left is None and not waiting:
+        yield good("erasing", "no erasure is left to be done")
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("watermarks", _watermarks),
+    ("turns", _writers),
+    ("imports", _sources),
+    ("clock", _clocks),
+    ("copy", _names),
+    ("erasing", _erasures),
+)

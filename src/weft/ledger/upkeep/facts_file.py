@@ -1,0 +1,541 @@
+"""Facts out and in as JSON lines: an event with its `event_id`, or a content with its salt.
+
+Contents come first, then the events in order of arrival, all of one moment. Into an empty ledger they give the same
+digests; facts that are known are passed over, so an import that was cut short is simply run again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+from msgspec import UNSET, Struct
+from msgspec.structs import astuple
+
+from weft.kernel import canonical
+from weft.kernel.chain import GENESIS, extend
+from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
+from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
+from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, ReplicaDiverged, StoreError
+from weft.kernel.events import Event, UnknownEvent, encode, kind_of, ledger_stream, run_stream
+from weft.kernel.facts import check_event, check_unknown, content_refs
+from weft.kernel.imported import imported_turn_id
+from weft.kernel.kinds import KINDS
+from weft.kernel.ledger_events import (
+    AliasAdded,
+    ContentErased,
+    SessionArchived,
+    SessionCreated,
+    SessionMoved,
+    SessionRenamed,
+    Sighting,
+    TurnLinked,
+    TurnSuperseded,
+)
+from weft.ledger.imports.checks import check_run_event
+from weft.ledger.upkeep.recompute import VIEWS_STALE
+from weft.ledger.views import Projector
+from weft.ledger.views.projector import when_of
+from weft.ledger.views.recorded_events import stream_of
+from weft.ledger.views.values import text_if_there
+from weft.store.atomic_files import new_file
+from weft.store.erased_contents import is_husk
+from weft.store.facts import FactReader
+from weft.store.port import Progress, Store, WriteTxn
+from weft.store.records import EXCERPT, KEY_BYTES, LACKS, LEDGER_SCOPE
+
+BATCH_LINES = 512
+BATCH_BYTES = 4 * 1024 * 1024
+ROW_EVENTS = 128
+LINE_LIMIT = 16 * 1024 * 1024
+LinesRead = Callable[[int], None]
+
+
+class FactsIn(Struct, frozen=True):
+    """What an import brought."""
+
+    events: int
+    contents: int
+    known: int
+    erased: int = 0
+    """Contents that were passed over, since they were erased."""
+
+
+def export_lines(store: Store, progress: Progress | None = None) -> Iterator[bytes]:
+    """Every fact of one moment as a line, hashed on its way out. `progress` is told how many are out, of how many."""
+    report = progress or _silent
+    with store.read() as txn:
+        facts, after, done = txn.facts, 0, 0
+        (contents,) = txn.sql.one("SELECT count(*) FROM content WHERE length(salt) > 0") or (0,)
+        total = contents + facts.tip().n
+        query = "SELECT n FROM content WHERE n > ? AND length(salt) > 0 ORDER BY n LIMIT 512"
+        while numbers := txn.sql.all(query, (after,)):
+            for (n,) in numbers:
+                yield from _content_lines(facts, n)
+            after, done = numbers[-1][0], done + len(numbers)
+            report(done, total)
+        chain = GENESIS
+        for row in facts.rows():
+            lines = row.lines()
+            chain = extend(chain, (sha256(line).digest() for line in lines))
+            if chain != row.chain:
+                raise FactDamaged("log row", str(row.n), "its events do not hash to the chain of arrival")
+            yield from map(event_line, lines)
+            report(contents + row.n, total)
+
+
+def _silent(done: int, of: int) -> None:
+    """No progress wanted."""
+
+
+def write_lines(out: Any, lines: Iterable[bytes]) -> int:
+    count = 0
+    for line in lines:
+        out.write(line + b"\n")
+        count += 1
+    return count
+
+
+def write_new(path: Path, lines: Iterable[bytes]) -> int:
+    """Aside and renamed: either the file is complete or it is not there."""
+    if path.exists():
+        raise StoreError(f"{path} exists already", "choose a new file; exports are never overwritten")
+    with new_file(path) as out:
+        return write_lines(out, lines)
+
+
+def limited_lines(file: Any) -> Iterator[bytes]:
+    while line := file.readline(LINE_LIMIT + 2):
+        yield line
+
+
+def event_line(line: bytes) -> bytes:
+    """The event with its id in front; taken away, the line is canonical again."""
+    return b'{"event_id":"' + sha256(line).hexdigest().encode() + b'",' + line[1:]
+
+
+def _content_lines(facts: FactReader, n: int) -> Iterator[bytes]:
+    row = facts.sql.one("SELECT ref, salt, size FROM content WHERE n = ?", (n,))
+    if row is None:
+        raise FactDamaged("content", str(n), "its row was here a moment ago and is not found by its number")
+    name = {"ref": bytes(row[0]).hex(), "salt": bytes(row[1]).hex()}
+    if row[2] > ROW_BYTES:
+        pieces = -(-row[2] // ROW_BYTES)
+        for i, piece in enumerate(facts.stream_content(n)):
+            yield orjson.dumps({**name, "piece": i, "pieces": pieces, "base64": base64.b64encode(piece).decode()})
+        return
+    data = facts.content(n)
+    try:
+        yield orjson.dumps({**name, "text": data.decode()})
+    except UnicodeDecodeError:
+        yield orjson.dumps({**name, "base64": base64.b64encode(data).decode()})
+
+
+class NewContent(Struct, frozen=True):
+    ref: bytes
+    salt: bytes
+    data: bytes
+
+
+class NewLargeContent(Struct, frozen=True):
+    """One that waits in a file, hashed already."""
+
+    ref: bytes
+    salt: bytes
+    size: int
+    file: IO[bytes]
+    start: int
+
+    def pieces(self) -> Iterator[bytes]:
+        for at in range(0, self.size, ROW_BYTES):
+            self.file.seek(self.start + at)
+            yield self.file.read(min(ROW_BYTES, self.size - at))
+
+
+class NewEvent(Struct, frozen=True):
+    line: bytes
+    id: bytes
+    event: Event | UnknownEvent
+
+
+Fact = NewContent | NewLargeContent | NewEvent
+LineFact = NewContent | NewEvent
+
+
+def import_lines(
+    store: Store, lines: Iterable[bytes], progress: LinesRead | None = None, *, excerpts: bool = False
+) -> FactsIn:
+    """Bring facts in, batch by batch; a line that is not what it says stops the import and undoes its batch, as does an
+    event that says this ledger wrote it where it did not.
+
+    With `excerpts`, events of a ledger's own stream may come without those before them, as bundles bring them.
+    """
+    total = FactsIn(0, 0, 0)
+    for batch, last_line in _batches(_facts(lines)):
+        store.catch_up()
+        brought = store.write(partial(take_batch, batch, excerpts=excerpts, own=store.replica))
+        total = FactsIn(*(a + b for a, b in zip(_counts(total), _counts(brought), strict=True)))
+        if progress is not None:
+            progress(last_line)
+    store.catch_up()
+    return total
+
+
+def views_are_stale(store: Store) -> bool:
+    """Has a content come after an event that names it? The rebuild that the views then wait for takes the mark away."""
+    with store.read() as txn:
+        return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (VIEWS_STALE,)) is not None
+
+
+def take_batch(
+    batch: list[tuple[int, Fact]], txn: WriteTxn, *, excerpts: bool = False, own: str | None = None
+) -> FactsIn:
+    """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place.
+
+    `own` is the replica id under which nothing new may come: ReplicaDiverged."""
+    return _Batch(txn, excerpts, own).take(batch)
+
+
+def refuse_forged(new: NewEvent, own: str) -> None:
+    """What a replica wrote is in its ledger. An event that says it is its own and is not known there is a copy's, or
+    forged."""
+    event = new.event
+    said = event.fields.get("replica") if isinstance(event, UnknownEvent) else event.replica
+    if said == own or event.stream == ledger_stream(own):
+        raise ReplicaDiverged(
+            f"event {new.id.hex()} says that replica {own} wrote it, which is this ledger, and it did not"
+        )
+
+
+def _counts(brought: FactsIn) -> tuple[int, ...]:
+    return astuple(brought)
+
+
+def _batches(facts: Iterable[tuple[int, LineFact]]) -> Iterator[tuple[list[tuple[int, Fact]], int]]:
+    batch: list[tuple[int, Fact]] = []
+    size = 0
+    for number, fact in facts:
+        batch.append((number, fact))
+        size += len(fact.line) if isinstance(fact, NewEvent) else len(fact.data)
+        if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
+            yield batch, number
+            batch, size = [], 0
+    if batch:
+        yield batch, batch[-1][0]
+
+
+def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
+    """Each line checked against the hash that it carries."""
+    pieces: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        where = f"line {number}"
+        if not line.strip():
+            continue
+        if len(line) > LINE_LIMIT:
+            raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+        try:
+            value = canonical.loads(line)
+        except InvalidInput as error:
+            raise InvalidFact(where, str(error)) from error
+        if not isinstance(value, dict):
+            raise InvalidFact(where, "is not an object")
+        if "event_id" in value:
+            yield number, _event(value, where)
+        elif "ref" in value:
+            content = _content(value, where, pieces)
+            if content is not None:
+                yield number, content
+        else:
+            raise InvalidFact(where, "is neither an event with its event_id nor a content with its ref")
+    if pieces:
+        raise InvalidFact("the last line", "ends in the middle of a content")
+
+
+def _event(value: dict[str, Any], where: str) -> NewEvent:
+    claimed = value.pop("event_id")
+    line = canonical.dumps(value)
+    digest = sha256(line).digest()
+    if digest.hex() != claimed:
+        raise InvalidFact(where, f"the event hashes to {digest.hex()}, not to {claimed!r:.80}")
+    return NewEvent(line, digest, _decoded(line, where))
+
+
+def _decoded(line: bytes, where: str) -> Event | UnknownEvent:
+    """A stranger's event, which keeps to the form of its kind."""
+    try:
+        event = KINDS.decode(line)
+        if isinstance(event, Event):
+            check_event(event)
+        else:
+            check_unknown(event, KINDS.kinds.get(event.kind))
+    except (ValueError, RecursionError, InvalidFact) as error:
+        raise InvalidFact(where, str(error)) from error
+    return event
+
+
+def checked_line(line: bytes, where: str) -> NewEvent:
+    """An event as a stranger's log holds it: its canonical bytes and nothing else."""
+    if len(line) > LINE_LIMIT:
+        raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+    event = _decoded(line, where)
+    if (isinstance(event, UnknownEvent) or encode(event) != line) and not canonical.is_canonical(line):
+        raise InvalidFact(where, "is not in canonical form")
+    return NewEvent(line, sha256(line).digest(), event)
+
+
+def _content(value: dict[str, Any], where: str, pieces: list[bytes]) -> NewContent | None:
+    """A whole content, or None until the last of its pieces has come."""
+    try:
+        ref, salt = bytes.fromhex(value["ref"]), bytes.fromhex(value["salt"])
+        data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"], validate=True)
+        piece, of = int(value.get("piece", 0)), int(value.get("pieces", 1))
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise InvalidFact(where, f"is not a content: {error!r:.120}") from error
+    if piece != len(pieces) or (piece + 1) * ROW_BYTES > MAX_CONTENT_BYTES + ROW_BYTES:
+        raise InvalidFact(where, f"is piece {piece} of a content, not piece {len(pieces)}")
+    pieces.append(data)
+    if piece + 1 < of:
+        return None
+    whole = b"".join(pieces)
+    pieces.clear()
+    if len(salt) != SALT_BYTES or content_ref(salt, whole) != ref:
+        raise InvalidFact(where, f"the content does not hash to {ref.hex()}")
+    return NewContent(ref, salt, whole)
+
+
+def _check_import(event: Event | UnknownEvent) -> None:
+    """What sources tell is a set: nothing in it follows anything, and only that is in it."""
+    if event.prev is not None:
+        raise InvalidFact(event.stream, "is a set; no event of it follows another")
+    if isinstance(event, Event) and not isinstance(event, Sighting | TurnLinked | TurnSuperseded):
+        raise InvalidFact(event.stream, f"takes no {kind_of(event)}")
+
+
+def _check_imported_id(event: RunStarted) -> None:
+    """An imported turn is named by what it is made of."""
+    grows_from = None if event.fork is UNSET else event.fork.event
+    if event.mapping is UNSET or event.origin is UNSET or event.native is UNSET:
+        raise InvalidFact(event.stream, "has a source, and no origin, mapping or native id")
+    if event.stream != run_stream(imported_turn_id(grows_from, event.mapping, str(event.source))):
+        raise InvalidFact(event.stream, "is not the name that its source gives it")
+
+
+class _Batch:
+    """Some facts on their way into one transaction."""
+
+    def __init__(self, txn: WriteTxn, excerpts: bool = False, own: str | None = None) -> None:
+        self.txn, self.facts = txn, txn.facts
+        self._excerpts, self._own = excerpts, own
+        self._view = Projector(txn.sql, txn.facts, self)
+        self._first = self.facts.tip().n + 1
+        self._lines: list[bytes] = []
+        self._ids: list[bytes] = []
+        self._numbers = self._recent_contents()
+        lines = self.facts.lines(self.facts.watermark("lookup_event"))
+        self._recent = {sha256(line).digest(): stream_of(n, line) for n, line in lines}
+        self._lacking: set[str] = set()
+        self.events = self.contents = self.known = self.erased = 0
+
+    def _recent_contents(self) -> dict[str, int]:
+        """What came since the lookup views were brought up to date, a moment ago."""
+        mark = self.facts.watermark("lookup_content")
+        rows = self.txn.sql.all("SELECT n, ref FROM content WHERE n > ?", (mark,))
+        return {bytes(ref).hex(): n for n, ref in rows}
+
+    def take(self, batch: list[tuple[int, Fact]]) -> FactsIn:
+        for number, fact in batch:
+            if isinstance(fact, NewEvent):
+                self._take_event(fact, f"line {number}")
+            else:
+                self._take_content(fact)
+        self._seal()
+        self._note_lacking()
+        return FactsIn(self.events, self.contents, self.known, self.erased)
+
+    def _take_content(self, fact: NewContent | NewLargeContent) -> None:
+        ref = fact.ref.hex()
+        if n := self._find(ref):
+            gone = is_husk(self.txn.sql, n)
+            self.known, self.erased = self.known + (not gone), self.erased + gone
+            return
+        self._numbers[ref] = n = self._put(fact)
+        self.contents += 1
+        if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
+            self._note_stale(ref, n)
+
+    def _put(self, fact: NewContent | NewLargeContent) -> int:
+        if isinstance(fact, NewContent):
+            return self.facts.put(fact.data, LEDGER_SCOPE, fact.salt).n
+        if fact.size > ROW_BYTES:
+            return self.facts.put_stream(fact.pieces(), LEDGER_SCOPE, fact.salt).n
+        n = self.facts.put(b"".join(fact.pieces()), LEDGER_SCOPE, fact.salt).n
+        self.facts.flush()
+        return n
+
+    def _bury(self, ref: str) -> None:
+        """A content that was erased elsewhere and never came here: events that name it find that it is gone."""
+        self._numbers[ref] = n = self.facts.put_husk(bytes.fromhex(ref)).n
+        if ref in self._lacking or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (LACKS + ref,)):
+            self._note_stale(ref, n)
+
+    def _note_stale(self, ref: str, n: int) -> None:
+        """An event that named this content is in the views already, without it."""
+        self._lacking.discard(ref)
+        self.txn.sql.run("DELETE FROM local WHERE key = ?", (LACKS + ref,))
+        self.txn.sql.run(
+            "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            (VIEWS_STALE, str(n)),
+        )
+
+    def _note_lacking(self) -> None:
+        self.txn.sql.run_many(
+            "INSERT INTO local(key, value) VALUES (?, '') ON CONFLICT (key) DO NOTHING",
+            [(LACKS + ref,) for ref in sorted(self._lacking)],
+        )
+
+    def _take_event(self, fact: NewEvent, where: str) -> None:
+        if self._stream_with(fact.id) is not None:
+            self.known += 1
+            return
+        if self._own is not None:
+            refuse_forged(fact, self._own)
+        try:
+            self._check_place(fact.event)
+            if self._looks_back(fact.event):
+                self._seal()
+            self._view.apply(
+                self._first + len(self._lines), when_of(fact.event, self.facts.now_ms), fact.id, fact.event
+            )
+        except (InvalidFact, NotFound) as error:
+            raise InvalidFact(where, str(error)) from error
+        self._lines.append(fact.line)
+        self._ids.append(fact.id)
+        self._recent[fact.id] = fact.event.stream
+        self.events += 1
+        self._adopt(fact.event)
+        if isinstance(fact.event, ContentErased) and not self._find(fact.event.content):
+            self._bury(fact.event.content)
+        if len(self._lines) >= ROW_EVENTS:
+            self._seal()
+
+    def _stream_with(self, event: bytes) -> str | None:
+        """The stream that holds this event; None when it is not here."""
+        if event in self._recent:
+            return self._recent[event]
+        for (n,) in self.txn.sql.all("SELECT n FROM lookup_event WHERE key = ?", (event[:KEY_BYTES],)):
+            line = self.facts.line(n)
+            if line is not None and sha256(line).digest() == event:
+                return stream_of(n, line)
+        return None
+
+    def _check_place(self, event: Event | UnknownEvent) -> None:
+        """A run's chain is one line; other streams may have branches, but each grows from an event of its own."""
+        kind, _, name = event.stream.partition(":")
+        if kind == "import":
+            _check_import(event)
+            return
+        starts = self._starts(kind, name)
+        if event.prev is None:
+            if not starts and kind != "ledger":  # two copies that went on under one name may both have begun it
+                raise InvalidFact(event.stream, "begins a second time")
+            if isinstance(event, RunStarted) and event.source is not UNSET:
+                _check_imported_id(event)
+        elif kind == "run":
+            self._check_run(name, event)
+        elif (found := self._stream_with(bytes.fromhex(event.prev))) != event.stream:
+            if found is None and self._excerpts and kind == "ledger":
+                self._note_excerpt(event.stream)
+                return
+            where = "which is not here" if found is None else f"an event of {found}"
+            raise InvalidFact(event.stream, f"grows from {event.prev}, {where}")
+
+    def _note_excerpt(self, stream: str) -> None:
+        """Of this stream something came without its beginning, which may still come."""
+        self.txn.sql.run(
+            "INSERT INTO local(key, value) VALUES (?, '') ON CONFLICT (key) DO NOTHING", (EXCERPT + stream,)
+        )
+
+    def _check_run(self, turn: str, event: Event | UnknownEvent) -> None:
+        row = self._view.find_turn(turn)
+        if row is None or row.digest != event.prev:
+            raise InvalidFact(event.stream, f"does not end at {event.prev}")
+        if row.closed:
+            raise InvalidFact(event.stream, "has ended and takes no more events")
+        check_run_event(self._view, row, event)
+
+    def _looks_back(self, event: Event | UnknownEvent) -> bool:
+        """Will its view read earlier events in their rows, or compare its label with those of other sessions?"""
+        if isinstance(event, RunStarted) and event.fork is not UNSET:
+            parent = self._view.find_turn(event.fork.turn)
+            return parent is not None and not (parent.closed and parent.digest == event.fork.event)
+        if isinstance(event, SessionMoved) and event.at is not UNSET:
+            return True
+        if isinstance(event, ToolResult):
+            return not event.stream.startswith("run:")
+        if event.stream.startswith("session:") and event.prev is not None:
+            session = self._view.find_session_id(event.stream[8:])
+            if session is not None and bytes.fromhex(event.prev) != session.last_event:
+                return True
+        return isinstance(event, AgentForked | SessionCreated | SessionRenamed | SessionArchived | AliasAdded)
+
+    def _starts(self, kind: str, name: str) -> bool:
+        """Is this the first event of its stream?"""
+        if kind == "run":
+            return self._view.find_turn(name) is None
+        if kind == "session":
+            return self._view.session_number(name) is None
+        stream = f"{kind}:{name}"
+        begun = self.txn.sql.one("SELECT 1 FROM stream_tip WHERE stream = ?", (stream,)) is not None
+        return not begun or self.txn.sql.one("SELECT 1 FROM local WHERE key = ?", (EXCERPT + stream,)) is not None
+
+    def _adopt(self, event: Event | UnknownEvent) -> None:
+        """Contents of a run belong to its tree, where later equal bytes will find them."""
+        numbers = [self.number(ref) for ref in content_refs(event)]
+        if isinstance(event, UnknownEvent) or not event.stream.startswith("run:"):
+            return
+        turn = self._view.turn(event.stream[4:])
+        self.facts.flush()
+        for n in numbers:
+            row = self.txn.sql.one("SELECT digest FROM content WHERE n = ? AND scope = ?", (n, LEDGER_SCOPE))
+            if row is not None:
+                self.txn.sql.run("UPDATE content SET scope = ? WHERE n = ?", (turn.root, n))
+                self.txn.sql.run(
+                    "UPDATE lookup_bytes SET scope = ? WHERE scope = ? AND key = ? AND n = ?",
+                    (turn.root, LEDGER_SCOPE, bytes(row[0])[:KEY_BYTES], n),
+                )
+
+    def _seal(self) -> None:
+        self.facts.flush()
+        if self._lines:
+            self.facts.append(self._lines, self._ids)
+            self._first += len(self._lines)
+            self._lines, self._ids = [], []
+        self._view.flush()
+
+    def number(self, ref: str) -> int:
+        found = self._find(ref)
+        if not found:
+            self._lacking.add(ref)
+        return found
+
+    def _find(self, ref: str) -> int:
+        known = self._numbers.get(ref)
+        if known is None:
+            key = bytes.fromhex(ref)
+            row = self.txn.sql.one(
+                "SELECT c.n FROM lookup_content l JOIN content c ON c.n = l.n WHERE l.key = ? AND c.ref = ?",
+                (key[:KEY_BYTES], key),
+            )
+            known = int(row[0]) if row else 0
+            if known:
+                self._numbers[ref] = known
+        return known
+
+    def content_text(self, n: int) -> str | None:
+        return text_if_there(self.facts, n)

@@ -1,0 +1,408 @@
+"""Views made anew from the facts, beside the ledger, by the very code that appends; and what rebuild makes of them.
+
+Facts are read in ranges, a fresh snapshot each, into a scratch database. Before stored rows are compared with it, it is
+brought up to the snapshot that they are read in: so both sides are of one moment, whatever was appended meanwhile.
+Rebuild writes what differs in short transactions, one range of one table at a time; readers and writers go on between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from weft.kernel.chain import GENESIS
+from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
+from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.facts import content_refs
+from weft.kernel.kinds import KINDS
+from weft.ledger.search import index_check
+from weft.ledger.views import Projector, codeblocks
+from weft.ledger.views.projector import when_of
+from weft.ledger.views.rows import RowMemory
+from weft.ledger.views.values import text_if_there
+from weft.store.facts import FactReader
+from weft.store.port import ReadTxn, Store, WriteTxn
+from weft.store.records import KEY_BYTES, LogRow
+from weft.store.sql import Row, Sql
+
+Progress = Callable[[str, int, int], None]
+Key = tuple[Any, ...]
+Difference = tuple[Key, Row | None, Row | None]
+"""A row's key, the row as it is stored and as the facts say."""
+VIEW_TABLES: dict[str, tuple[str, ...]] = {
+    "segment": ("n",),
+    "turn": ("n",),
+    "message": ("turn", "seq"),
+    "tool_call": ("turn", "seq"),
+    "session": ("n",),
+    "history": ("n",),
+    "departure": ("segment", "session"),
+    "alias": ("alias",),
+    "compaction": ("turn",),
+    "message_file": ("id",),
+    "message_lint": ("id",),
+    "program": ("id",),
+    "stream_tip": ("stream",),
+    "codeblock": ("id",),
+    "superseded": ("turn", "by"),
+    "link": ("child", "parent", "why"),
+    "spawn": ("child", "turn", "seq"),
+    "message_context": ("message", "idx"),
+    "kept": ("n",),
+    "erasure": ("n",),
+    "program_reference": ("program", "field", "target"),
+    "program_history": ("n",),
+    "task_check": ("n",),
+    "human_request": ("id",),
+    "node_tag": ("node", "tag"),
+    "branch": ("session", "tip"),
+}
+ROWS, LOG_ROWS, BLOCK_EVENTS = 2048, 256, 4096
+KNOWN_CONTENTS = 65_536
+TRIES = 8
+VIEWS_STALE = "views_stale"  # local state: the last content that came after an event that names it
+
+
+def silent(stage: str, done: int, of: int) -> None:
+    """No progress wanted."""
+
+
+class StoredContents:
+    """Contents of a ledger for a projector that runs elsewhere. What is found stays where it is."""
+
+    def __init__(self) -> None:
+        self.facts: FactReader | None = None
+        self._known: dict[str, int] = {}
+        self._read_to = 0
+
+    def read_on(self, facts: FactReader, last: int) -> None:
+        """The numbers of those that came up to `last`, at once: most events name what came with them."""
+        self.facts = facts
+        if len(self._known) > KNOWN_CONTENTS:
+            self._known.clear()
+        for n, ref in facts.refs(self._read_to, last):
+            self._known.setdefault(ref.hex(), n)
+        self._read_to = max(last, self._read_to)
+
+    def number(self, ref: str) -> int:
+        found = self._known.get(ref)
+        if found is None:
+            assert self.facts is not None, "facts are set with every range"
+            found = self.facts.find_content(bytes.fromhex(ref)) or 0
+            if found:
+                self._known[ref] = found
+        return found
+
+    def content_text(self, n: int) -> str | None:
+        assert self.facts is not None, "facts are set with every range"
+        return text_if_there(self.facts, n)
+
+
+class FreshViews:
+    """All views in a scratch database, as the facts up to event `done` say they are."""
+
+    def __init__(self, scratch: Sql) -> None:
+        self.sql, self.done = scratch, 0
+        self.lost: dict[str, int] = {}
+        """Contents that are named and not here, with an event that names each."""
+        self._chain = GENESIS
+        self._contents, self._memory = StoredContents(), RowMemory()
+
+    def compute(self, store: Store, progress: Progress) -> None:
+        """From the first fact to the newest, range by range."""
+        more = True
+        while more:
+            with store.read() as txn:
+                end, more = txn.facts.tip().n, self._advance(txn.facts)
+            progress("views", self.done, end)
+            store.breathe()
+        while True:
+            with store.read() as txn:
+                mark, end = self._block_mark(), _blocks_end(txn)
+                self._fill_blocks(txn.facts, min(mark + BLOCK_EVENTS, end))
+            if mark >= end:
+                return
+            progress("code blocks", min(mark + BLOCK_EVENTS, end), end)
+
+    def follow(self, txn: ReadTxn | WriteTxn) -> None:
+        """Up to the very moment of this transaction."""
+        if self.done and txn.facts.chain_at(self.done) != self._chain:
+            raise StoreFailed("the log is no longer what the views were computed from", "run it again")
+        while self._advance(txn.facts):
+            pass
+        self._fill_blocks(txn.facts, _blocks_end(txn))
+
+    def is_at(self, txn: WriteTxn) -> bool:
+        return txn.facts.tip().n == self.done and txn.facts.chain_at(self.done) in (self._chain, None)
+
+    def _advance(self, facts: FactReader) -> bool:
+        """The next rows of the log; False when there were none."""
+        rows = facts.log(self.done, LOG_ROWS)
+        self._contents.read_on(facts, facts.contents_at(rows[-1].n) if rows else 0)
+        projector = Projector(self.sql, facts, self._contents, self._memory)
+        for row in rows:
+            self._take(projector, row)
+        return bool(rows)
+
+    def _take(self, projector: Projector, row: LogRow) -> None:
+        for n, line in enumerate(row.lines(), row.first):
+            event = _apply_line(projector, n, row.at, line)
+            self.lost.update((ref, n) for ref in content_refs(event) if not self._contents.number(ref))
+        projector.flush()
+        self.done, self._chain = row.n, row.chain
+
+    def _block_mark(self) -> int:
+        return FactReader(self.sql).watermark(codeblocks.VIEW)
+
+    def _fill_blocks(self, facts: FactReader, until: int) -> None:
+        if until > (mark := self._block_mark()):
+            codeblocks.fill(self.sql, facts, mark, until)
+
+
+def _blocks_end(txn: ReadTxn | WriteTxn) -> int:
+    """How far the code blocks have come; a mark beyond the log is no place to go to."""
+    return min(txn.facts.watermark(codeblocks.VIEW), txn.facts.tip().n)
+
+
+def _apply_line(projector: Projector, n: int, at: int, line: bytes) -> Event | UnknownEvent:
+    event = KINDS.decode(line)
+    projector.apply(n, when_of(event, at), sha256(line).digest(), event)
+    return event
+
+
+# --- comparing --------------------------------------------------------------------------------------------------
+
+
+def differences(store: Store, fresh: FreshViews, table: str, key: tuple[str, ...]) -> Iterator[list[Difference]]:
+    """What differs in one table, range by range, each of one moment."""
+    after: Key | None = None
+    while True:
+        with store.read() as txn:
+            fresh.follow(txn)
+            found, after = compare_range(txn.sql, fresh.sql, table, key, after)
+        store.breathe()
+        yield found
+        if after is None:
+            return
+
+
+def compare_range(
+    ours: Sql, theirs: Sql, table: str, key: tuple[str, ...], after: Key | None
+) -> tuple[list[Difference], Key | None]:
+    """Rows that differ from `after` on, as far as both sides were read; and how far that is, None at the end."""
+    left, right = _some_rows(ours, table, key, after), _some_rows(theirs, table, key, after)
+    ends = [rows[-1][0] for rows in (left, right) if len(rows) == ROWS]
+    upto = min(ends) if ends else None
+    mine, other = ({at: row for at, row in rows if upto is None or at <= upto} for rows in (left, right))
+    found: list[Difference] = [(at, row, other.get(at)) for at, row in mine.items() if other.get(at) != row]
+    found += [(at, None, row) for at, row in other.items() if at not in mine]
+    return sorted(found, key=lambda difference: difference[0]), upto
+
+
+def _some_rows(sql: Sql, table: str, key: tuple[str, ...], after: Key | None) -> list[tuple[Key, Row]]:
+    names, width = ", ".join(key), len(key)
+    where = "" if after is None else f"WHERE ({names}) > ({', '.join('?' * width)})"
+    query = f"SELECT {names}, t.* FROM {table} t {where} ORDER BY {names} LIMIT ?"
+    return [(row[:width], row[width:]) for row in sql.all(query, (*(after or ()), ROWS))]
+
+
+_FINDS = (
+    ("lookup_content", f"l.key = substr(c.ref, 1, {KEY_BYTES})", ""),
+    ("lookup_bytes", f"l.scope = c.scope AND l.key = substr(c.digest, 1, {KEY_BYTES})", " AND length(digest) > 0"),
+)
+
+
+def lookups_wrong(store: Store, progress: Progress) -> list[tuple[str, str]]:
+    """Each fact up to the watermark is found by its hash, and nothing else is; else the table, and what is wrong."""
+    found: list[tuple[str, str]] = []
+    mark = _mark(store, "lookup_event")
+    if _fold_lookups(store, mark, progress) != _fold_events(store, mark, progress):
+        found.append(("lookup_event", "does not find every event by its id"))
+    for table, matches, which in _FINDS:
+        right, expected, there = _count_contents(store, table, matches, which)
+        if right != expected:
+            found.append((table, f"finds {right} of {expected} contents"))
+        elif there != expected:
+            found.append((table, f"has {there} rows for {expected} contents: some are of contents that are not here"))
+    return found
+
+
+def _mark(store: Store, view: str) -> int:
+    with store.read() as txn:
+        return txn.facts.watermark(view)
+
+
+def _fold_lookups(store: Store, mark: int, progress: Progress) -> tuple[int, int]:
+    """A number for a set of pairs in any order: how many, and a sum that every pair has its share in. What came after
+    `mark` is left out, unless it came from nowhere."""
+    count = total = 0
+    after: Key | None = (b"", 0)
+    while after is not None:
+        with store.read() as txn:
+            rows = txn.sql.all(
+                "SELECT key, n FROM lookup_event WHERE (key, n) > (?, ?) ORDER BY key, n LIMIT ?", (*after, ROWS)
+            )
+            now = txn.facts.watermark("lookup_event")
+        for key, n in rows:
+            if n <= mark or n > now:
+                count, total = count + 1, total + int.from_bytes(key, "big") * n
+        after = (bytes(rows[-1][0]), rows[-1][1]) if len(rows) == ROWS else None
+        progress("lookups", min(count, mark), 2 * mark)
+        store.breathe()
+    return count, total
+
+
+def _fold_events(store: Store, mark: int, progress: Progress) -> tuple[int, int]:
+    count = total = after = 0
+    while after < mark:
+        with store.read() as txn:
+            rows = txn.facts.log(after, LOG_ROWS)
+        if not rows:
+            break
+        for row in rows:
+            for n, line in enumerate(row.lines(), row.first):
+                if n <= mark:
+                    key = sha256(line).digest()[:KEY_BYTES]
+                    count, total = count + 1, total + int.from_bytes(key, "big") * n
+        after = rows[-1].n
+        progress("lookups", mark + min(after, mark), 2 * mark)
+        store.breathe()
+    return count, total
+
+
+def _count_contents(store: Store, table: str, matches: str, which: str) -> tuple[int, int, int]:
+    """How many contents the table finds rightly, how many it should, and how many rows it has."""
+    right = expected = after = 0
+    with store.read() as txn:
+        (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
+        mark = min(txn.facts.watermark("lookup_content"), last or 0)
+    while after < mark:
+        upto = min(after + ROWS, mark)
+        with store.read() as txn:
+            among = f"c.n > ? AND c.n <= ?{which.replace('digest', 'c.digest')}"
+            expected += _count(txn, f"content c WHERE {among}", after, upto)
+            right += _count(txn, f"content c JOIN {table} l ON {matches} AND l.n = c.n WHERE {among}", after, upto)
+        after = upto
+        store.breathe()
+    with store.read() as txn:
+        beyond = txn.facts.watermark("lookup_content")
+        there = _count(txn, table) - _count(txn, f"content WHERE n > ? AND n <= ?{which}", mark, beyond)
+    return right, expected, there
+
+
+def _count(txn: ReadTxn | WriteTxn, what: str, *values: int) -> int:
+    (found,) = txn.sql.one(f"SELECT count(*) FROM {what}", values) or (0,)
+    return int(found)
+
+
+# --- mending ----------------------------------------------------------------------------------------------------
+
+
+def rebuild(store: Store, progress: Progress) -> int:
+    """Make every view anew from the facts; returns how many rows were wrong."""
+    if store.read_only:
+        raise ReadOnlyLedger(store.path)
+    changed = _renew_lookups(store, progress)
+    store.catch_up()
+    with store.read() as txn:
+        stale = txn.sql.one("SELECT value FROM local WHERE key = ?", (VIEWS_STALE,))
+    with store.scratch() as scratch:
+        fresh = FreshViews(scratch)
+        fresh.compute(store, progress)
+        try:
+            changed += sum(_mend_table(store, fresh, *table) for table in VIEW_TABLES.items())
+        except (Damaged, IdCollision):  # rows that are wrong in one range hold what is right in another
+            changed += store.write(partial(_mend_everything, fresh))
+    if stale is not None:
+        store.write(partial(_unmark, stale))
+    return changed + index_check.renew(store)
+
+
+def _unmark(stale: Row, txn: WriteTxn) -> None:
+    """Unless another content came while the views were computed."""
+    txn.sql.run("DELETE FROM local WHERE key = ? AND value = ?", (VIEWS_STALE, stale[0]))
+
+
+def _renew_lookups(store: Store, progress: Progress) -> int:
+    """Empty what finds facts by their hash, if it is wrong; it fills itself again, and until then lookups scan."""
+    wrong = lookups_wrong(store, progress)
+    if wrong:
+        store.write(_empty_lookups)
+    return len(wrong)
+
+
+def _empty_lookups(txn: WriteTxn) -> None:
+    for table in ("lookup_event", "lookup_content", "lookup_bytes"):
+        txn.sql.run(f"DELETE FROM {table}")
+    txn.sql.run("DELETE FROM watermark WHERE view IN ('lookup_event', 'lookup_content')")
+
+
+def _mend_table(store: Store, fresh: FreshViews, table: str, key: tuple[str, ...]) -> int:
+    """One range after the other; only where something differs is anything written."""
+    changed, after = 0, None
+    while True:
+        with store.read() as txn:
+            fresh.follow(txn)
+            found, upto = compare_range(txn.sql, fresh.sql, table, key, after)
+        if found:
+            mended, upto = _mend_range(store, fresh, table, key, after)
+            changed += mended
+        store.breathe()
+        if upto is None:
+            return changed
+        after = upto
+
+
+def _mend_range(
+    store: Store, fresh: FreshViews, table: str, key: tuple[str, ...], after: Key | None
+) -> tuple[int, Key | None]:
+    """In one transaction, at the moment that the fresh views are of. Where others write all the time the views are
+    brought up to that moment inside of it."""
+    for attempt in range(TRIES + 1):
+        done = store.write(partial(_mend, fresh, table, key, after, attempt == TRIES))
+        if done is not None:
+            return done
+        with store.read() as txn:
+            fresh.follow(txn)
+    raise AssertionError("the last attempt always counts")
+
+
+def _mend(
+    fresh: FreshViews, table: str, key: tuple[str, ...], after: Key | None, insist: bool, txn: WriteTxn
+) -> tuple[int, Key | None] | None:
+    if not fresh.is_at(txn):
+        if not insist:
+            return None
+        fresh.follow(txn)
+    found, upto = compare_range(txn.sql, fresh.sql, table, key, after)
+    _write(txn.sql, table, key, found)
+    return len(found), upto
+
+
+def _mend_everything(fresh: FreshViews, txn: WriteTxn) -> int:
+    """All tables in one transaction, wrong rows out before right ones go in. Nobody else writes meanwhile."""
+    fresh.follow(txn)
+    changed = 0
+    for table, key in VIEW_TABLES.items():
+        found: list[Difference] = []
+        after: Key | None = None
+        while True:
+            some, after = compare_range(txn.sql, fresh.sql, table, key, after)
+            found += some
+            if after is None:
+                break
+        _write(txn.sql, table, key, found)
+        changed += len(found)
+    return changed
+
+
+def _write(sql: Sql, table: str, key: tuple[str, ...], found: list[Difference]) -> None:
+    where = " AND ".join(f"{column} = ?" for column in key)
+    for at, stored, _ in found:
+        if stored is not None:
+            sql.run(f"DELETE FROM {table} WHERE {where}", at)
+    for _, _, computed in found:
+        if computed is not None:
+            sql.run(f"INSERT INTO {table} VALUES ({', '.join('?' * len(computed))})", computed)

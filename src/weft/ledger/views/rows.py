@@ -1,0 +1,367 @@
+"""The rows of the immediate views, as mutable records in the order of their columns.
+
+A projector loads or makes them, events change them, and each is written once per append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from weft.store.buffer import Insert
+from weft.store.sql import Question, Sql
+
+
+class TurnRow(Struct, gc=False):
+    n: int
+    segment: int
+    depth: int
+    id: str
+    root: int
+    parent: str | None
+    session: int | None
+    persona: str
+    type: str
+    status: str
+    started_at: int
+    completed_at: int | None
+    model: str | None
+    provider: str | None
+    role: str
+    toolset: str | None
+    tools: str | None
+    permissions_granted: int | None
+    permissions_used: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_input_tokens: int | None
+    cache_write_tokens: int | None
+    reasoning_tokens: int | None
+    total_tokens: int | None
+    tokens_before: int
+    response: str | None
+    messages: int
+    calls: int
+    events: int
+    last_event: bytes
+    reason: str | None
+    source_event: int | None
+    workspace: int | None
+    compaction: str | None
+    thinking_config: int | None
+    effective_config: int | None
+    system: int | None
+    interrupted: str | None
+    error: int | None
+    error_code: str | None
+    origin: str | None
+    native: int | None = None
+    mapping: str | None = None
+    source: bytes | None = None
+    current: int = 1
+    seen: bytes | None = None
+    seen_at: int | None = None
+    synthesised: int | None = None
+    git_branch: int | None = None
+    version: int | None = None
+    metadata: int | None = None
+    listed_at: int = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.status in ("completed", "failed")
+
+    @property
+    def digest(self) -> str:
+        return bytes(self.last_event).hex()
+
+
+class MessageRow(Struct, gc=False):
+    turn: int
+    seq: int
+    id: str
+    role: str
+    source: str | None
+    at: int
+    position: int
+    text: int | None
+    parts: str | None
+    list: str | None
+    parent: str | None
+    model: str | None
+    thinking: int | None
+    thinking_config: int | None
+    context: int | None
+    metadata: int | None
+    native: int | None = None
+    provider: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish: str | None = None
+
+
+class CallRow(Struct, gc=False):
+    turn: int
+    seq: int
+    event: bytes
+    position: int
+    call_id: int
+    repeated: int
+    message: str | None
+    tool: str
+    number: int | None
+    server: str | None
+    params: int
+    result: int | None
+    error: int | None
+    error_code: str | None
+    status: str
+    outcome: str | None
+    spawned: int | None
+    started_at: int
+    completed_at: int | None
+    result_position: int | None
+    correlation: str
+    detail: int | None = None
+
+
+class SessionRow(Struct, gc=False):
+    n: int
+    id: str
+    label: str
+    persona: str
+    head: str | None
+    head_segment: int | None
+    head_depth: int | None
+    head_events: int | None
+    moves: int
+    since: int
+    last_event: bytes
+    status: str
+    lifecycle: str
+    compaction: str | None
+    parent_session: str | None
+    parent_turn: str | None
+    spawn_call: int | None
+    task: int | None
+    routing: int | None
+    origin: str | None
+    origin_session: int | None
+    created_at: int
+    updated_at: int
+    replica: str | None
+    title: int | None = None
+    workspace: int | None = None
+    git_branch: int | None = None
+    version: int | None = None
+    agent: str | None = None
+    metadata: int | None = None
+    reach: int | None = None
+    told: int | None = None
+    seen: bytes | None = None
+    config: int | None = None
+    config_version: int = 0
+    model: str | None = None
+
+    @property
+    def indexed(self) -> tuple[object, ...]:
+        """What other indexes than that of its id hold of it."""
+        return self.label, self.status, self.head_segment
+
+
+class HistoryRow(Struct, gc=False):
+    n: int
+    session: int
+    k: int
+    turn: str | None
+    segment: int | None
+    depth: int | None
+    events: int | None
+    changed_at: int
+    since: int
+    why: str
+    reason: int | None
+
+
+class Table:
+    """One view table: how its rows are read, added and changed, made once from the record's fields.
+
+    `key` are its first columns, which name a row; `fixed` are those that never change.
+    """
+
+    def __init__(self, name: str, record: type[Struct], key: Sequence[str], fixed: Sequence[str] = ()) -> None:
+        columns = record.__struct_fields__
+        self.name, self.record = name, record
+        self._key, self._fixed = key, fixed
+        self.columns = columns
+        self.select = f"SELECT {', '.join(columns)} FROM {name}"
+        self._new = Insert(name, columns)
+        self._changed = Insert(name, columns, key, [c for c in columns if c not in key and c not in fixed])
+
+    def add(self, sql: Sql, rows: Iterable[Struct]) -> None:
+        sql.add(self._new, [astuple(row) for row in rows])
+
+    def change(self, sql: Sql, rows: Iterable[Struct]) -> None:
+        sql.add(self._changed, [astuple(row) for row in rows])
+
+    def excepting(self, *fixed: str) -> Table:
+        """The same table, for changes that leave these columns alone, too: their indexes are not touched."""
+        return Table(self.name, self.record, self._key, (*self._fixed, *fixed))
+
+
+TURN = Table("turn", TurnRow, ("n",), ("segment", "depth", "id", "root", "parent"))
+MESSAGE = Table("message", MessageRow, ("turn", "seq"))
+CALL = Table("tool_call", CallRow, ("turn", "seq"))
+_BORN_WITH = ("id", "persona", "routing", "origin")
+SESSION = Table("session", SessionRow, ("n",), (*_BORN_WITH, "origin_session", "replica"))
+MOVED_SESSION = SESSION.excepting("label", "status", "head_segment")
+HISTORY = Table("history", HistoryRow, ("n",))
+
+
+_FILE_ONCE = ("message", "kind", "path", "(COALESCE(line_start, -1))")
+FILES = Insert("message_file", ("id", "message", "kind", "path", "line_start", "line_end"), _FILE_ONCE)
+_LINT_PLACE = ("start_line", "start_col", "end_line", "end_col")
+LINTS = Insert("message_lint", ("id", "message", "path", "text", "source", *_LINT_PLACE, "severity"))
+CONTEXTS = Insert("message_context", ("message", "idx", "name", "listed", "content"))
+
+
+def load_turn(sql: Sql, turn: str) -> TurnRow | None:
+    row = sql.one(f"{TURN.select} WHERE id = ?", (turn,))
+    return TurnRow(*row) if row else None
+
+
+def is_message(sql: Sql, id: str) -> bool:
+    """Whether there is such a message. Its id lies just behind its turn's."""
+    turn = sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (id,))
+    return turn is not None and sql.one("SELECT 1 FROM message WHERE turn = ? AND id = ?", (*turn, id)) is not None
+
+
+def load_session(sql: Sql, session: str) -> SessionRow | None:
+    row = sql.one(f"{SESSION.select} WHERE id = ?", (session,))
+    return SessionRow(*row) if row else None
+
+
+def load_session_number(sql: Sql, n: int) -> SessionRow | None:
+    row = sql.one(f"{SESSION.select} WHERE n = ?", (n,))
+    return SessionRow(*row) if row else None
+
+
+def find_session(sql: Sql, name: str) -> SessionRow | None:
+    """By label, then by alias; an alias leads to a session, never to another alias."""
+    row = sql.one(f"{SESSION.select} WHERE label = ? AND status <> 'deleted'", (name,))
+    if row is None:
+        target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
+        row = sql.one(f"{SESSION.select} WHERE n = ? AND status <> 'deleted'", target) if target else None
+    return SessionRow(*row) if row else None
+
+
+class Standing(Struct, frozen=True):
+    """A session, and what a turn that goes on there needs to know."""
+
+    session: SessionRow
+    lease: tuple[str, int, int, str | None] | None
+    """Owner, epoch, beat, and the turn that it is held for."""
+    head: TurnRow | None
+    followed: bool
+    """The head is not the last turn of its segment."""
+
+
+_LEASE = ("owner", "epoch", "beat", "turn")
+_STANDING = (
+    f"SELECT {', '.join(f's.{column}' for column in SESSION.columns)}, l.session,"
+    f" {', '.join(f'l.{column}' for column in _LEASE)}, {', '.join(f't.{column}' for column in TURN.columns)},"
+    " EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)"
+    " FROM session s LEFT JOIN lease l ON l.session = s.n LEFT JOIN turn t ON t.id = s.head"
+    " WHERE s.{} = ? AND s.status <> 'deleted'"
+)
+_BY_LABEL, _BY_NUMBER = _STANDING.replace("{}", "label"), _STANDING.replace("{}", "n")
+
+
+def standing_question(label: str) -> Question:
+    """What `find_standing` asks first."""
+    return _BY_LABEL, (label,)
+
+
+def find_standing(sql: Sql, name: str) -> Standing | None:
+    """As `find_session`, with all that belongs to it in the same answer."""
+    row = sql.one(*standing_question(name))
+    if row is None:
+        target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
+        row = sql.one(_BY_NUMBER, target) if target else None
+    if row is None:
+        return None
+    session, rest = row[: len(SESSION.columns)], row[len(SESSION.columns) :]
+    held, lease, turn = rest[0], rest[1 : 1 + len(_LEASE)], rest[1 + len(_LEASE) : -1]
+    return Standing(
+        SessionRow(*session),
+        None if held is None else lease,
+        None if turn[0] is None else TurnRow(*turn),
+        bool(rest[-1]),
+    )
+
+
+class RowMemory:
+    """Rows this ledger wrote or read a moment ago. Good until somebody else writes or something is undone.
+
+    It belongs to the work under way: among its rows are some that are not written yet, so whoever else would clear it
+    takes them from under that work's hands. Others may look, for a guess.
+    """
+
+    LIMIT = 512
+
+    def __init__(self) -> None:
+        self.turns: dict[str, TurnRow] = {}
+        self.sessions: dict[str, SessionRow] = {}
+        self.labels: dict[str, SessionRow] = {}
+        self.ends: dict[int, int] = {}
+        self.free_epochs: dict[int, int] = {}
+
+    def clear(self) -> None:
+        for held in (self.turns, self.sessions, self.labels, self.ends, self.free_epochs):
+            held.clear()
+
+    def learn(self, name: str, found: Standing) -> SessionRow:
+        """What was read just now, as far as nothing is known that was changed since; returns the session."""
+        session, head, lease = found.session, found.head, found.lease
+        session = self.labels[name] = self.sessions.setdefault(session.id, session)
+        if head is not None:
+            self.turns.setdefault(head.id, head)
+            if not found.followed:
+                self.ends.setdefault(head.segment, head.depth)
+        if lease is None or lease[-1] is None:
+            self.free_epochs.setdefault(session.n, lease[1] if lease else 0)
+        return session
+
+    def shrink(self) -> None:
+        """Keep the memory small; what is forgotten is read again."""
+        if len(self.turns) > self.LIMIT or len(self.sessions) > self.LIMIT or len(self.ends) > self.LIMIT:
+            self.clear()
+
+
+def has_turn_at(sql: Sql, segment: int, depth: int) -> bool:
+    return sql.one("SELECT 1 FROM turn WHERE segment = ? AND depth = ?", (segment, depth)) is not None
+
+
+SegmentDepth = tuple[int, int]
+"""A turn by its segment and depth."""
+GOES_ON = "l.why IN ('continuation', 'fork')"
+"""Links across which a thread goes on; where there are several, at the first in this order:"""
+WHERE_FIRST = "p.current DESC, p.id"
+
+
+def crossings(sql: Sql) -> dict[SegmentDepth, SegmentDepth]:
+    """Every root whose thread goes on across a link, with the turn where it does."""
+    rows = sql.all(
+        "SELECT t.segment, t.depth, p.segment, p.depth FROM link l JOIN turn t ON t.id = l.child"
+        " JOIN segment s ON s.n = t.segment AND s.base = t.depth AND s.parent IS NULL JOIN turn p ON p.id = l.parent"
+        f" WHERE {GOES_ON} ORDER BY l.child, {WHERE_FIRST}"
+    )
+    found: dict[SegmentDepth, SegmentDepth] = {}
+    for segment, depth, above, above_depth in rows:
+        found.setdefault((segment, depth), (above, above_depth))
+    return found

@@ -1,0 +1,416 @@
+"""The events of one turn, whether recorded step by step or at once: the same hand writes both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.contents import json_value
+from weft.kernel.dag_events import (
+    HistoryAppend,
+    Interruption,
+    ModelRequest,
+    ModelResponse,
+    RunFinished,
+    RunStarted,
+    ToolCall,
+    ToolResult,
+)
+from weft.kernel.enums import (
+    AgentRole,
+    ImageDetail,
+    InterruptionReason,
+    RunExit,
+    RunReason,
+    ToolCallStatus,
+    TurnType,
+)
+from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.events import run_stream
+from weft.kernel.facts import is_digest
+from weft.kernel.fields import (
+    CodeblockFact,
+    ErrorFact,
+    EventRef,
+    FileFact,
+    ForkPoint,
+    ImageFact,
+    LintFact,
+    MessageFact,
+    PartFact,
+    ReasoningFact,
+    RequestInput,
+    TextFact,
+    ToolResultFact,
+    ToolUseFact,
+    Usage,
+)
+from weft.kernel.ulid import LAST_ULID, decode, encode, is_ulid
+from weft.ledger.model import (
+    ImagePart,
+    NewError,
+    NewMessage,
+    NewToolCall,
+    Part,
+    ReasoningPart,
+    StoredContent,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
+from weft.ledger.views.rows import is_message
+from weft.ledger.write.append import MESSAGE_ROOM, Draft
+
+DETAILS = frozenset(detail.value for detail in ImageDetail)
+MAIN_LIST = "main"
+
+
+class Scribe:
+    """Writes one run's events into a draft, numbering its messages."""
+
+    def __init__(
+        self, draft: Draft, turn: str, *, actor: str, prev: str | None = None, messages: int = 0, scope: int = 0
+    ) -> None:
+        self.draft, self.turn, self.messages = draft, turn, messages
+        self._number = decode(turn)
+        draft.scope = scope
+        self.run = draft.stream(run_stream(turn), prev, actor)
+
+    def start(
+        self,
+        *,
+        fork: ForkPoint | UnsetType,
+        session: str | UnsetType,
+        compaction: str | UnsetType,
+        turn_type: TurnType,
+        setting: Setting,
+    ) -> str:
+        return self.run.add(
+            RunStarted,
+            fork=fork,
+            session=session,
+            compaction=compaction,
+            turn_type=turn_type,
+            **setting.fields(self.draft),
+        )
+
+    def message(self, message: NewMessage, listed: str = MAIN_LIST) -> str:
+        """A message enters the history; returns its id."""
+        fact = self._message_fact(message)
+        self.run.add(HistoryAppend, list=self.draft.named(listed, "list"), message=fact)
+        return fact.id
+
+    def request(
+        self,
+        model: str,
+        correlation: str,
+        *,
+        provider: str | None = None,
+        params: Any = None,
+        tools_spec: Any = None,
+        attempt: int | None = None,
+        input: RequestInput | UnsetType = UNSET,
+    ) -> str:
+        draft = self.draft
+        return self.run.add(
+            ModelRequest,
+            model=draft.named(model, "model"),
+            correlation_id=correlation,
+            provider=UNSET if provider is None else draft.named(provider, "provider"),
+            params=UNSET if params is None else draft.put_json(params, "params"),
+            tools_spec=UNSET if tools_spec is None else draft.put_json(tools_spec, "tools_spec"),
+            attempt=whole(attempt, "attempt"),
+            input=input,
+        )
+
+    def response(
+        self,
+        message: NewMessage | None,
+        correlation: str,
+        *,
+        request: str | None = None,
+        usage: Usage | UnsetType = UNSET,
+        finish_reason: str | None = None,
+        model: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """A model's answer; returns the message's id."""
+        draft = self.draft
+        fact = None if message is None else self._message_fact(message)
+        self.run.add(
+            ModelResponse,
+            correlation_id=correlation,
+            request_id=UNSET if request is None else request,
+            output=UNSET if fact is None else fact,
+            usage=usage,
+            model=UNSET if model is None else draft.named(model, "model"),
+            finish_reason=UNSET if finish_reason is None else draft.named(finish_reason, "finish_reason"),
+            latency_ms=whole(latency_ms, "latency_ms"),
+        )
+        return fact.id if fact else None
+
+    def call(
+        self, call: NewToolCall, correlation: str, *, requested_by: str | None = None, message: str | None = None
+    ) -> tuple[str, str]:
+        """The intent to run a tool; returns the event that a result will name, and the call id's reference."""
+        draft = self.draft
+        call_id = draft.put_text(call.id or draft.ulids.mint(), "tool call id")
+        event = self.run.add(
+            ToolCall,
+            tool=draft.named(call.name, "tool name"),
+            call_id=call_id,
+            args=draft.put_bytes(call.arguments.encode()) if _is_raw_json(call.arguments)
+            else draft.put_json(call.arguments, "arguments"),
+            correlation_id=correlation,
+            server=UNSET if call.server is None else draft.named(call.server, "server"),
+            number=whole(call.number, "tool number"),
+            requested_by=UNSET if requested_by is None else EventRef(requested_by),
+            message=UNSET if message is None else message,
+        )  # fmt: skip
+        return event, call_id
+
+    def result(self, event: str, call_id: str, call: NewToolCall, correlation: str, spawned: str | None) -> None:
+        draft = self.draft
+        status = call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR)
+        self.run.add(
+            ToolResult,
+            call=EventRef(event),
+            call_id=call_id,
+            status=status,
+            correlation_id=correlation,
+            result=UNSET if call.result is UNSET else draft.put_json(call.result, "result"),
+            error=UNSET if call.error is None else self.error(call.error),
+            spawned=UNSET if spawned is None else spawned,
+            duration_ms=whole(call.duration_ms, "duration_ms"),
+        )
+
+    def interruption(self, reason: InterruptionReason, open_calls: tuple[str, ...]) -> None:
+        self.run.add(Interruption, reason=reason, affects=tuple(map(EventRef, open_calls)))
+
+    def finish(
+        self,
+        exit: RunExit,
+        *,
+        response: str | None = None,
+        usage: Usage | UnsetType = UNSET,
+        error: str | NewError | None = None,
+        permissions_used: Any = None,
+    ) -> str:
+        """The run's last event; its id is the thread digest."""
+        draft = self.draft
+        return self.run.add(
+            RunFinished,
+            exit=exit,
+            response=UNSET if response is None else response,
+            usage=usage,
+            error=UNSET if error is None else self.error(error),
+            permissions_used=UNSET if permissions_used is None else draft.put_json(permissions_used, "permissions"),
+        )
+
+    def error(self, error: str | NewError) -> ErrorFact:
+        draft = self.draft
+        if isinstance(error, str):
+            error = NewError(message=error)
+        details = UNSET if error.details is UNSET else draft.put_json(error.details, "error details")
+        return ErrorFact(
+            code=draft.named(error.code, "error code"), message=draft.put_text(error.message, "error"), details=details
+        )
+
+    def next_message_id(self) -> str:
+        """The k-th message of a turn is called `turn + k`."""
+        if self.messages >= MESSAGE_ROOM - 1:
+            raise InvalidInput(f"a turn holds at most {MESSAGE_ROOM - 1} messages", "finish it and begin another")
+        self.messages += 1
+        return encode(self._number + self.messages & LAST_ULID)
+
+    def _message_fact(self, message: NewMessage) -> MessageFact:
+        draft = self.draft
+        id = self.next_message_id()
+        extra: dict[str, Any] = {}
+        if message.parent is not None:
+            extra["parent"] = self._known_message(message.parent)
+        if message.model is not None:
+            extra["model"] = draft.named(message.model, "model")
+        for field in ("thinking_config", "context", "metadata"):
+            if (value := getattr(message, field)) is not None:
+                extra[field] = draft.put_json(value, field)
+        if message.files or message.lints or message.codeblocks:
+            extra |= self._annotations(message)
+        return MessageFact(
+            id=id,
+            role=message.role,
+            parts=self._parts(message.content),
+            source=message.source or UNSET,
+            **extra,
+        )
+
+    def _known_message(self, id: str) -> str:
+        """The message that another one follows must be here: nobody else will bring it later."""
+        known = checked_id(id, "parent message")
+        if not is_message(self.draft.sql, known):
+            raise NotFound(
+                "message", known, "`parent` names a message of this ledger; leave it out where there is none"
+            )
+        return known
+
+    def _parts(self, content: str | StoredContent | tuple[Part, ...]) -> tuple[PartFact, ...]:
+        if isinstance(content, str | StoredContent):
+            return (TextFact(text=self.draft.put_text(content)),)
+        return tuple(map(self._part, content))
+
+    def _part(self, part: Part) -> PartFact:
+        draft = self.draft
+        match part:
+            case TextPart():
+                return TextFact(text=draft.put_text(part.text))
+            case ReasoningPart():
+                return ReasoningFact(text=draft.put_text(part.text))
+            case ImagePart():
+                detail: Any = part.detail
+                if detail is not UNSET and detail not in DETAILS:
+                    detail = draft.words(detail)
+                return ImageFact(url=draft.put_text(part.url), detail=detail)
+            case ToolUsePart():
+                name, arguments = draft.named(part.name, "tool name"), draft.put_json(part.input, "input")
+                return ToolUseFact(id=draft.put_text(part.id), name=name, input=arguments)
+            case ToolResultPart():
+                if part.is_error is not UNSET and not isinstance(part.is_error, bool):
+                    raise InvalidInput(f"is_error is {part.is_error!r:.80}", "it is true, false or left out")
+                output = draft.put_json(part.output, "output")
+                call = draft.put_text(part.tool_call_id)
+                return ToolResultFact(tool_call_id=call, output=output, is_error=part.is_error)
+
+    def _annotations(self, message: NewMessage) -> dict[str, Any]:
+        """Files, lints and code blocks of a message, where it has any."""
+        if max(len(message.files), len(message.lints), len(message.codeblocks)) >= MESSAGE_ROOM:
+            raise InvalidInput(
+                f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks", "leave some out"
+            )
+        text, named = self.draft.put_text, self.draft.named
+        files = tuple(
+            FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))
+            for file in message.files
+        )
+        lints = tuple(
+            LintFact(
+                path=UNSET if lint.path is None else text(lint.path),
+                message=UNSET if lint.message is None else text(lint.message),
+                source=UNSET if lint.source is None else named(lint.source, "lint source"),
+                severity=lint.severity or UNSET,
+                **_lines(lint, "start_line", "start_col", "end_line", "end_col"),
+            )
+            for lint in message.lints
+        )
+        blocks = tuple(
+            CodeblockFact(
+                content=text(block.content),
+                language=UNSET if block.language is None else named(block.language, "language"),
+                path=UNSET if block.path is None else text(block.path),
+                **_lines(block, "line_start", "line_end"),
+            )
+            for block in message.codeblocks
+        )
+        made = {"files": files, "lints": lints, "codeblocks": blocks}
+        return {name: facts for name, facts in made.items() if facts}
+
+
+def _lines(note: Any, *fields: str) -> dict[str, Any]:
+    return {field: whole(getattr(note, field), field) for field in fields}
+
+
+def whole(value: Any, what: str) -> int | UnsetType:
+    """A number as an event may hold it: whole, and exact in every reader."""
+    if value is None:
+        return UNSET
+    if type(value) is not int or abs(value) > MAX_INTEGER:
+        raise InvalidInput(f"{what} is {value!r:.80}", "it is a whole number below 2^53")
+    return value
+
+
+def _is_raw_json(arguments: Any) -> bool:
+    """Arguments that a provider sent as JSON text are kept to the letter."""
+    if not isinstance(arguments, str) or not arguments.lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(json_value(arguments.encode()), dict)
+    except (ValueError, UnicodeEncodeError, RecursionError):
+        return False
+
+
+def checked_id(value: str, what: str) -> str:
+    if not isinstance(value, str) or not is_ulid(value):
+        raise InvalidInput(f"{what}: {value!r} is not an id of this ledger", "pass the full 26-letter id")
+    return value
+
+
+def checked_event(value: str, what: str) -> str:
+    if not isinstance(value, str) or not is_digest(value):
+        raise InvalidInput(f"{what}: {value!r:.80} is not the id of an event", "pass all 64 digits")
+    return value
+
+
+class Setting:
+    """Under which circumstances a turn runs: who, as what, with which rights and configuration."""
+
+    def __init__(
+        self,
+        *,
+        role: str = "unified",
+        reason: str | None = None,
+        toolset: str | None = None,
+        tools_available: list[str] | None = None,
+        permissions_granted: Any = None,
+        thinking_config: Any = None,
+        effective_config: Any = None,
+        workspace: str | None = None,
+        source_event_id: str | None = None,
+    ) -> None:
+        self.role = member(AgentRole, role, "role")
+        self.reason = None if reason is None else member(RunReason, reason, "reason")
+        if tools_available is not None and not isinstance(tools_available, list | tuple):
+            raise InvalidInput(f"tools_available is {type(tools_available).__name__}", "it is a list of tool names")
+        self.toolset, self.tools, self.permissions_granted = toolset, tools_available, permissions_granted
+        self.thinking_config, self.effective_config = thinking_config, effective_config
+        self.workspace, self.source_event_id = workspace, source_event_id
+
+    def fields(self, draft: Draft) -> dict[str, Any]:
+        """The fields of `run_started`, only those that are known."""
+        made: dict[str, Any] = {"role": self.role}
+        if self.reason is not None:
+            made["reason"] = self.reason
+        if self.toolset is not None:
+            made["toolset"] = draft.named(self.toolset, "toolset")
+        if self.tools is not None:
+            made["tools"] = tuple(draft.named(tool, "tool name") for tool in self.tools)
+        for field in ("permissions_granted", "thinking_config", "effective_config"):
+            if (value := getattr(self, field)) is not None:
+                made[field] = draft.put_json(value, field)
+        if self.workspace is not None:
+            made["workspace"] = draft.put_text(self.workspace, "workspace")
+        if self.source_event_id is not None:
+            made["source_event"] = draft.put_text(self.source_event_id, "source event id")
+        return made
+
+
+SETTINGS = tuple(
+    "role reason toolset tools_available permissions_granted thinking_config effective_config workspace"
+    " source_event_id".split()
+)
+
+
+def as_setting(given: dict[str, Any], beside: tuple[str, ...]) -> Setting:
+    """The rest of a verb's keyword arguments; `beside` names those it has taken itself."""
+    if unknown := set(given) - set(SETTINGS):
+        known = ", ".join(sorted((*beside, *SETTINGS)))
+        raise InvalidInput(f"unknown argument {min(unknown)!r:.80}", f"known: {known}")
+    return Setting(**given)
+
+
+def member(enum: Any, value: Any, what: str) -> Any:
+    try:
+        return enum(value)
+    except ValueError:
+        known = ", ".join(enum)
+        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {known}") from None

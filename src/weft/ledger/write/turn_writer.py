@@ -1,0 +1,364 @@
+"""Recording a turn step by step, under the session's lease. Every step is durable before its call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
+from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed, WeftError
+from weft.kernel.fields import EventRef, RequestInput
+from weft.ledger.arguments import checked_label, checked_text
+from weft.ledger.model import (
+    DEFAULT_AGENT,
+    NewError,
+    NewToolCall,
+    RecordedTurn,
+    as_messages,
+    as_record,
+    as_usage,
+    repeated_id,
+)
+from weft.ledger.read.contexts import Context
+from weft.ledger.read.request_inputs import check_input, input_of
+from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number
+from weft.ledger.write.append import MESSAGE_ROOM, Desk, Draft
+from weft.ledger.write.contents import Weight, weigh
+from weft.ledger.write.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
+from weft.ledger.write.placement import Place, ensure_session, find_place
+from weft.ledger.write.record_turn import move_with_turn, spawned_by
+from weft.ledger.write.turn_events import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
+
+T = TypeVar("T")
+WEIGHTLESS = Weight(0, ())
+
+
+class OpenCall:
+    """A tool call that waits for its outcome."""
+
+    __slots__ = ("call_id", "correlation", "event", "native")
+
+    def __init__(self, event: str, call_id: str, correlation: str, native: str) -> None:
+        self.event, self.call_id, self.correlation, self.native = event, call_id, correlation, native
+
+
+class TurnWriter:
+    """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
+
+    def __init__(self, desk: Desk, turn: str, lease: Lease, actor: str, place: Place) -> None:
+        self._desk, self._lease, self._actor, self._scope = desk, lease, actor, place.scope
+        self.id = turn
+        self.session = place.session.label if place.session else None
+        self._head = (place.session.head, place.session.head_events) if place.session else None
+        self._correlation: str | None = None
+        self._request: str | None = None
+        self._message: str | None = None
+        self._response_event: str | None = None
+        self._calls: dict[str, OpenCall] = {}
+        self._named: dict[str, int] = {}
+        self._given_out: set[str] = set()
+        self._ended = False
+
+    def __enter__(self) -> TurnWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._ended:
+            return
+        try:
+            self.interrupt("canceled") if error is None else self.fail(f"{type(error).__name__}: {error}")
+        except WeftError:  # it has ended already, or cannot be written to; what happened inside matters more
+            if error is None:
+                raise
+
+    def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
+        """A message enters the turn's history. Returns its id."""
+        messages = as_messages(message, member(MessageRole, role, "role"), "message")
+        if len(messages) != 1:
+            raise InvalidInput(f"message is a list of {len(messages)}", "record one message at a time")
+        return self._step(lambda scribe: scribe.message(messages[0], history), weigh(messages, ()))
+
+    def request(
+        self,
+        model: str,
+        *,
+        provider: str | None = None,
+        params: Any = None,
+        input: Any = None,
+        tools_spec: Any = None,
+        attempt: int | None = None,
+    ) -> str:
+        """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
+        Returns the event, a base for later inputs."""
+        sent = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
+
+        def step(scribe: Scribe) -> tuple[str, str]:
+            correlation = scribe.draft.ulids.mint()
+            event = scribe.request(
+                model, correlation, provider=provider, params=params, tools_spec=tools_spec, attempt=attempt, input=sent
+            )
+            return event, correlation
+
+        self._request, self._correlation = self._step(step)
+        return self._request
+
+    def _checked_input(self, given: Any) -> RequestInput | UnsetType:
+        sent = as_input(given)
+        if sent is not UNSET:
+            with self._desk.store.read() as txn:
+                check_input(txn, sent)
+        return sent
+
+    def _named_input(self, seen: Context) -> RequestInput | UnsetType:
+        with self._desk.store.read() as txn:
+            return input_of(txn, self.id, self._request, seen.messages)
+
+    def response(
+        self,
+        message: Any = None,
+        *,
+        usage: Any = None,
+        finish_reason: str | None = None,
+        model: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """The model answered. Returns the message's id."""
+        messages = as_messages(message, MessageRole.ASSISTANT, "response")
+        counted = as_usage(usage)
+        if len(messages) > 1:
+            raise InvalidInput(f"response is a list of {len(messages)}", "record one message at a time")
+
+        def step(scribe: Scribe) -> tuple[str | None, str | None, str]:
+            correlation = self._correlation or scribe.draft.ulids.mint()
+            made = scribe.response(
+                messages[0] if messages else None,
+                correlation,
+                request=self._request,
+                usage=counted,
+                finish_reason=finish_reason,
+                model=model,
+                latency_ms=latency_ms,
+            )
+            return made, scribe.run.prev, correlation
+
+        self._message, self._response_event, self._correlation = self._step(step, weigh(messages, ()))
+        return self._message
+
+    def tool_call(
+        self,
+        name: str,
+        arguments: Any = None,
+        *,
+        id: str | None = None,
+        server: str | None = None,
+        number: int | None = None,
+    ) -> str:
+        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
+        arguments = {} if arguments is None else arguments
+        call = NewToolCall(
+            name=name, id=id or self._desk.ulids.mint(), arguments=arguments, server=server, number=number
+        )
+
+        def step(scribe: Scribe) -> OpenCall:
+            correlation = self._correlation or scribe.draft.ulids.mint()
+            event, call_id = scribe.call(call, correlation, requested_by=self._response_event, message=self._message)
+            return OpenCall(event, call_id, correlation, native)
+
+        native = str(call.id)
+        opened = self._step(step)
+        earlier = self._named[native] = self._named.get(native, -1) + 1
+        key = repeated_id(native, earlier)
+        self._calls[key] = opened
+        self._given_out.add(key)
+        return key
+
+    def tool_result(
+        self,
+        call: str,
+        result: Any = UNSET,
+        *,
+        error: Any = None,
+        status: str | None = None,
+        spawned_session: str | None = None,
+        duration_ms: int | None = None,
+    ) -> None:
+        """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
+        own id where that is not another call's."""
+        key = self._key_of(checked_text(call, "tool call"))
+        opened = self._calls[key]
+        if spawned_session is not None:
+            checked_label(spawned_session, "spawned session")
+        fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
+        outcome = NewToolCall(
+            name="-",
+            result=result,
+            error=fault,
+            status=None if status is None else member(ToolCallStatus, status, "status"),
+            duration_ms=duration_ms,
+        )
+
+        def step(scribe: Scribe) -> None:
+            spawned = spawned_by(scribe, spawned_session, opened.call_id)
+            scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
+
+        self._step(step, weigh((), (outcome,)))
+        del self._calls[key]
+
+    def _key_of(self, call: str) -> str:
+        """What was given out for one call never means another, also after its result."""
+        key = call.removeprefix(f"{self.id}:")
+        if key in self._calls:
+            return key
+        found = [name for name, opened in self._calls.items() if opened.native == key]
+        if not found or key in self._given_out:
+            raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
+        return found[0]
+
+    def renew(self) -> None:
+        """Say that this writer is alive, while a model or a tool takes its time."""
+        self._desk.write(lambda draft: renew(draft, self._lease, self.id))
+
+    def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
+        """The turn is complete; the session's head moves to it in the same transaction. Should facts from elsewhere
+        have moved the head meanwhile, the turn is complete beside it and the answer names no session."""
+        counted = as_usage(usage)
+
+        def step(scribe: Scribe, turn: TurnRow) -> str:
+            still_open = open_calls(scribe.draft, turn)
+            if still_open:
+                raise NotApplicable(
+                    f"{len(still_open)} tool calls of turn {self.id} have no result",
+                    "record their results, or interrupt the turn",
+                )
+            return scribe.finish(
+                RunExit.SUCCESS, response=turn.response, usage=counted, permissions_used=permissions_used
+            )
+
+        return self._end(step, moves=True)
+
+    def fail(self, error: Any) -> RecordedTurn:
+        """The turn ended badly: it stays, addressable, and the head does not move."""
+        fault = error if isinstance(error, str) else as_record(error, NewError, "error")
+
+        def step(scribe: Scribe, turn: TurnRow) -> str:
+            if still_open := open_calls(scribe.draft, turn):
+                scribe.interruption(InterruptionReason.CANCELED, still_open)
+            return scribe.finish(RunExit.ERROR, response=turn.response, error=fault)
+
+        return self._end(step, moves=False)
+
+    def interrupt(self, reason: str = "canceled") -> RecordedTurn:
+        """The turn was cut short: completed with what it had, open calls closed as interrupted, head moved."""
+        why = member(InterruptionReason, reason, "reason")
+
+        def step(scribe: Scribe, turn: TurnRow) -> str:
+            scribe.interruption(why, open_calls(scribe.draft, turn))
+            return scribe.finish(RunExit.SUCCESS, response=turn.response)
+
+        return self._end(step, moves=True)
+
+    def _scribe(self, draft: Draft) -> tuple[Scribe, TurnRow]:
+        turn = draft.view.turn(self.id)
+        if turn.closed:
+            raise TurnClosed(self.id, turn.status) if self._ended else LeaseLost(self.id)
+        renew(draft, self._lease, self.id)
+        scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root)
+        return scribe, turn
+
+    def _step(self, step: Callable[[Scribe], T], weight: Weight = WEIGHTLESS) -> T:
+        def work(draft: Draft) -> T:
+            scribe, _ = self._scribe(draft)
+            made = step(scribe)
+            draft.seal()
+            return made
+
+        if weight.large:
+            self._desk.put_large(weight.large, self._scope)
+        return self._desk.write(work, weight.size)
+
+    def _end(self, step: Callable[[Scribe, TurnRow], str], *, moves: bool) -> RecordedTurn:
+        def work(draft: Draft) -> RecordedTurn:
+            scribe, turn = self._scribe(draft)
+            digest = step(scribe, turn)
+            row = self._session_row(draft)
+            moved = row is not None and moves and (row.head, row.head_events) == self._head
+            if moved and row is not None:
+                move_with_turn(draft, row.id, self.id)
+            release(draft, self._lease)
+            draft.seal()
+            return RecordedTurn(
+                id=self.id,
+                digest=digest,
+                depth=turn.depth,
+                parent_id=turn.parent,
+                session=row.label if row and (moved or not moves) else None,
+                receipt=draft.receipt(digest),
+                response_message_id=turn.response,
+            )
+
+        ended = self._desk.write(work)
+        self._ended = True
+        self._desk.let_go(self._lease.session)
+        return ended
+
+    def _session_row(self, draft: Draft) -> SessionRow | None:
+        row = None if self._lease.session < 0 else load_session_number(draft.sql, self._lease.session)
+        return None if row is None else draft.view.session(row.id)
+
+
+def as_input(value: Any) -> RequestInput | UnsetType:
+    """What a request was sent: a plain list of message ids, or {base, keep, then}."""
+    if value is None:
+        return UNSET
+    if isinstance(value, list | tuple):
+        value = {"base": None, "keep": 0, "then": value}
+    made = as_record(value, RequestInput, "input")
+    events = [ref.event_id for ref in made.then if isinstance(ref, EventRef)]
+    for event in [*events, *([] if made.base is None else [made.base])]:
+        checked_event(event, "input")
+    for ref in made.then:
+        if not isinstance(ref, EventRef):
+            checked_id(ref, "input")
+    whole(made.keep, "input.keep")
+    if made.keep < 0:
+        raise InvalidInput(f"input.keep is {made.keep}", "it counts entries of the base, from 0")
+    return made
+
+
+def begin_turn(
+    desk: Desk,
+    *,
+    session: str | None,
+    parent: str | UnsetType | None,
+    expected: str | UnsetType | None,
+    persona: str,
+    owner: str,
+    wait: float,
+    ttl: float,
+    setting: Setting,
+) -> TurnWriter:
+    """Take the session's lease and pin the parent. Others wait, or get SessionBusy."""
+    patience = Patience(desk, wait, ttl)
+
+    def work(draft: Draft) -> TurnWriter:
+        row = None if session is None else ensure_session(draft, session, persona)
+        epoch = 0 if row is None else ensure_free(draft, row, patience)
+        place = find_place(draft, row, parent, expected)
+        turn = draft.ulids.mint(MESSAGE_ROOM + 1)
+        actor = row.persona if row and persona == DEFAULT_AGENT else draft.agent(persona)
+        Scribe(draft, turn, actor=actor, scope=place.scope).start(
+            fork=place.fork,
+            session=row.id if row else UNSET,
+            compaction=place.compaction,
+            turn_type=TurnType.NORMAL,
+            setting=setting,
+        )
+        lease = take(draft, row.n if row else -draft.view.turn(turn).n, epoch, owner, turn)
+        draft.seal()
+        desk.hold(lease.session, turn)
+        return TurnWriter(desk, turn, lease, actor, place)
+
+    return patience.keep_trying(lambda: desk.write(work))

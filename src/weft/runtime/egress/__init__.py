@@ -1,0 +1,1 @@
+"""Ways out: connections and the credentials that may go along."""

@@ -1,0 +1,170 @@
+"""The one place where outgoing connections are opened.
+
+A client is made for one URL, and reaches that URL's origin alone: a redirect elsewhere is refused. Keys are put into
+requests here, after every library is done with them, so that no library ever holds one. TLS is on, except towards
+an address that the configured URL itself names as this machine's or a private one. A name is resolved, every address
+checked, and the checked address is the one that is connected to.
+
+The environment is not asked: proxies and certificates are those of the rules, whatever variables say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httpcore2
+import httpx2
+from msgspec import Struct
+
+from weft.kernel.errors import ConnectionForbidden, InvalidInput
+from weft.runtime.egress.connection_rules import Rules, ensure_safe, host_of, may_reach
+from weft.runtime.egress.credentials import Secret, origin_of
+
+_KEY_HEADERS = (
+    "authorization", "x-api-key", "api-key", "x-goog-api-key", "cf-aig-authorization", "proxy-authorization", "cookie",
+    "openai-organization", "openai-project",
+)  # fmt: skip
+"""What may carry a key or an account: taken out of every request, whoever put it there, before ours are put in."""
+Client = httpx2.AsyncClient
+TransportError, DecodingError = httpx2.TransportError, httpx2.DecodingError
+"""For those who use connections and open none."""
+_REQUEST_IDS = ("request-id", "x-request-id", "cf-aig-log-id", "x-goog-request-id")
+
+
+class Seen(Struct):
+    """What was seen of the last answer."""
+
+    status: int | None = None
+    request_id: str | None = None
+
+
+class Connections:
+    """Connections that are kept open between requests, of one event loop."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, Rules], _Transport] = {}
+
+    def client(self, url: str, keys: Mapping[str, Secret], rules: Rules) -> tuple[httpx2.AsyncClient, Seen]:
+        """A client for the origin of this URL, which puts these keys into its headers; and what it will have seen.
+
+        It holds nothing itself and need not be closed; the connections are closed with this object.
+        """
+        origin = origin_of(url)
+        ensure_safe(origin, rules)
+        kept = self._kept.get((origin, rules))
+        if kept is None:
+            kept = self._kept[origin, rules] = _Transport(origin, rules)
+        seen = Seen()
+        guard = _Guard(origin, keys, rules, kept, seen)
+        timeout = httpx2.Timeout(rules.read_seconds, connect=rules.connect_seconds)
+        return httpx2.AsyncClient(transport=guard, trust_env=False, follow_redirects=False, timeout=timeout), seen
+
+    async def aclose(self) -> None:
+        kept, self._kept = self._kept, {}
+        for transport in kept.values():
+            await transport.aclose()
+
+
+class _Guard(httpx2.AsyncBaseTransport):
+    """Stands between a library and the network."""
+
+    def __init__(self, origin: str, keys: Mapping[str, Secret], rules: Rules, inner: _Transport, seen: Seen) -> None:
+        self._origin, self._keys, self._rules, self._inner, self._seen = origin, keys, rules, inner, seen
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        asked = origin_of(str(request.url))
+        if asked != self._origin:
+            raise ConnectionForbidden(f"a request for {self._origin} was sent on to {asked}")
+        headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _KEY_HEADERS]
+        headers += [(name, secret.reveal()) for name, secret in self._keys.items()]
+        rules = self._rules
+        sent = httpx2.Request(
+            request.method,
+            request.url,
+            headers=headers,
+            stream=request.stream,
+            extensions={
+                **request.extensions,
+                "timeout": {
+                    "connect": rules.connect_seconds,
+                    "read": rules.read_seconds,
+                    "write": rules.read_seconds,
+                    "pool": rules.connect_seconds,
+                },
+            },
+        )
+        answer = await self._inner.handle_async_request(sent)
+        self._seen.status = answer.status_code
+        self._seen.request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
+        return answer
+
+
+class _Transport(httpx2.AsyncHTTPTransport):
+    """The usual transport over connections that are checked when they are opened."""
+
+    def __init__(self, origin: str, rules: Rules) -> None:
+        context = _tls(rules)
+        super().__init__(verify=context, trust_env=False)
+        # the class takes no backend of its own; what it would have made has opened nothing yet
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=context, network_backend=_Backend(host_of(origin), rules)
+        )
+
+
+def _tls(rules: Rules) -> ssl.SSLContext:
+    context = httpx2.create_ssl_context(trust_env=False)
+    if rules.ca_file is not None:
+        try:
+            context.load_verify_locations(cafile=rules.ca_file)
+        except OSError as error:
+            raise InvalidInput(f"certificates {rules.ca_file}: {error.strerror or error}", "name a PEM file") from None
+    return context
+
+
+class _Backend(httpcore2.AsyncNetworkBackend):
+    """Opens TCP connections, to addresses that were checked."""
+
+    def __init__(self, host: str, rules: Rules) -> None:
+        self._host, self._rules, self._inner = host, rules, httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        addresses = [address for address in await _resolved(host, port) if may_reach(self._host, address, self._rules)]
+        if not addresses:
+            raise ConnectionForbidden(
+                f"{self._host} leads to a private address",
+                "name the address itself in the URL, or allow private addresses for this provider",
+            )
+        for address in addresses[:-1]:
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):  # another address of the same name may do
+                continue
+        return await self._inner.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        raise ConnectionForbidden("a model is not asked over a unix socket")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def _resolved(host: str, port: int) -> list[str]:
+    """Every address of a name, each once."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpcore2.ConnectError(f"the name {host} cannot be resolved: {error.strerror}") from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

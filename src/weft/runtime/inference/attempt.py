@@ -1,0 +1,191 @@
+"""One attempt: a route is opened, the model is asked once, and the whole reply comes back, or an error.
+
+A reply counts only if it is whole: a stream that stops without saying that it has ended is cut, whatever had come.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic_ai import messages as m
+from pydantic_ai._warnings import UsageExtractionFailedWarning
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings as LayerSettings
+
+from weft.kernel.ambient import Clock
+from weft.kernel.errors import (
+    InvalidInput,
+    OutsideError,
+    ProviderUnreachable,
+    ReplyCut,
+    ReplyMalformed,
+    RequestRefused,
+    WeftError,
+)
+from weft.runtime.context import ExecutionContext
+from weft.runtime.egress.connections import Connections, Seen
+from weft.runtime.egress.credentials import Secret
+from weft.runtime.inference.dialects import speaker
+from weft.runtime.inference.failures import failure_of
+from weft.runtime.inference.replies import Finish, Reply, Token, TokenKind
+from weft.runtime.inference.routes import Dialect, Route
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters
+from weft.runtime.inference.translation import from_model, has_far_images, to_model, to_settings, to_tools, usage_of
+
+OnToken = Callable[[Token], None]
+
+
+@dataclass
+class Asked:
+    """A question that is about to be put, and what is known of its answer."""
+
+    request: InferenceRequest
+    model: ModelSettings
+    route: Route
+    parameters: Parameters
+    attempt: int
+    on_token: OnToken | None
+    clock: Clock
+    keys: list[Secret] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
+    partial: str = ""
+    first_token_ms: int | None = None
+    begun: float = 0.0
+
+    def ms(self) -> int:
+        return round((self.clock.monotonic() - self.begun) * 1000)
+
+
+async def ask(asked: Asked, context: ExecutionContext, connections: Connections) -> Reply:
+    """Put the question. Whatever is raised is of our tree, and carries what had come of the reply."""
+    asked.begun = asked.clock.monotonic()
+    # a usage that cannot be read is told in the reply, not on the terminal
+    warnings.filterwarnings("ignore", category=UsageExtractionFailedWarning)
+    # a library's opinion of a model's age is no failure, nor a line in the middle of an answer
+    warnings.filterwarnings("ignore", message="The model '.*' is deprecated", category=DeprecationWarning)
+    headers = dict(asked.route.own_keys)
+    for slot in asked.route.keys:
+        secret = await context.credential(slot.credential, asked.route.url)
+        asked.keys.append(secret)
+        headers[slot.header] = Secret(slot.before + secret.reveal())
+    client, asked.seen = connections.client(asked.route.url, headers, asked.model.provider.rules)
+    model = speaker(asked.route, asked.model.provider.id, client)
+    messages = to_model(asked.request.messages)
+    if asked.route.dialect is Dialect.GOOGLE and has_far_images(messages):
+        raise InvalidInput("this provider does not fetch images", "give the image itself, as a data: URL")
+    settings = cast(LayerSettings, to_settings(asked.parameters))
+    tools = to_tools(asked.request.tools)
+    failed: BaseException
+    try:
+        whole = _whole if asked.on_token is None else _streamed
+        return _reply(asked, await whole(asked, model, messages, settings, tools))
+    except _Raised as raised:
+        failed = raised.error
+    except Exception as error:  # whatever the libraries raise becomes an error that says who must act
+        failed = _told(asked, failure_of(error, asked.model.provider.id, asked.keys))
+    raise failed  # out here, so that theirs, which quotes what was sent and answered, does not hang on it
+
+
+class _Raised(Exception):
+    """Inside: the caller's own code raised, which is nobody's failure but theirs."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+async def _whole(
+    asked: Asked,
+    model: Model,
+    messages: list[m.ModelMessage],
+    settings: LayerSettings,
+    tools: ModelRequestParameters,
+) -> m.ModelResponse:
+    return await model_request(model, messages, model_settings=settings, model_request_parameters=tools)
+
+
+async def _streamed(
+    asked: Asked,
+    model: Model,
+    messages: list[m.ModelMessage],
+    settings: LayerSettings,
+    tools: ModelRequestParameters,
+) -> m.ModelResponse:
+    opened = model_request_stream(model, messages, model_settings=settings, model_request_parameters=tools)
+    async with opened as stream:
+        async for event in stream:
+            _tell(asked, event)
+        return stream.get()
+
+
+def _tell(asked: Asked, event: Any) -> None:
+    token = _token_of(event, asked.attempt)
+    if token is None or asked.on_token is None:
+        return
+    if asked.first_token_ms is None:
+        asked.first_token_ms = asked.ms()
+    if token.kind is TokenKind.TEXT:
+        asked.partial += token.text
+    try:
+        asked.on_token(token)
+    except BaseException as error:  # it is passed on as it is, past all that judges the provider
+        raise _Raised(error) from None
+
+
+def _token_of(event: Any, attempt: int) -> Token | None:
+    match event:
+        case m.PartStartEvent(part=m.TextPart(content=text)) if text:
+            return Token(text, TokenKind.TEXT, attempt)
+        case m.PartDeltaEvent(delta=m.TextPartDelta(content_delta=text)) if text:
+            return Token(text, TokenKind.TEXT, attempt)
+        case m.PartStartEvent(part=m.ThinkingPart(content=text)) if text:
+            return Token(text, TokenKind.THINKING, attempt)
+        case m.PartDeltaEvent(delta=m.ThinkingPartDelta(content_delta=text)) if text:
+            return Token(text, TokenKind.THINKING, attempt)
+        case _:
+            return None
+
+
+def _reply(asked: Asked, response: m.ModelResponse) -> Reply:
+    said = (response.provider_details or {}).get("finish_reason")  # the layer takes a stream that just stops for ended
+    if said is None or response.finish_reason is None or response.state != "complete":
+        raise ReplyCut(f"{asked.model.provider.id}: the reply ended before its end")
+    if response.finish_reason == "error":
+        raise ReplyMalformed(f"{asked.model.provider.id}: the model ended with an error")
+    usage, fault = usage_of(response.usage)
+    parts = from_model(response.parts)
+    if not parts and response.finish_reason == "stop" and not (usage and usage.output_tokens):
+        raise ReplyMalformed(f"{asked.model.provider.id}: the reply is empty")
+    return Reply(
+        parts=parts,
+        finish=Finish(response.finish_reason),
+        model_id=asked.model.id,
+        model=response.model_name or asked.route.model,
+        provider=asked.model.provider.id,
+        usage=usage,
+        usage_fault=fault,
+        request_id=asked.seen.request_id or response.provider_response_id,
+        latency_ms=asked.ms(),
+        first_token_ms=asked.first_token_ms,
+        situation=asked.request.situation,
+    )
+
+
+def _told(asked: Asked, error: WeftError) -> WeftError:
+    if asked.seen.status is not None and 300 <= asked.seen.status < 400:
+        error = RequestRefused(f"{asked.model.provider.id}: {asked.seen.status}, it is elsewhere", "correct its URL")
+    elif isinstance(error, ProviderUnreachable) and _had_begun(asked) and "timed out" not in str(error).lower():
+        error = ReplyCut(str(error))
+    if isinstance(error, OutsideError):
+        error.partial = error.partial or asked.partial
+        error.request_id = error.request_id or asked.seen.request_id
+        error.status = error.status or asked.seen.status
+    return error
+
+
+def _had_begun(asked: Asked) -> bool:
+    return asked.seen.status is not None and asked.seen.status < 400

@@ -1,0 +1,237 @@
+"""Asking a model until there is a whole reply, or a failure that stands.
+
+Nothing is ever made up: what comes back was said by a provider, or an error is raised that says who must act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
+from weft.ledger.reports.prices import PriceTable, shipped_prices
+from weft.runtime.context import ExecutionContext, current_context
+from weft.runtime.inference.budgets import Budget, characters_of, cost_of
+from weft.runtime.inference.replies import Attempt, Reply
+from weft.runtime.inference.retries import Again, NextModel, next_step
+from weft.runtime.inference.routes import Route, route_of
+from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, ProviderKind, RetryPolicy
+
+if TYPE_CHECKING:
+    from weft.runtime.egress.connections import Connections
+    from weft.runtime.inference.attempt import Asked, OnToken
+    from weft.runtime.inference.local import LocalModel
+
+Sleep = Callable[[float], Awaitable[None]]
+Before = Callable[[ModelSettings, Parameters, int], Awaitable[None]]
+OnRetry = Callable[[WeftError, str, float], None]
+"""Told of a try that failed: why, which model is asked then, and after how many seconds."""
+
+
+class Inference:
+    """What is kept between requests: open connections and the embedded model. Of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        prices: PriceTable | None = None,
+        policy: RetryPolicy | None = None,
+        clock: Clock | None = None,
+        sleep: Sleep = asyncio.sleep,
+        random_bytes: RandomBytes = system_random,
+        on_retry: OnRetry | None = None,
+    ) -> None:
+        self._prices, self._policy = prices or shipped_prices(), policy or RetryPolicy()
+        self._clock, self._sleep, self._random = clock or SystemClock(), sleep, random_bytes
+        self._on_retry = on_retry
+        self._connections: Connections | None = None
+        self._local: LocalModel | None = None
+        self._starting = asyncio.Lock()
+
+    async def __aenter__(self) -> Inference:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection and stop the embedded model."""
+        connections, self._connections = self._connections, None
+        local, self._local = self._local, None
+        try:
+            if connections is not None:
+                await connections.aclose()
+        finally:
+            if local is not None:
+                await local.stop()
+
+    @property
+    def connections(self) -> Connections:
+        """Open connections, for whoever asks the same servers something else."""
+        if self._connections is None:
+            from weft.runtime.egress.connections import Connections
+
+            self._connections = Connections()
+        return self._connections
+
+    async def infer(
+        self,
+        request: InferenceRequest,
+        *,
+        on_token: OnToken | None = None,
+        budget: Budget | None = None,
+        context: ExecutionContext | None = None,
+        before: Before | None = None,
+    ) -> Reply:
+        """Ask the model, then its fallbacks. With `on_token` the reply is streamed, and is still returned whole.
+        `before` is awaited before every attempt."""
+        acting = context or current_context()
+        budget = budget or Budget()
+        tried = _Tries((request.model, *request.model.fallbacks))
+        until = None if budget.seconds is None else self._clock.monotonic() + budget.seconds
+        while True:
+            asked = await self._prepared(request, tried, acting, budget, on_token)
+            if before is not None:
+                await before(asked.model, asked.parameters, asked.attempt)
+            try:
+                reply = await self._asked(asked, acting, until)
+            except WeftError as error:
+                await self._after(error, tried, asked, until)
+                continue
+            cost = cost_of(reply.usage, self._prices.price(reply.model, self._clock.now_ms()))
+            budget.pay(cost)
+            return replace(reply, cost=cost, attempts=tried.ended(asked, ""))
+
+    async def _prepared(
+        self,
+        request: InferenceRequest,
+        tried: _Tries,
+        acting: ExecutionContext,
+        budget: Budget,
+        on_token: OnToken | None,
+    ) -> Asked:
+        model = tried.model
+        acting.ensure_allowed(f"model:{model.id}")
+        # a fallback need not know the situation that its neighbour is in
+        known = request.situation is None or model is request.model or request.situation in model.situations
+        parameters = model.in_situation(request.situation if known else None, request.parameters)
+        price = self._prices.price(model.name, self._clock.now_ms())
+        parameters = budget.within(parameters, price, characters_of(request.messages), model.id)
+        route = await self._route(model)
+        made: Asked = _asking().Asked(request, model, route, parameters, len(tried.attempts) + 1, on_token, self._clock)
+        return made
+
+    async def _asked(self, asked: Asked, acting: ExecutionContext, until: float | None) -> Reply:
+        left = None if until is None else max(0.0, until - self._clock.monotonic())
+        try:
+            async with asyncio.timeout(left):
+                reply: Reply = await _asking().ask(asked, acting, self.connections)
+                return reply
+        except TimeoutError:
+            raise _spent(asked) from None
+
+    async def _after(self, error: WeftError, tried: _Tries, asked: Asked, until: float | None) -> None:
+        """Wait, or go to the next model, or raise what stands."""
+        tried.ended(asked, type(error).__name__)
+        step = next_step(
+            error,
+            tried.of_model,
+            self._policy,
+            fraction=int.from_bytes(self._random(4)) / 2**32,
+            seconds_left=None if until is None else until - self._clock.monotonic(),
+            has_fallback=tried.has_fallback,
+        )
+        match step:
+            case Again(wait):
+                tried.waited(wait)
+                self._tell(error, tried, wait)
+                await self._sleep(wait)
+            case NextModel():
+                tried.next_model()
+                self._tell(error, tried, 0.0)
+            case _:
+                raise error
+
+    def _tell(self, error: WeftError, tried: _Tries, wait: float) -> None:
+        if self._on_retry is not None:
+            self._on_retry(error, tried.model.id, wait)
+
+    async def _route(self, model: ModelSettings) -> Route:
+        if model.provider.kind is not ProviderKind.LOCAL:
+            return route_of(model)
+        async with self._starting:
+            if self._local is None:
+                from weft.runtime.inference.local import LocalModel
+
+                self._local = await LocalModel.start(self._random)
+        return self._local.route(model.provider)
+
+
+class _Tries:
+    """Which model is asked, and what became of each try."""
+
+    def __init__(self, models: tuple[ModelSettings, ...]) -> None:
+        self._models, self._at = models, 0
+        self.attempts: list[Attempt] = []
+        self.of_model = 0
+
+    @property
+    def model(self) -> ModelSettings:
+        return self._models[self._at]
+
+    @property
+    def has_fallback(self) -> bool:
+        return self._at + 1 < len(self._models)
+
+    def next_model(self) -> None:
+        self._at, self.of_model = self._at + 1, 0
+
+    def ended(self, asked: Asked, error: str) -> tuple[Attempt, ...]:
+        self.of_model += 1
+        self.attempts.append(
+            Attempt(
+                model=asked.model.id,
+                provider=asked.model.provider.id,
+                error=error,
+                latency_ms=asked.ms(),
+                request_id=asked.seen.request_id,
+            )
+        )
+        return tuple(self.attempts)
+
+    def waited(self, seconds: float) -> None:
+        self.attempts[-1] = replace(self.attempts[-1], waited_ms=round(seconds * 1000))
+
+
+def _spent(asked: Asked) -> OutsideError:
+    error = BudgetSpent(f"{asked.model.provider.id}: there was no whole reply within the time that was allowed")
+    error.partial, error.request_id = asked.partial, asked.seen.request_id
+    return error
+
+
+def _asking() -> ModuleType:
+    """The part that needs the model layer, loaded when a model is first asked: it takes seconds."""
+    try:
+        return import_module("weft.runtime.inference.attempt")
+    except ImportError as error:
+        raise Unsupported(
+            f"asking models needs the package {error.name}", "install it with `pip install 'weft[providers]'`"
+        ) from None
+
+
+async def infer(
+    request: InferenceRequest,
+    *,
+    on_token: OnToken | None = None,
+    budget: Budget | None = None,
+    context: ExecutionContext | None = None,
+) -> Reply:
+    """One question by itself; whoever has several keeps an `Inference`."""
+    async with Inference() as inference:
+        return await inference.infer(request, on_token=on_token, budget=budget, context=context)

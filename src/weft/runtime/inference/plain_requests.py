@@ -1,0 +1,95 @@
+"""Requests to a provider's server that no model layer makes: lists of models, embeddings.
+
+Keys are put in by the guarded connection; what comes back that is no answer becomes an error that says who must act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from weft.kernel.errors import OutsideError, Unsupported, WeftError
+from weft.runtime.context import ExecutionContext
+from weft.runtime.egress.credentials import Secret
+from weft.runtime.inference.routes import Route
+from weft.runtime.inference.settings import ProviderSettings
+
+if TYPE_CHECKING:
+    from weft.runtime.egress.connections import Client
+    from weft.runtime.inference.inference import Inference
+
+T = TypeVar("T")
+_LONGEST = 500
+
+
+class Server:
+    """A provider's server, as one principal asks it."""
+
+    def __init__(self, client: Client, route: Route, provider: ProviderSettings, keys: list[Secret]) -> None:
+        self.client, self.route, self.provider, self._keys = client, route, provider, keys
+
+    def accept(self, answer: Any) -> bytes:
+        """What it answered, unless it refuses."""
+        if answer.status_code == 200:
+            return bytes(answer.content)
+        raise self._refused(answer)
+
+    def _refused(self, answer: Any) -> OutsideError:
+        from weft.runtime.inference.failures import kind_of_status, redacted, said
+
+        try:
+            body: Any = msgspec.json.decode(answer.content)
+        except msgspec.DecodeError:
+            body = answer.text[:200]
+        words = redacted(said(body), self._keys)
+        made = kind_of_status(answer.status_code)(f"{self.provider.id}: {answer.status_code}: {words}"[:_LONGEST])
+        made.status = answer.status_code
+        made.retry_after = retry_after(answer.headers)
+        return made
+
+
+async def with_server(
+    inference: Inference,
+    route: Route,
+    provider: ProviderSettings,
+    acting: ExecutionContext,
+    work: Callable[[Server], Awaitable[T]],
+) -> T:
+    """Do something with a provider's server. Whatever is raised is of our tree, and holds no key."""
+    keys: list[Secret] = []
+    headers: dict[str, Secret] = {}
+    for slot in route.keys:
+        secret = await acting.credential(slot.credential, route.url)
+        keys.append(secret)
+        headers[slot.header] = Secret(slot.before + secret.reveal())
+    failed: WeftError
+    try:
+        client, _ = inference.connections.client(route.url, headers, provider.rules)
+        return await work(Server(client, route, provider, keys))
+    except ImportError as error:
+        failed = Unsupported(
+            f"asking servers needs the package {error.name}", "install it with `pip install 'weft[providers]'`"
+        )
+    except Exception as error:  # whatever the connection raises becomes an error that says who must act
+        from weft.runtime.inference.failures import failure_of
+
+        failed = failure_of(error, provider.id, keys)
+    raise failed  # out here, so that theirs, which quotes what was sent, does not hang on it
+
+
+def retry_after(headers: Any) -> float | None:
+    """How many seconds a server wants to be left alone for: as a count, or as a time beside the one it says it is."""
+    said = headers.get("retry-after")
+    if said is None:
+        return None
+    try:
+        return max(0.0, float(said))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(said) - parsedate_to_datetime(headers.get("date", ""))).total_seconds())
+    except (ValueError, TypeError):  # neither: as if it had said nothing
+        return None

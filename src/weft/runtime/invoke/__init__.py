@@ -1,0 +1,1 @@
+"""Invoking programs: one handler for each kind."""

@@ -1,0 +1,128 @@
+"""People invoked: what they are told or asked is kept first, and then brought to them.
+
+A terminal is a surface's business. A command is one of this machine's own, named by a variable: what a ledger says is
+never run. A webhook gets JSON, over a guarded connection. If bringing it fails, it is kept all the same, and the error
+says so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.contents import json_bytes
+from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, ProviderUnreachable, Unsupported, WeftError
+from weft.kernel.times import iso_from_ms
+from weft.programs.foreign import taking_over
+from weft.programs.model import Program, Request
+from weft.programs.placeholders import is_placeholder, resolve_config
+from weft.programs.programs import Programs
+from weft.runtime.egress.connection_rules import Rules
+from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+from weft.runtime.invoke.model_settings import plain_resolver
+from weft.runtime.sandbox.key_commands import NEEDED
+from weft.runtime.sandbox.processes import Limits, run_process
+
+COMMAND = "${WEFT_NOTIFY_COMMAND}"
+_LIMITS = Limits(seconds=30, output=64 * 1024)
+_RULES = Rules(connect_seconds=10, read_seconds=20)
+
+
+async def invoke_human(shop: Workshop, program: Program, given: Given) -> Invoked:
+    """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
+    if not isinstance(given.message, str):
+        raise InvalidInput("a person is told text", "say it with --message TEXT")
+    shop.context.ensure_allowed(f"human:{program.name}")
+    request, is_new = await shop.across(lambda: _kept(shop.programs, program, given))
+    channel = await deliver(shop, program, request) if is_new else None
+    result = {"request": request.id, "status": request.status, "channel": channel}
+    return Invoked(program=program.name, kind=program.kind, result=result)
+
+
+def _kept(programs: Programs, human: Program, given: Given) -> tuple[Request, bool]:
+    """What they are told, recorded; a repeated command finds what it made before, and tells nobody again."""
+    before = {one.id for one in programs.requests(human.id)} if given.key is not None else set()
+    data = None if given.input is UNSET else given.input
+    request = programs.notify(human.id, given.message, asks=given.asks, program=given.about, data=data, key=given.key)
+    return request, request.id not in before
+
+
+async def deliver(shop: Workshop, human: Program, request: Request) -> str:
+    """Bring it to them by the channel that they prefer; returns which."""
+    channel = str(_preferences(human).get("notificationChannel", "terminal"))
+    try:
+        await _CHANNELS[channel](shop, human, request)
+    except WeftError as error:
+        error.hint = f"{error.hint}; it is kept: `weft human requests {human.name}` shows it".lstrip("; ")
+        raise
+    return channel
+
+
+def _preferences(human: Program) -> dict[str, Any]:
+    found = human.config.get("preferences") if isinstance(human.config, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+async def _terminal(shop: Workshop, _: Program, request: Request) -> None:
+    if shop.show is None:
+        raise Unsupported("there is no terminal here to show it on", "prefer another channel")
+    shop.show(request.human, request.text or "")
+
+
+async def _command(shop: Workshop, human: Program, request: Request) -> None:
+    named = _preferences(human).get("command", COMMAND)
+    if not is_placeholder(named):
+        raise InvalidConfig(
+            "config.preferences.command", "is a command itself", f"name a variable that holds one, such as {COMMAND}"
+        )
+    if named != COMMAND and human.foreign:
+        raise NotApplicable(
+            f"human {human.name!r} names a command of this machine, and was configured in another ledger",
+            taking_over(human),
+        )
+    words = shlex.split(str(resolve_config(named, shop.variable, "config.preferences.command")))
+    environment = {name: value for name in NEEDED if (value := shop.variable(name)) is not None}
+    outcome = await run_process(
+        words, environment=environment, folder=Path("/"), stdin=(request.text or "").encode() + b"\n", limits=_LIMITS
+    )
+    if not outcome.succeeded:
+        ended = f"ended with {outcome.code}" if outcome.ending == "exited" else str(outcome.ending)
+        raise Unsupported(f"the command that should tell {request.human!r} {ended}", "run it yourself and look")
+
+
+async def _webhook(shop: Workshop, human: Program, request: Request) -> None:
+    preferences = _preferences(human)
+    if not isinstance(preferences.get("webhook"), str):
+        raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")
+    url = resolve_config(preferences["webhook"], plain_resolver(shop.variable, human), "config.preferences.webhook")
+    body = json_bytes(_told(request), "notification")
+    client, _ = shop.inference.connections.client(url, {}, _RULES)
+    from weft.runtime.egress.connections import TransportError
+
+    try:
+        answer = await client.post(url, content=body, headers={"content-type": "application/json"})
+    except TransportError as error:
+        raise ProviderUnreachable(f"the webhook of {request.human!r}: {type(error).__name__}") from None
+    if answer.status_code >= 300:
+        raise ProviderUnreachable(f"the webhook of {request.human!r} answered {answer.status_code}")
+
+
+def _told(request: Request) -> dict[str, Any]:
+    found = {
+        "request": request.id,
+        "human": request.human,
+        "text": request.text,
+        "asks": request.asks,
+        "status": request.status,
+        "askedBy": request.asked_by,
+        "askedAt": iso_from_ms(request.asked_at),
+        "program": request.program,
+        "data": request.data,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_CHANNELS = {"terminal": _terminal, "command": _command, "webhook": _webhook}

@@ -1,0 +1,97 @@
+"""What programs are invoked with: an open ledger, its programs, who acts, and the ways outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.enums import ProgramKind
+from weft.programs.model import Program
+from weft.programs.placeholders import Resolver
+from weft.programs.programs import Programs
+from weft.runtime.context import ExecutionContext, current_context
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
+from weft.runtime.invoke.model_settings import Configured, model_settings
+from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
+from weft.runtime.turns.messages import Sent
+
+if TYPE_CHECKING:
+    from weft.runtime.inference.attempt import OnToken
+
+T = TypeVar("T")
+Show = Callable[[str, str], None]
+"""Shows a person's name and what they are told, where they can see it."""
+
+
+class Given(Struct, frozen=True, kw_only=True):
+    """What a program is invoked with; each kind takes what it needs."""
+
+    message: Any = None
+    """Text, or a message as `record_turn` takes it."""
+    input: Any | UnsetType = UNSET
+    """A JSON value, for code and information."""
+    model: str | None = None
+    """Another model than the program's own, for this once."""
+    situation: str | None = None
+    parameters: Parameters = NO_PARAMETERS
+    task: str | None = None
+    """What an agent is to do."""
+    workspace: str | None = None
+    asks: bool = False
+    """Whether a person is to decide, or only told."""
+    about: str | None = None
+    """The program that a person is told of."""
+    key: str | None = None
+    """A retry key, where a person is told or asked."""
+
+
+class Invoked(Struct, frozen=True, kw_only=True):
+    """What came of it. `result` is JSON; where a model was asked, `sent` is the turn and its reply."""
+
+    program: str
+    kind: ProgramKind
+    result: Any = None
+    sent: Sent | None = None
+
+
+class Workshop:
+    """Where programs are invoked, in the name of one context; without one, of that which the task runs in."""
+
+    def __init__(
+        self,
+        ledger: RuntimeLedger,
+        programs: Programs,
+        crossing: Crossing,
+        inference: Inference,
+        *,
+        variable: Resolver,
+        context: ExecutionContext | None = None,
+        on_token: OnToken | None = None,
+        show: Show | None = None,
+    ) -> None:
+        self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
+        self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
+
+    @property
+    def context(self) -> ExecutionContext:
+        return self._context or current_context()
+
+    async def across(self, call: Callable[[], T]) -> T:
+        """Make a call to the ledger's synchronous side."""
+        return await self._crossing.run(call)
+
+    async def get(self, name: str, *kinds: str) -> Program:
+        return await self.across(lambda: self.programs.get(name, *kinds))
+
+    async def model(self, name: str, context: ExecutionContext | None = None) -> Configured:
+        """A model's settings as its program and its provider's say now."""
+        acting = context or self.context
+
+        def configured() -> Configured:
+            find = self.programs.get
+            return model_settings(find(name, ProgramKind.MODEL), find, self.variable, acting)
+
+        return await self.across(configured)

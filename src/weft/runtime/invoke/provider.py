@@ -1,0 +1,74 @@
+"""Providers invoked: is it there, does it take the key, and which models does it have?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from weft.kernel.errors import ReplyMalformed, Unsupported
+from weft.programs.model import Program
+from weft.runtime.context import ExecutionContext
+from weft.runtime.inference.plain_requests import Server, with_server
+from weft.runtime.inference.routes import Dialect, route_of
+from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
+from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+from weft.runtime.invoke.model_settings import ensure_in_use, provider_settings
+
+MOST_PAGES = 20
+_PATHS = {
+    Dialect.ANTHROPIC: ("/v1/models", {"limit": "1000"}),
+    Dialect.OPENAI_CHAT: ("/models", {}),
+    Dialect.OPENAI_RESPONSES: ("/models", {}),
+    Dialect.GOOGLE: ("/v1beta/models", {"pageSize": "1000"}),
+}
+_HEADERS = {Dialect.ANTHROPIC: {"anthropic-version": "2023-06-01"}}
+
+
+async def invoke_provider(shop: Workshop, program: Program, given: Given) -> Invoked:
+    """The models that it has for whoever holds its key."""
+    shop.context.ensure_allowed(f"provider:{program.name}")
+    settings, acting = provider_settings(ensure_in_use(program), shop.variable, shop.context)
+    models = _embedded() if settings.kind is ProviderKind.LOCAL else await _listed(shop, settings, acting)
+    return Invoked(program=program.name, kind=program.kind, result={"models": models})
+
+
+def _embedded() -> list[str]:
+    from weft.runtime.inference.local import NAME, find_weights
+
+    find_weights()
+    return [NAME]
+
+
+async def _listed(shop: Workshop, settings: ProviderSettings, acting: ExecutionContext) -> list[str]:
+    if settings.kind is ProviderKind.CLOUDFLARE:
+        raise Unsupported(
+            f"provider {settings.id!r} is a gateway, and a gateway lists no models", "invoke a model that it leads to"
+        )
+    route = route_of(ModelSettings(id="-", name="-", provider=settings))
+    return await with_server(shop.inference, route, settings, acting, _pages)
+
+
+async def _pages(server: Server) -> list[str]:
+    route = server.route
+    path, asked = _PATHS[route.dialect]
+    found: list[str] = []
+    for _ in range(MOST_PAGES):
+        answer = await server.client.get(route.url + path, params=asked, headers=_HEADERS.get(route.dialect, {}))
+        names, more = _read(server.accept(answer), server.provider)
+        found += names
+        if not more:
+            break
+        asked = {**asked, **more}
+    return found
+
+
+def _read(data: bytes, settings: ProviderSettings) -> tuple[list[str], dict[str, str]]:
+    """The names on a page, and what to ask the next one with."""
+    try:
+        body = msgspec.json.decode(data)
+        if "models" in body:  # Google's
+            names = [str(one["name"]).removeprefix("models/") for one in body["models"]]
+            return names, {"pageToken": body["nextPageToken"]} if body.get("nextPageToken") else {}
+        names = [str(one["id"]) for one in body["data"]]
+        return names, {"after_id": names[-1]} if body.get("has_more") and names else {}
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise ReplyMalformed(f"{settings.id}: what it answered is no list of models") from None

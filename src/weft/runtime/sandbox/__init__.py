@@ -1,0 +1,1 @@
+"""Processes, and what runs in namespaces of its own."""

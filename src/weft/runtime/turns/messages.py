@@ -1,0 +1,273 @@
+"""A message to a session, answered by a model and recorded step by step.
+
+begin the turn (the session's lease is ours, its parent pinned) ► the message ► the context as the ledger tells it ► for
+every attempt a model request, before anything is sent ► the response, as it came ► the end, which moves the head.
+
+If this process dies in between, the turn stays open with what was recorded; whoever takes the session next finds its
+lease dead and the turn failed. A failure is recorded as one and raised; cancelling records what had come, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from weft.kernel.enums import MessageRole
+from weft.kernel.errors import HeadMoved, LabelTaken, NotFound, OutsideError, SessionBusy, WeftError
+from weft.ledger.model import DEFAULT_AGENT, NewMessage, RecordedTurn, TextPart
+from weft.ledger.read.contexts import Context
+from weft.runtime.context import ExecutionContext, current_context
+from weft.runtime.inference.budgets import Budget
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.replies import Reply, Token, TokenKind
+from weft.runtime.inference.settings import NO_PARAMETERS, InferenceRequest, ModelSettings, Parameters
+from weft.runtime.turns.ledger_port import OpenTurn, RuntimeLedger
+
+if TYPE_CHECKING:
+    from weft.runtime.inference.attempt import OnToken
+
+RENEW_SECONDS = 8.0
+"""How often a lease is renewed while a model takes its time; a quarter of how long it lives."""
+WAIT = 10.0
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """A turn, and the reply that it ended with."""
+
+    turn: RecordedTurn
+    reply: Reply
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What is sent. `message` is plain text, a message or a dict of its shape; `system` replaces the prompt so far."""
+
+    message: Any
+    model: ModelSettings
+    system: str | None = None
+    situation: str | None = None
+    parameters: Parameters = NO_PARAMETERS
+    persona: str = DEFAULT_AGENT
+
+
+async def send(
+    ledger: RuntimeLedger,
+    inference: Inference,
+    session: str,
+    question: Question,
+    *,
+    on_token: OnToken | None = None,
+    budget: Budget | None = None,
+    context: ExecutionContext | None = None,
+    wait: float = WAIT,
+) -> Sent:
+    """Send a message to a session, made if there is none, and have it answered by the model that the question names."""
+    acting = context or current_context()
+    setting = _setting(question, acting)
+    turn = await ledger.begin_turn(session=session, persona=question.persona, wait=wait, **setting)
+    return await _Turn(ledger, inference, turn, question, acting, budget, on_token).run()
+
+
+async def invoke_model(
+    ledger: RuntimeLedger,
+    inference: Inference,
+    question: Question,
+    *,
+    on_token: OnToken | None = None,
+    budget: Budget | None = None,
+    context: ExecutionContext | None = None,
+    wait: float = WAIT,
+) -> Sent:
+    """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before."""
+    acting = context or current_context()
+    turn = await _rooted(ledger, f"model:{question.model.id}", question, _setting(question, acting), wait)
+    return await _Turn(ledger, inference, turn, question, acting, budget, on_token).run()
+
+
+async def _rooted(
+    ledger: RuntimeLedger, label: str, question: Question, setting: dict[str, Any], wait: float
+) -> OpenTurn:
+    """Begin a root in a session, whoever else does the same."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait
+    while True:
+        try:
+            await _without_head(ledger, label)
+            return await ledger.begin_turn(
+                session=label, expected=None, persona=question.persona, wait=max(0.0, until - loop.time()), **setting
+            )
+        except (HeadMoved, SessionBusy, LabelTaken):  # somebody else asks the same model at this moment
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(0.02)
+
+
+async def _without_head(ledger: RuntimeLedger, label: str) -> None:
+    try:
+        head = (await ledger.session(label)).head
+    except NotFound:  # it is made with its first turn
+        return
+    if head is not None:
+        await ledger.reset_session(label, expected=head)
+
+
+def _setting(question: Question, acting: ExecutionContext) -> dict[str, Any]:
+    """Under which circumstances the turn runs: in whose name, and how the model is asked."""
+    parameters = question.model.in_situation(question.situation, question.parameters).given()
+    config = {
+        "model": question.model.id,
+        "provider": question.model.provider.id,
+        "situation": question.situation,
+        "parameters": parameters,
+        "chain": [str(principal) for principal in acting.chain],
+    }
+    thinking = parameters.get("thinking")
+    return {"effective_config": config, "thinking_config": None if thinking is None else {"thinking": thinking}}
+
+
+class _Turn:
+    """One turn on its way."""
+
+    def __init__(
+        self,
+        ledger: RuntimeLedger,
+        inference: Inference,
+        turn: OpenTurn,
+        question: Question,
+        acting: ExecutionContext,
+        budget: Budget | None,
+        on_token: OnToken | None,
+    ) -> None:
+        self._ledger, self._inference, self._turn, self._question = ledger, inference, turn, question
+        self._acting, self._budget, self._listener = acting, budget, on_token
+        self._history: Context | None = None
+        self._attempt, self._partial = 0, ""
+
+    async def run(self) -> Sent:
+        try:
+            async with _renewed(self._turn):
+                reply = await self._answered()
+            return Sent(turn=await to_the_end(self._record(reply)), reply=reply)
+        except asyncio.CancelledError:
+            await to_the_end(self._interrupted())
+            raise
+        except BaseException as error:  # whatever it is, the turn has ended badly and says so
+            await to_the_end(self._failed(error))
+            raise
+
+    async def _answered(self) -> Reply:
+        self._history = await self._asked()
+        request = InferenceRequest(
+            model=self._question.model,
+            messages=self._history.messages,
+            situation=self._question.situation,
+            parameters=self._question.parameters,
+        )
+        return await self._inference.infer(
+            request,
+            on_token=None if self._listener is None else self._heard,
+            budget=self._budget,
+            context=self._acting,
+            before=self._before,
+        )
+
+    async def _asked(self) -> Context:
+        """Record the question; the context is then what the ledger says that this turn sees."""
+        if self._question.system is not None and await self._system_in_effect() != self._question.system:
+            await self._turn.message(self._question.system, role="system")
+        await self._turn.message(self._question.message)
+        return await self._ledger.context(self._turn.id)
+
+    async def _system_in_effect(self) -> str | None:
+        history = await self._ledger.context(self._turn.id)
+        first = history.messages[0] if history.messages else None
+        return first.text if first is not None and first.role == "system" else None
+
+    async def _before(self, model: ModelSettings, parameters: Parameters, attempt: int) -> None:
+        """The intent, before the effect."""
+        self._partial, self._attempt = "", attempt
+        await self._turn.request(
+            model.name, provider=model.provider.id, params=parameters.given(), input=self._history, attempt=attempt
+        )
+
+    def _heard(self, token: Token) -> None:
+        if token.kind is TokenKind.TEXT:
+            self._partial += token.text
+        if self._listener is not None:
+            self._listener(token)
+
+    async def _record(self, reply: Reply) -> RecordedTurn:
+        told = {"request_id": reply.request_id, "latency_ms": reply.latency_ms, "situation": reply.situation}
+        told |= {"model_id": reply.model_id, "provider": reply.provider, "usage_fault": reply.usage_fault or None}
+        said = NewMessage(
+            role=MessageRole.ASSISTANT,
+            content=reply.parts,
+            model=reply.model,
+            metadata={name: value for name, value in told.items() if value is not None},
+        )
+        await self._turn.response(
+            said, usage=reply.usage, finish_reason=str(reply.finish), model=reply.model, latency_ms=reply.latency_ms
+        )
+        return await self._turn.finish()
+
+    async def _interrupted(self) -> None:
+        with suppress(WeftError):  # it has ended already, or cannot be written to; that it was cancelled matters more
+            await self._record_partial(self._partial, "interrupted")
+            await self._turn.interrupt("canceled")
+
+    async def _failed(self, error: BaseException) -> None:
+        partial = error.partial if isinstance(error, OutsideError) else ""
+        is_ours = isinstance(error, WeftError)
+        fault = {"code": type(error).__name__, "message": str(error) if is_ours else "not weft's own error"}
+        with suppress(WeftError):  # the same: what happened matters more than that it could not be recorded
+            await self._record_partial(partial or self._partial, "error")
+            await self._turn.fail(fault)
+
+    async def _record_partial(self, text: str, finish: str) -> None:
+        """What had come of an answer was really said, and is kept as what it is."""
+        if text and self._attempt:
+            said = NewMessage(role=MessageRole.ASSISTANT, content=(TextPart(text),), metadata={"partial": True})
+            await self._turn.response(said, finish_reason=finish)
+
+
+async def to_the_end(work: Any) -> Any:
+    """What records the end of a turn is not cut short, however often its task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        task.exception()  # whoever is cancelled does not hear of it
+        raise
+
+
+@asynccontextmanager
+async def _renewed(turn: OpenTurn, sleep: Callable[[float], Any] = asyncio.sleep) -> AsyncIterator[None]:
+    """Says again and again that this turn's writer is alive. If the lease is lost all the same, so is the turn."""
+    owner = asyncio.current_task()
+    lost: list[WeftError] = []
+
+    async def renew() -> None:
+        while True:
+            await sleep(RENEW_SECONDS)
+            try:
+                await turn.renew()
+            except WeftError as error:
+                lost.append(error)
+                if owner is not None:
+                    owner.cancel()
+                return
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if lost:
+            raise lost[0] from None
+        raise
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)

@@ -1,0 +1,78 @@
+"""The records of facts on disk: rows of the log and of contents, and what names them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.kernel.errors import Damaged, FactDamaged
+
+KEY_BYTES = 8
+LEDGER_SCOPE = 0
+"""The ledger's own contents; below it, one scope for each origin that was imported from."""
+LACKS = "lacks:"
+"""Local state: a row per content that came events name and that did not come with them."""
+EXCERPT = "excerpt:"
+"""Local state: a row per stream of another ledger of which events came without its beginning."""
+FORMER = "former:"
+"""Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
+Key = tuple[int, bytes]
+"""A content's scope and the plain digest of its bytes: equal ones are one content."""
+
+
+class Tip(Struct, frozen=True, gc=False):
+    """Where the log ends, and the highest content number that anything up to there may refer to."""
+
+    n: int
+    chain: bytes
+    contents: int = 0
+
+
+class LogRow(Struct, frozen=True, gc=False):
+    n: int
+    count: int
+    at: int
+    chain: bytes
+    events: bytes
+
+    @property
+    def first(self) -> int:
+        return self.n - self.count + 1
+
+    def lines(self) -> list[bytes]:
+        lines = self.events.split(b"\n")
+        if len(lines) != self.count:
+            raise FactDamaged("log row", str(self.n), f"it holds {len(lines)} events, not {self.count}")
+        return lines
+
+
+class Stored(Struct, frozen=True, gc=False):
+    """A content in its row."""
+
+    n: int
+    ref: bytes
+
+
+class ContentRow(Struct, frozen=True, gc=False):
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
+    data: bytes | None
+
+
+class ContentHead(Struct, frozen=True, gc=False):
+    """A content without its bytes."""
+
+    n: int
+    ref: bytes
+    salt: bytes
+    size: int
+
+
+def blob(value: object) -> bytes:
+    """A stored value that must be bytes: of a damaged row's number, `bytes` would make so many zeros."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise Damaged(f"a stored value is {type(value).__name__}, not bytes")

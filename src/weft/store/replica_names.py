@@ -1,0 +1,57 @@
+"""The names a ledger goes by.
+
+A replica id acknowledges one sequence of events. A copy that both goes on and leaves its origin going on would break
+that, so every copy carries a mark, and whoever first opens it for writing gives it a name of its own. Names that were
+given up are kept with the place in the log where that happened: up to there, what they acknowledged still holds. Where
+more than that was given up for lost, it is kept how much: nobody is held to it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.store.owners import NOBODY
+from weft.store.records import FORMER
+from weft.store.sql import Sql
+
+COPIED = "copied"
+ACCEPTED = "accepted:"
+"""Local state: a row per name whose promises were given up here, with the last event that was known of them."""
+HELD = "held:"
+"""Local state: a row per agent that was ever run here, with who holds it."""
+NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def is_copy(sql: Sql) -> bool:
+    return sql.one("SELECT 1 FROM local WHERE key = ?", (COPIED,)) is not None
+
+
+def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
+    """Go on as `new` from event `end` on. Whoever held a session or an agent in the origin does not write here."""
+    sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (new,))
+    sql.run(NOTE, (FORMER + was, str(end)))
+    if is_copy(sql):
+        sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
+        sql.run("UPDATE lease SET owner = ? WHERE turn IS NOT NULL", (NOBODY,))
+        sql.run("DELETE FROM local WHERE key LIKE ?", (f"{HELD}%",))
+
+
+def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:
+    """What these names acknowledged, each up to such an event, is given up."""
+    for replica, n in promised.items():
+        sql.run(NOTE, (ACCEPTED + replica, str(n)))
+
+
+def accepted_loss(sql: Sql, replica: str) -> int:
+    """Up to which event the promises of a name were given up."""
+    return _number(sql, ACCEPTED + replica)
+
+
+def last_event_as(sql: Sql, replica: str) -> int:
+    """The last event of this log that was acknowledged under a former name."""
+    return _number(sql, FORMER + replica)
+
+
+def _number(sql: Sql, key: str) -> int:
+    row = sql.one("SELECT value FROM local WHERE key = ?", (key,))
+    return int(row[0]) if row else 0

@@ -1,0 +1,355 @@
+"""Looking at a ledger file without changing a byte of it, in whatever state it is.
+
+A database that nobody has open is read without locks and with its index in memory: SQLite then makes no file beside it
+and copies no log. One that is in use is read as any reader does; so is one that somebody began to use meanwhile, as
+what looks like damage may be their writing. Nothing but SQLite opens the file itself: closing it any other way would
+drop the locks that this process may hold.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from weft.kernel.ambient import Clock, system_random
+from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError
+from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
+from weft.store.facts import FactReader, local_value
+from weft.store.port import Progress, ReadTxn
+from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, SqliteSql, keep_log_on_close, translated
+from weft.store.sqlite.copies import ensure_free, write_copy
+from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, HeadFile, file_system_of
+from weft.store.sqlite.lock_holders import Holder, holders_of
+from weft.store.sqlite.migrations import check_version, missing_parts, shipped_schema
+from weft.store.sqlite.store import LONG_LOG_BYTES, SqliteBase
+
+MAGIC = b"SQLite format 3\0"
+WAL_MARK = slice(18, 20)
+QUICK_BYTES = 256 * 1024 * 1024
+LITTLE_ROOM = 64 * 1024 * 1024
+FROM_BACKUP = "put a backup in its place with `weft recover --from FILE`"
+BESIDE = ("-lock", "-head", "-wal", "-shm")
+"""What a ledger's database has beside it; one of these that belongs to somebody else keeps everybody out."""
+SALVAGE = f"{FROM_BACKUP}, or save what still verifies with `weft recover --salvage DAMAGED NEW`"
+
+
+class ExaminedStore(SqliteBase):
+    """A store that only looks: one connection, nothing written, no promise asked for."""
+
+    read_only = True
+
+    def __init__(self, path: Path, clock: Clock, in_use: bool = False) -> None:
+        super().__init__(str(path), clock, system_random, None)
+        self._turn = threading.RLock()
+        self._sql = SqliteSql(_connect(path, in_use))
+        self.replica = ""
+
+    @property
+    def connection(self) -> apsw.Connection:
+        return self._sql.connection
+
+    def introduce(self) -> int:
+        """Its schema number; raises where this is no ledger that this program knows."""
+        with translated(self.path):
+            number = check_version(self._sql.connection, self.path, self._schema)
+            self.replica = local_value(self._sql, "replica") if number else ""
+            return number
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTxn]:
+        with translated(self.path), self._turn:
+            self._sql.run("BEGIN")
+            try:
+                yield ReadTxn(self._sql, FactReader(self._sql))
+            finally:
+                if self._sql.connection.in_transaction:
+                    self._sql.run("COMMIT")
+
+    def check_quickly(self) -> list[str]:
+        with self.read() as txn:
+            missing = missing_parts(self.connection, self._schema)
+            return [*missing, *(text for (text,) in txn.sql.all("PRAGMA quick_check(20)") if text != "ok")]
+
+    def backup(self, target: Path, progress: Progress | None = None) -> None:
+        ensure_free(target)
+        with self.read():
+            write_copy(self._sql.connection, target, progress)
+
+    def close(self) -> None:
+        self._closed = True
+        self._sql.connection.close(True)
+
+
+Mark = tuple[tuple[int, int, int] | None, ...]
+
+
+def mark_of(path: Path) -> Mark:
+    """Differs once anybody has written to a database or its log."""
+    return tuple(map(_told_of, (str(path), f"{path}-wal")))
+
+
+def _told_of(file: str) -> tuple[int, int, int] | None:
+    try:
+        told = os.stat(file)
+    except OSError:
+        return None
+    return told.st_ino, told.st_size, told.st_mtime_ns
+
+
+def size_of(file: Path) -> int:
+    """Its bytes; none where there is no such file, or no longer."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _connect(path: Path, in_use: bool) -> apsw.Connection:
+    """Nothing is asked of the database here: the first question may already fail."""
+    with translated(str(path)):
+        has_log, has_index = size_of(Path(f"{path}-wal")) > 0, Path(f"{path}-shm").exists()
+        holders = holders_of(path)
+        if in_use or (has_index and (holders or (has_log and holders is None))):
+            connection = apsw.Connection(str(path), READ_ONLY)
+            connection.set_busy_timeout(BUSY_MS)
+        elif not has_log:
+            place = f"{path.absolute().as_uri()}?immutable=1"
+            connection = apsw.Connection(place, READ_ONLY | apsw.SQLITE_OPEN_URI)
+        else:
+            connection = apsw.Connection(str(path), READ_ONLY, vfs="unix-none")
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        keep_log_on_close(connection, True)
+        return connection
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """The first bytes of a file, through SQLite's own hands."""
+    with translated(str(path)):
+        file = apsw.VFSFile("", str(path.absolute()), [READ_ONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
+        try:
+            return file.xRead(min(size, file.xFileSize()), 0)
+        finally:
+            file.xClose()
+
+
+# --- the file and its place -------------------------------------------------------------------------------------
+
+
+def examine_place(path: Path) -> Iterator[Diagnosis]:
+    """Is there a file, can it be read and written, and is it somewhere safe?"""
+    if not path.exists():
+        yield _missing(path)
+        return
+    if not path.is_file():
+        yield error("file", f"{path} is not a file", "a ledger is one file", "name another with --ledger")
+        return
+    beside = [file for suffix in BESIDE if (file := Path(f"{path}{suffix}")).exists()]
+    for file in (path, *beside):
+        if not os.access(file, os.R_OK) and file.name != f"{path.name}-lock":
+            yield error("file", f"{file} may not be read", "nothing can be opened", f"chmod u+r {file}, or chown")
+    kind = file_system_of(path.parent)
+    if kind in NETWORK_FILE_SYSTEMS:
+        yield error(
+            "file system",
+            f"{path} lies on a network file system ({kind})",
+            "SQLite's locks do not hold there: two writers can destroy it",
+            "copy it to a local disk while nobody uses it",
+        )
+    unwritable = [str(place) for place in (path, path.parent, *beside) if not os.access(place, os.W_OK)]
+    if unwritable:
+        reason = "it can be read, but nothing can be recorded"
+        yield warning("permissions", f"{' and '.join(unwritable)} may not be written", reason, "chmod u+w, or chown")
+    yield from _room(path)
+    yield from _leftovers(path)
+
+
+def _missing(path: Path) -> Diagnosis:
+    known = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
+    if known:
+        lost = f"the database is gone; {known} events were acknowledged"
+        return error("file", f"{path}: {lost}", "its head file is still there", FROM_BACKUP)
+    return error("file", f"there is no ledger at {path}", "nothing can be opened", "make one with `weft init`")
+
+
+def _room(path: Path) -> Iterator[Diagnosis]:
+    free, size = shutil.disk_usage(path.parent).free, path.stat().st_size
+    if free < LITTLE_ROOM:
+        yield error("disk", f"{free:,} bytes are free", "appends will be refused", "free some space")
+    elif free < size:
+        reason = "a backup, an upgrade or a rebuild needs about as much as the ledger has"
+        yield warning("disk", f"{free:,} bytes are free, the ledger has {size:,}", reason, "free some space")
+    else:
+        yield good("disk", f"{free:,} bytes are free")
+
+
+def _leftovers(path: Path) -> Iterator[Diagnosis]:
+    for file in sorted(path.parent.glob(f"{path.name}*")):
+        size = size_of(file)
+        if file.name.endswith(".partial"):
+            what = f"{file.name} ({size:,} bytes) was not finished"
+            yield note("leftovers", what, "a copy was cut short; nothing uses it", f"rm {file}")
+        elif file.name.endswith(".backup") and ".schema-" in file.name:
+            what = f"{file.name} ({size:,} bytes) is from before an upgrade"
+            yield note("leftovers", what, "it is only needed to go back", f"rm {file}, once all is well")
+        elif ".replaced-" in file.name:
+            what = f"{file.name} ({size:,} bytes) was replaced by a backup"
+            yield note("leftovers", what, "it is only needed to save more of it", f"rm {file}, once all is well")
+
+
+def examine_holders(path: Path) -> Iterator[Diagnosis]:
+    """Who has it open, who holds the writers' lock, and how long the log is."""
+    holders = holders_of(path)
+    if holders is None:
+        yield note("processes", "this system does not tell who has the ledger open")
+    elif holders:
+        yield note("processes", f"open in {_listed(holders)}")
+    for holder in holders_of(Path(f"{path}-lock")) or ():
+        if holder.stopped:
+            yield warning(
+                "lock",
+                f"{holder} holds the writers' lock and is stopped",
+                "every other writer waits for it",
+                f"kill -CONT {holder.pid}, or end it",
+            )
+        else:
+            yield note("lock", f"{holder} is writing", "the lock goes with its process, it is never left behind")
+    yield from _log_size(path, holders)
+
+
+def _log_size(path: Path, holders: list[Holder] | None) -> Iterator[Diagnosis]:
+    size = size_of(Path(f"{path}-wal"))
+    if size <= 2 * LONG_LOG_BYTES:
+        yield good("log file", f"the write-ahead log has {size:,} bytes")
+        return
+    who = f" by {_listed(holders)}" if holders else ""
+    yield warning(
+        "log file",
+        f"the write-ahead log has {size:,} bytes",
+        f"a reader that never pauses keeps it from beginning anew{who}; reading gets slower",
+        "end the longest reader; the last program that closes the ledger shortens it",
+    )
+
+
+def _listed(holders: list[Holder]) -> str:
+    return ", ".join(map(str, holders))
+
+
+def examine_start(path: Path) -> Iterator[Diagnosis]:
+    """Does it begin as a SQLite database does? Nothing is said where it does."""
+    size = path.stat().st_size
+    if size == 0:
+        known = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
+        if known:
+            yield error("file", f"{path} is empty; {known} events were acknowledged", "it was cut", FROM_BACKUP)
+        else:
+            yield note("file", f"{path} is empty", "it becomes a ledger when it is first opened for writing")
+    elif read_start(path, len(MAGIC)) != MAGIC:
+        yield error(
+            "file", f"{path} does not begin as a SQLite database", "it was damaged, or is another file", SALVAGE
+        )
+
+
+# --- the database -----------------------------------------------------------------------------------------------
+
+
+def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
+    """Is it a ledger of ours, of which schema, and are the engine's own structures whole?"""
+    known = shipped_schema().number
+    try:
+        found = store.introduce()
+    except NotALedger as refused:
+        reason = "it is not touched" if "another" in refused.reason else "its header is damaged"
+        yield error("database", str(refused), reason, "name another with --ledger, or " + FROM_BACKUP)
+        return
+    except LedgerTooNew as refused:
+        yield error("schema", str(refused), "this program would not understand it", "upgrade weft")
+        return
+    if found < known:
+        size = Path(store.path).stat().st_size
+        what = f"schema {found} is older than this program's {known}"
+        room = f"the next opening for writing upgrades it and first makes a backup of about {size:,} bytes"
+        yield warning("schema", what, room, "open it for writing, such as with `weft verify` after `weft rebuild`")
+    else:
+        yield good("schema", f"schema {found}")
+    if read_start(Path(store.path), WAL_MARK.stop)[WAL_MARK] != b"\2\2":
+        yield note("durability", "the database is not in WAL mode", "the next opening for writing sets that")
+
+
+def examine_structure(store: ExaminedStore, full: bool) -> Iterator[Diagnosis]:
+    size = Path(store.path).stat().st_size
+    if not full and size > QUICK_BYTES:
+        yield note("structure", f"not looked at: {size:,} bytes", "it would take a while", "`weft doctor --full`")
+        return
+    found = store.check_integrity() if full else store.check_quickly()
+    for problem in found:
+        yield _damage(problem)
+    if not found:
+        yield good("structure", "the engine finds nothing wrong")
+
+
+def _damage(problem: str) -> Diagnosis:
+    if problem.startswith("fts5"):
+        return error("structure", problem, "the index of search is damaged; no fact is", "weft rebuild")
+    if problem.endswith("is missing"):
+        return error("structure", problem, "somebody has dropped it", SALVAGE)
+    return error("structure", problem, "pages of the database are damaged", SALVAGE)
+
+
+def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
+    """What was acknowledged, against what is there."""
+    file = Path(f"{store.path}-head")
+    heads = HeadFile.load(file)
+    with store.read() as txn:
+        end = txn.facts.tip().n
+        chains = {head.n: txn.facts.chain_at(head.n) for head in heads}
+    if not file.exists():
+        yield note("head file", "there is none", "until the next opening a cut database would not be noticed", "")
+        return
+    wrong = [head for head in heads if head.replica != store.replica or chains[head.n] != head.chain]
+    for head in wrong[:1]:
+        other = "" if head.replica == store.replica else f" by replica {head.replica}"
+        differs = " and differs" if head.n <= end else ""
+        yield error(
+            "head file",
+            f"event {head.n} was acknowledged{other}; the log ends at {end}{differs}",
+            "the database was cut, rolled back or replaced",
+            "put the newer copy back, or go on without what is missing: `weft recover --accept`",
+        )
+    newest = max((head.n for head in heads), default=0)
+    if not wrong and newest < end:
+        yield note("head file", f"it knows of event {newest}, the log ends at {end}", "a crash leaves it so")
+    elif not wrong:
+        yield good("head file", f"agrees with the log, which ends at event {end}")
+
+
+def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[list[Diagnosis], ExaminedStore | None]:
+    """All that is about the file; and the store, still open, where its tables can be looked at."""
+    try:
+        path.is_file()
+    except OSError as failure:
+        why = "nothing can be said of what is behind it"
+        return [error("file", f"{path}: {failure.strerror}", why, "check the path and its permissions")], None
+    found = list(as_far_as_it_goes("file", lambda: examine_place(path)))
+    if path.is_file():
+        found += as_far_as_it_goes("processes", lambda: examine_holders(path))
+        found += as_far_as_it_goes("file", lambda: examine_start(path))
+    if not path.is_file() or path.stat().st_size == 0 or any(one.check == "file" and one.mend for one in found):
+        return found, None
+    try:
+        store = ExaminedStore(path, clock, in_use)
+    except StoreError as failure:
+        return [*found, error("database", str(failure), "it cannot be opened", failure.hint or SALVAGE)], None
+    told = list(as_far_as_it_goes("database", lambda: examine_database(store)))
+    is_ours = not any(one.mend for one in told)
+    found += told
+    found += as_far_as_it_goes("structure", lambda: examine_structure(store, full))
+    if not is_ours:
+        store.close()
+        return found, None
+    return [*found, *as_far_as_it_goes("head file", lambda: examine_heads(store))], store
