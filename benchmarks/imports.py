@@ -75,13 +75,13 @@ def _size(ledger: Path) -> int:
 def main() -> None:
     import weft
     from weft.exchange.importers.plugins import load_importers
-    from weft.exchange.importing.run import Importing
+    from weft.exchange.importing.run import ImportRun
     from weft.kernel.ambient import FixedClock
 
     ledger_path, source = sys.argv[1:]
     cpu, wall = time.process_time(), time.perf_counter()
     with weft.open(ledger_path) as ledger:
-        summary = Importing(ledger, load_importers("claude-code"), FixedClock(10**13)).run([Path(source)])
+        summary = ImportRun(ledger, load_importers("claude-code"), FixedClock(10**13)).run([Path(source)])
         ledger.catch_up()
     totals = summary.of("claude-code")
     answer = {

@@ -45,11 +45,11 @@ def kept_pieces(folder: Path, amount: int, corpus: str) -> list[str]:
 def _import(ledger: Path, source: Path) -> None:
     import weft
     from weft.exchange.importers.plugins import load_importers
-    from weft.exchange.importing.run import Importing
+    from weft.exchange.importing.run import ImportRun
     from weft.kernel.ambient import FixedClock
 
     with weft.open(ledger) as opened:
-        Importing(opened, load_importers(), FixedClock(10**13)).run([source])
+        ImportRun(opened, load_importers(), FixedClock(10**13)).run([source])
 
 
 def pieces(ledger: Path, amount: int) -> list[str]:

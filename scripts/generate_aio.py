@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import io
 import subprocess
 import sys
 import textwrap
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,15 +32,15 @@ MIRRORED: dict[str, type] = {
     "Ledger": Ledger,
     "TurnWriter": turn_writer.TurnWriter,
     "Thread": threads.Thread,
-    "Telling": full_threads.Telling,
+    "FullThreads": full_threads.FullThreads,
     "Listing": listing.Listing,
-    "ImportDesk": import_writer.ImportDesk,
+    "ImportWriter": import_writer.ImportWriter,
     "Programs": Programs,
     "Similarity": Similarity,
 }
 HOMES = {
     "ledger": ("Ledger",),
-    "objects": ("TurnWriter", "Thread", "Telling", "Listing", "ImportDesk"),
+    "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),
 }
 """Which module has which mirrors."""
@@ -46,10 +48,10 @@ OVER_A_LEDGER = HOMES["programs"]
 """Made by whoever wants one, of an open ledger; the others are given by verbs."""
 ATTRIBUTES = {
     "TurnWriter": {"id": "str", "session": "str | None"},
-    "ImportDesk": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
+    "ImportWriter": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
 }
 AT_HAND = {
-    "Ledger": ("path", "replica"), "Thread": ("id", "depth"), "Telling": ("strands",), "Programs": ("acting_as",),
+    "Ledger": ("path", "replica"), "Thread": ("id", "depth"), "FullThreads": ("strands",), "Programs": ("acting_as",),
 }  # fmt: skip
 """What reads nothing: properties, and another mirror of the same ledger."""
 WAITING = ("record_turn", "record_compaction", "cherry_pick", "summarize")
@@ -191,7 +193,7 @@ def method(owner: str, name: str, member: Any, names: Names) -> str:
     names.add(node.args, module)
     names.add(node.returns, module)
     returns = ast.unparse(node.returns) if node.returns else "None"
-    signature = ast.unparse(node.args).replace("other: Face", "other: Ledger")
+    signature = ast.unparse(node.args).replace("other: LedgerBase", "other: Ledger")
     text = ast.get_docstring(node)
     doc = "" if text is None else f'        """{text.replace(chr(10), chr(10) + " " * 8)}"""\n'
     lead = "    @property\n" if isinstance(member, property) else ""
@@ -309,8 +311,21 @@ ALWAYS = {
     "TracebackType": ("types", "TracebackType"),
     "crossing": ("weft.aio", "crossing"),
     "opening": ("weft", "opening"),
-    **{f"Sync{owner}": (kind.__module__, owner) for owner, kind in MIRRORED.items()},
+    **{owner: (kind.__module__, owner) for owner, kind in MIRRORED.items()},
 }
+
+
+def renamed(source: str) -> str:
+    """The parts call a mirror by the name of what it mirrors, and that one by `Sync` and its name. In the module the
+    mirror is `AsyncLedger`, and what it mirrors `Ledger`. Texts stay as they are."""
+    lines = source.splitlines(keepends=True)
+    for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
+        owner = token.string.removeprefix("Sync")
+        if token.type == tokenize.NAME and owner in MIRRORED:
+            (row, start), (_, end) = token.start, token.end
+            name = owner if token.string != owner else f"Async{owner}"
+            lines[row - 1] = lines[row - 1][:start] + name + lines[row - 1][end:]
+    return "".join(lines)
 
 
 def module(name: str) -> str:
@@ -321,11 +336,15 @@ def module(name: str) -> str:
     else:
         parts = [mirror(owner, names) for owner in HOMES[name]]
     mirrors = {owner: home for home, owners in HOMES.items() if home != name for owner in owners}
-    names.needed |= {**ALWAYS, **{owner: (f"weft.aio.{home}", owner) for owner, home in mirrors.items()}}
-    for unwanted in ("Iterator", "LedgerBase", "Face"):
+    parts = [renamed(part) for part in parts]
+    names.needed |= {
+        **ALWAYS,
+        **{f"Async{owner}": (f"weft.aio.{home}", f"Async{owner}") for owner, home in mirrors.items()},
+    }
+    for unwanted in ("Iterator", "LedgerBase"):
         names.needed.pop(unwanted, None)
     head = HEAD.format(about=ABOUT[name], imports="import asyncio\n" + names.imports())
-    told = ", ".join(f'"{each}"' for each in sorted(("Ledger", "Programs", "open", *FUNCTIONS)))
+    told = ", ".join(f'"{each}"' for each in sorted(("AsyncLedger", "AsyncPrograms", "open", *FUNCTIONS)))
     again = f"\n__all__ = [{told}]\n"
     return formatted("\n\n".join([head, *parts, again if name == "__init__" else ""]), SOURCE / "mirror.py")
 

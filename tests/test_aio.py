@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -21,9 +22,11 @@ from weft.store.sqlite import SqliteStore
 
 MODULES = {module.__name__: module for module in (ledger, objects, programs)}
 MIRRORS: dict[str, type] = {
-    name: getattr(MODULES[f"weft.aio.{home}"], name) for home, names in generate_aio.HOMES.items() for name in names
+    name: getattr(MODULES[f"weft.aio.{home}"], f"Async{name}")
+    for home, names in generate_aio.HOMES.items()
+    for name in names
 }
-Body = Callable[[weft.aio.Ledger], Awaitable[None]]
+Body = Callable[[weft.aio.AsyncLedger], Awaitable[None]]
 
 
 @pytest.fixture
@@ -59,8 +62,15 @@ def signature(member: Any) -> tuple[list[tuple[str, Any, Any]], str]:
     return given, str(found.return_annotation)
 
 
+def mirrored(annotation: str) -> str:
+    """The same type with mirrors in place of what they mirror."""
+    names = "|".join(generate_aio.MIRRORED)
+    return re.sub(rf"\b({names})\b", r"Async\1", annotation.replace("LedgerBase", "Ledger"))
+
+
 def awaited(owner: str, name: str, member: Any, returns: str) -> str:
     """What the mirror must answer where the other answers `returns`."""
+    returns = mirrored(returns)
     if returns.startswith("Iterator["):
         return f"Async{returns}"
     if isinstance(member, property) and name not in generate_aio.AT_HAND.get(owner, ()):
@@ -75,8 +85,8 @@ def test_every_verb_has_its_mirror_with_the_same_arguments_and_types(owner: str)
     assert theirs.keys() == ours.keys() | extra
     for name, member in ours.items():
         given, returns = signature(member)
-        mirrored, answers = signature(theirs[name])
-        assert [(n, kind, note.replace("Face", "Ledger")) for n, kind, note in given] == mirrored, name
+        arguments, answers = signature(theirs[name])
+        assert [(n, kind, mirrored(note)) for n, kind, note in given] == arguments, name
         assert answers == awaited(owner, name, member, returns), name
         is_plain = answers.startswith(("AsyncIterator", "Coroutine")) or isinstance(member, property)
         is_plain = is_plain or name in generate_aio.AT_HAND.get(owner, ())
@@ -96,16 +106,18 @@ def test_so_has_every_function(name: str) -> None:
 
 def test_every_mirror_has_its_place() -> None:
     assert MIRRORS.keys() == generate_aio.MIRRORED.keys()
-    assert weft.aio.Programs is programs.Programs
+    assert weft.aio.AsyncPrograms is programs.AsyncPrograms
     for name in generate_aio.OVER_A_LEDGER:
-        assert signature(generate_aio.MIRRORED[name].__init__)[0] == signature(MIRRORS[name].__init__)[0]  # type: ignore[misc]
+        given, _ = signature(generate_aio.MIRRORED[name].__init__)  # type: ignore[misc]
+        arguments, _ = signature(MIRRORS[name].__init__)  # type: ignore[misc]
+        assert [(n, kind, mirrored(note)) for n, kind, note in given] == arguments
 
 
 def test_attributes_of_objects_are_mirrored(path: Path) -> None:
     with weft.open(path) as ledger, ledger.begin_turn(session="main") as writer:
-        attributes = {"TurnWriter": vars(writer), "ImportDesk": vars(ledger.import_desk("x", 1))}
+        attributes = {"TurnWriter": vars(writer), "ImportWriter": vars(ledger.import_writer("x", 1))}
         attributes |= {"Thread": vars(ledger.thread(writer.id)), "Listing": vars(ledger.listing())}
-        attributes["Telling"] = vars(ledger.telling(writer.id))
+        attributes["FullThreads"] = vars(ledger.full_threads(writer.id))
     for owner, held in attributes.items():
         assert {name for name in held if name[0] != "_"} == set(generate_aio.ATTRIBUTES.get(owner, ())), owner
 
@@ -114,7 +126,7 @@ def test_attributes_of_objects_are_mirrored(path: Path) -> None:
 
 
 def test_turns_are_recorded_and_read(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         turn = await ledger.record_turn(session="main", query="hi", response="good morning")
         thread = await ledger.thread("main")
         assert [message.text async for message in thread.messages] == ["hi", "good morning"]
@@ -136,7 +148,7 @@ def test_turns_are_recorded_and_read(path: Path) -> None:
 
 
 def test_a_turn_is_recorded_step_by_step(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         async with await ledger.begin_turn(session="main") as writer:
             await writer.message("go")
             call = await writer.tool_call("t", {"x": 1})
@@ -155,7 +167,7 @@ def test_a_turn_is_recorded_step_by_step(path: Path) -> None:
 def test_many_tasks_share_a_few_threads(path: Path) -> None:
     seen: set[str] = set()
 
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         sync = ledger._sync.record_turn
 
         def noting(**turn: Any) -> Any:
@@ -173,7 +185,7 @@ def test_many_tasks_share_a_few_threads(path: Path) -> None:
 
 
 def test_whoever_waits_takes_no_thread_from_those_waited_for(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         async def news(after: int) -> list[int]:
             return [change.n async for change in ledger.changes(after, wait=60)]
 
@@ -196,7 +208,7 @@ def test_whoever_waits_takes_no_thread_from_those_waited_for(path: Path) -> None
 
 
 def test_progress_is_told_in_the_loop(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         await ledger.record_turn(session="main", query="x")
         here, seen = threading.current_thread(), []
         await ledger.rebuild(progress=lambda *step: seen.append((threading.current_thread(), step)))
@@ -208,7 +220,7 @@ def test_progress_is_told_in_the_loop(path: Path) -> None:
 
 
 def test_an_iterator_that_is_left_early_is_closed(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         for i in range(200):
             await ledger.record_turn(session="main", query=str(i))
         changes = ledger.changes()
@@ -238,7 +250,7 @@ class Held:
         self._store.close()
 
 
-async def begun(ledger: weft.aio.Ledger, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+async def begun(ledger: weft.aio.AsyncLedger, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """A task whose call is on its way in a thread."""
     task = asyncio.create_task(work)
     while not ledger._pool._under_way:
@@ -247,7 +259,7 @@ async def begun(ledger: weft.aio.Ledger, work: Coroutine[Any, Any, Any]) -> asyn
 
 
 def test_a_cancelled_write_is_finished_once(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         await ledger.record_turn(session="main", query="first")
         with Held(path):
             task = await begun(ledger, ledger.record_turn(session="main", query="cancelled"))
@@ -264,7 +276,7 @@ def test_a_cancelled_write_is_finished_once(path: Path) -> None:
 
 
 def test_a_turn_that_is_begun_for_a_cancelled_task_holds_no_session(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         with Held(path):
             task = await begun(ledger, ledger.begin_turn(session="main"))
             task.cancel()
@@ -282,7 +294,7 @@ def test_a_cancelled_reader_leaves_the_ledger_usable(path: Path) -> None:
     with weft.open(path) as ledger:
         grow(ledger, "main", *map(str, range(300)))
 
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         async def read() -> int:
             return sum([1 async for _ in ledger.verify()] + [1 async for _ in (await ledger.thread("main")).messages])
 
@@ -347,8 +359,8 @@ def test_ledgers_are_copied_examined_saved_and_put_back(path: Path, tmp_path: Pa
 
 
 def test_programs_are_made_changed_and_found(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
-        programs = weft.aio.Programs(ledger)
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
+        programs = weft.aio.AsyncPrograms(ledger)
         await programs.create("human", "bln", {"permissions": ["configure"]})
         person = programs.acting_as("bln")
         made = await person.create("information", "ada", {"infoType": "fact", "content": {"born": 1815}})
@@ -366,8 +378,8 @@ def test_programs_are_made_changed_and_found(path: Path) -> None:
 
 
 def test_a_hold_that_is_taken_for_a_cancelled_task_is_given_back(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
-        programs = weft.aio.Programs(ledger)
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
+        programs = weft.aio.AsyncPrograms(ledger)
         await programs.create("agent", "ada", {})
         begun, go_on = threading.Event(), threading.Event()
         take = programs._sync.hold_agent
@@ -392,9 +404,9 @@ def test_a_hold_that_is_taken_for_a_cancelled_task_is_given_back(path: Path) -> 
 
 
 def test_what_is_similar_is_found(path: Path) -> None:
-    async def body(ledger: weft.aio.Ledger) -> None:
+    async def body(ledger: weft.aio.AsyncLedger) -> None:
         turns = [await ledger.record_turn(session="main", query=text) for text in ("a b", "b a", "c d")]
-        similarity = programs.Similarity(ledger, Words())
+        similarity = programs.AsyncSimilarity(ledger, Words())
         assert await similarity.embed_missing("turn", progress=lambda *_: None) == 3
         nearest = await similarity.similar(turns[0].id, limit=1)
         assert [found.node.id for found in nearest] == [turns[1].id]

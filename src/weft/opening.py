@@ -138,7 +138,7 @@ def salvage(
     """Make a new ledger of everything that still verifies in a damaged file, and in `others`: older copies of it, whose
     facts fill the holes. None of them is touched."""
     from weft.ledger.upkeep.salvage import salvage as save
-    from weft.store.sqlite.salvage import Gathered
+    from weft.store.sqlite.salvage import SalvagedFacts
 
     files = [checked_file(each, "file", SALVAGE) for each in (damaged, *checked_paths(others, "others"))]
     target = checked_file(new, "new", SALVAGE)
@@ -147,7 +147,7 @@ def salvage(
             raise LedgerMissing(str(file))
     if os.path.exists(target):
         raise StoreError(f"{target} exists already", "choose a new file; what is saved overwrites nothing")
-    gathered, clock = Gathered(), clock or SystemClock()
+    gathered, clock = SalvagedFacts(), clock or SystemClock()
     try:
         for file in files:
             gathered.search(file, None if progress is None else partial(progress, file.name))

@@ -7,6 +7,7 @@ import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -315,6 +316,56 @@ def test_a_rule_fails_on_code_that_breaks_it(rule: Rule, path: str, source: str)
 )
 def test_a_rule_lets_good_code_pass(rule: Rule, path: str, source: str) -> None:
     assert list(rule(Module(path, source))) == []
+
+
+def class_names() -> dict[str, list[str]]:
+    """Where each class name is defined; origins of imported history may use the same names as each other."""
+    places: dict[str, list[str]] = {}
+    for module in shipped():
+        if "/importers/" not in module.path:
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(module.path)
+    return places
+
+
+def test_a_class_name_stands_in_one_place() -> None:
+    assert {name: paths for name, paths in class_names().items() if len(paths) > 1} == {}
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which modules each module imports, wherever in it, also for types alone."""
+    names = {
+        module.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in shipped()
+    }
+    graph: dict[str, set[str]] = {}
+    for name, module in names.items():
+        targets = (full if full in names else full.rpartition(".")[0] for _, full in module.imports)
+        graph[name] = {target for target in targets if target in names and target != name}
+    return graph
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    try:
+        tuple(TopologicalSorter(import_graph()).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+LEDGER_ORDER = tuple(
+    "model arguments views read search write sessions imports secrets upkeep erasing reports api".split()
+)
+"""The parts of the ledger: each imports only those before it."""
+
+
+def test_the_parts_of_the_ledger_import_in_one_direction() -> None:
+    against = []
+    for name, targets in import_graph().items():
+        if name.startswith("weft.ledger."):
+            place = LEDGER_ORDER.index(name.split(".")[2])
+            parts = {target.split(".")[2] for target in targets if target.startswith("weft.ledger.")}
+            against += [f"{name} imports {part}" for part in parts if LEDGER_ORDER.index(part) > place]
+    assert against == []
 
 
 def test_no_two_rooms_of_the_ledger_have_a_verb_of_one_name() -> None:

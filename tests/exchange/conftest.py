@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.exchange.toy import Toy
 from weft import Ledger
-from weft.exchange.importing.run import Importing, ImportSummary
+from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.ambient import SystemClock
 
 LONG_AGO = 1_000_000_000
@@ -27,7 +27,7 @@ def written(path: Path, *lines: Any, age: int = 0) -> Path:
 
 
 def take(ledger: Ledger | None, *paths: Path, **options: Any) -> ImportSummary:
-    return Importing(ledger, [Toy()], SystemClock(), **options).run(paths)
+    return ImportRun(ledger, [Toy()], SystemClock(), **options).run(paths)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing.run import Importing, ImportSummary
+from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.ambient import FixedClock
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
@@ -33,7 +33,7 @@ def opened(path: Path) -> Ledger:
 
 def take(ledger: Ledger | None, *paths: Path) -> ImportSummary:
     """Imported long after any file was written, however lately these copies were made: no tail is open."""
-    return Importing(ledger, load_importers(), FixedClock(LONG_AGO * 10_000)).run(paths)
+    return ImportRun(ledger, load_importers(), FixedClock(LONG_AGO * 10_000)).run(paths)
 
 
 def aged(path: Path, age: int = 0) -> Path:

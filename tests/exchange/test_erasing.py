@@ -14,7 +14,7 @@ from tests.ledger.canaries import CANARY, files_with_canary, told
 from tests.ledger.histories import change, exported, import_into, problems, select
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 from weft.kernel.contents import ERASED
 
@@ -180,12 +180,12 @@ def test_a_real_tool_s_session_is_erased_to_the_last_record(ledger: Ledger, tmp_
     path = sources / "claude.jsonl"
     spoken = story().user("p9", told("prompt")).answer("a9", told("answer")).bytes()
     path.write_bytes(spoken.replace(b'"look"', json.dumps(told("task")).encode()))
-    importing = Importing(ledger, load_importers("claude-code"), SystemClock(), force=True)
+    importing = ImportRun(ledger, load_importers("claude-code"), SystemClock(), force=True)
     importing.run([path])
     for session in ledger.sessions(every=True):
         ledger.erase(session.id, reason=WHY)
     assert is_gone(ledger, tmp_path, sources)
-    again = Importing(ledger, load_importers("claude-code"), SystemClock(), force=True, remap=True)
+    again = ImportRun(ledger, load_importers("claude-code"), SystemClock(), force=True, remap=True)
     assert again.run([path]).of("claude-code").counts.turns == 0
     assert is_gone(ledger, tmp_path, sources)
 

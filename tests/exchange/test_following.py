@@ -16,7 +16,7 @@ from weft import Ledger
 from weft.exchange.importers.port import FollowingImporter, Importer, Place, Reader, Report, Source
 from weft.exchange.importers.transcript import Transcript
 from weft.exchange.importing.read_positions import ROOM
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 
 
 class Counting:
@@ -78,7 +78,7 @@ class Home:
         self.at_once(400)
         with weft.open(path) as cold:
             cold.share_imports_of(self.ledger)
-            Importing(cold, live_importers(), self.stage.clock).run([self.stage.folder])
+            ImportRun(cold, live_importers(), self.stage.clock).run([self.stage.folder])
             assert standing(self.ledger) == standing(cold)
         assert list(self.ledger.verify()) == []
         return True
@@ -137,7 +137,7 @@ def test_what_another_import_read_meanwhile_is_not_known_here(home: Home, tmp_pa
 
     def elsewhere() -> None:
         stage.add(name, lines[6])()
-        Importing(home.ledger, live_importers(), stage.clock).run([stage.folder])
+        ImportRun(home.ledger, live_importers(), stage.clock).run([stage.folder])
 
     stage.write(name, *lines[:6])()
     assert home.at_once(8, (2, elsewhere), (5, stage.add(name, lines[7]))) == [6, 8]
@@ -184,6 +184,6 @@ def test_a_file_that_is_rewritten_and_written_back_shows_what_it_showed(home: Ho
     for written, expected in ((other, turns[1]), (lines, turns[0])):
         stage.write(name, *written)()
         stage.clock.sleep(400)
-        Importing(home.ledger, live_importers(), stage.clock).run([stage.folder])
+        ImportRun(home.ledger, live_importers(), stage.clock).run([stage.folder])
         assert sorted(turn.id for turn in home.ledger.log()) == expected
     assert list(home.ledger.verify()) == []

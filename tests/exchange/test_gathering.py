@@ -21,7 +21,7 @@ from tests.exchange.live_files import standing
 from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 
 OLD = 1_500_000_000
@@ -57,7 +57,7 @@ class Home:
     def is_as_imported_cold(self, path: Path) -> bool:
         with weft.open(path) as cold:
             cold.share_imports_of(self.ledger)
-            Importing(cold, self.stage.importers, self.stage.clock).run([self.folder])
+            ImportRun(cold, self.stage.importers, self.stage.clock).run([self.folder])
             assert standing(self.ledger) == standing(cold)
         assert self.ledger.provisional() == []
         return list(self.ledger.verify()) == []
@@ -117,14 +117,14 @@ def test_the_next_import_sees_a_message_beside_a_session_file_that_stayed_as_it_
     home = Home(ledger, sources, "opencode")
     write_opencode(sources, dialogue()[:1])
     home.age()
-    run = Importing(ledger, home.stage.importers, home.stage.clock)
+    run = ImportRun(ledger, home.stage.importers, home.stage.clock)
     run.run([sources])
     before = len(words(ledger))
     main = write_opencode(sources, dialogue(), info())
     os.utime(main, (OLD, OLD))
-    Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    ImportRun(ledger, home.stage.importers, home.stage.clock).run([sources])
     assert len(words(ledger)) > before
-    again = Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    again = ImportRun(ledger, home.stage.importers, home.stage.clock).run([sources])
     assert again.origins["opencode"].unchanged == again.origins["opencode"].files == 1
 
 
@@ -151,14 +151,14 @@ def test_a_fragment_that_is_rewritten_replaces_nothing_that_another_file_of_its_
     whole = Lines().user("u1", "look").answer("a1", use).result("t1", "c1").answer("a2", "all of it").end("e1")
     (sources / "whole.jsonl").write_bytes(whole.bytes())
     importing = load_importers("claude-code")
-    Importing(ledger, importing, SystemClock()).run([sources])
+    ImportRun(ledger, importing, SystemClock()).run([sources])
     first = Lines().user("x1", "before").answer("x2", "said").end("x3")
     then = Lines().result("t1", "c1", parent="a1").answer("a2", "a part").end("e1")
     for age, part in enumerate([first, then]):
         path = sources / "part.jsonl"
         path.write_bytes(part.bytes())
         os.utime(path, (OLD + age, OLD + age))
-        Importing(ledger, importing, SystemClock()).run([sources])
+        ImportRun(ledger, importing, SystemClock()).run([sources])
     assert {turn.native_id for turn in ledger.log()} == {"u1", "x1", "t1"}
     assert list(ledger.verify()) == []
 
@@ -174,7 +174,7 @@ def test_what_stands_beside_a_session_is_read_again_whenever_it_changes(
     main = write_droid(sources, droid(), {"round": 0}) if is_droid else write_kiro(sources, kiro_log(), kiro_beside())
     part = main.with_name(f"{main.stem}.settings.json") if is_droid else main.with_suffix(".json")
     home.age()
-    Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    ImportRun(ledger, home.stage.importers, home.stage.clock).run([sources])
     for round in range(1, 6):
         stamp = f"2026-05-28T20:3{round}:00Z"
         told = {"round": round} if is_droid else kiro_beside(updated_at=stamp, title=f"Round {round}")
@@ -185,11 +185,11 @@ def test_what_stands_beside_a_session_is_read_again_whenever_it_changes(
             home.stage.clock.tick(5_000)
             write[1]()
             home.stage.clock.tick(5_000)
-            Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+            ImportRun(ledger, home.stage.importers, home.stage.clock).run([sources])
         (session,) = ledger.sessions(every=True)
         found = session.metadata["settings"]["round"] if is_droid else session.title
         assert found == (round if is_droid else f"Round {round}")
     assert home.is_as_imported_cold(tmp_path / "cold.db")
     home.stage.clock.tick(5_000)
-    again = Importing(ledger, home.stage.importers, home.stage.clock).run([sources])
+    again = ImportRun(ledger, home.stage.importers, home.stage.clock).run([sources])
     assert again.origins[origin].unchanged == again.origins[origin].files == 1

@@ -23,10 +23,10 @@ from weft.exchange.importers.plugins import importer_names, load_importers
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.sources import Candidate
 from weft.exchange.importers.testing import as_source
-from weft.exchange.importing.run import Importing, Step
+from weft.exchange.importing.run import ImportRun, ImportStep
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import InvalidInput
-from weft.ledger.imports import ImportDesk
+from weft.ledger.imports import ImportWriter
 
 SESSION = {"session": "s1", "title": "First"}
 ONE = {"id": "t1", "ask": "hi", "answer": "yo", "at": 1_700_000_000_000}
@@ -202,7 +202,7 @@ def test_an_importer_that_fails_to_recognise_harms_no_other_source(ledger: Ledge
 
     written(sources / "a.jsonl", {"other": 1})
     written(sources / "b.jsonl", SESSION, ONE)
-    summary = Importing(ledger, [Clumsy()], SystemClock()).run([sources])
+    summary = ImportRun(ledger, [Clumsy()], SystemClock()).run([sources])
     assert len(summary.problems) == 1
     assert texts(ledger) == ["hi", "yo"]
 
@@ -230,7 +230,7 @@ def test_an_import_that_was_cut_short_keeps_nothing_twice(
     lines = [{"id": f"t{i}", "ask": f"q{i}" * 50, "answer": f"a{i}" * 200} for i in range(200)]
     path = written(sources / "a.jsonl", SESSION, *lines)
     with monkeypatch.context() as patch:
-        patch.setattr(ImportDesk, "_tell", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(ImportWriter, "_tell", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             take(ledger, sources)
     take(ledger, sources)
@@ -277,7 +277,7 @@ def test_an_importer_that_fails_harms_no_other_source(ledger: Ledger, sources: P
 
     written(sources / "a.jsonl", SESSION, ONE)
     written(sources / "b.jsonl", {"session": "s2"}, ONE)
-    summary = Importing(ledger, [Clumsy()], SystemClock()).run([sources])
+    summary = ImportRun(ledger, [Clumsy()], SystemClock()).run([sources])
     assert [problem.what for problem in summary.problems] == ["the toy importer failed: LookupError: oops"]
     assert texts(ledger, "s2") == ["hi", "yo"]
 
@@ -309,7 +309,7 @@ def test_only_files_changed_since(ledger: Ledger, sources: Path) -> None:
 def test_progress_tells_files_bytes_sessions_and_turns(ledger: Ledger, sources: Path) -> None:
     written(sources / "a.jsonl", SESSION, ONE)
     written(sources / "b.jsonl", {"session": "s2"}, TWO)
-    steps: list[Step] = []
+    steps: list[ImportStep] = []
     take(ledger, sources, progress=steps.append)
     assert (steps[0].files, steps[0].of_files, steps[0].sessions) == (0, 2, 0)
     assert steps[-1].bytes == steps[-1].of_bytes

@@ -17,7 +17,7 @@ from tests.exchange.live_files import Growing, live_importers, material, standin
 from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.sources import QUIET_SECONDS
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 
 pytestmark = [pytest.mark.prove] if PROVING else []
 SEEDS = range(12 if PROVING else 3)
@@ -62,7 +62,7 @@ def test_a_watched_home_ends_as_a_cold_import_of_its_files(seed: int, tmp_path: 
         seen = standing(watched)
         assert list(watched.verify()) == []
     with opened(tmp_path / "cold.db") as cold:
-        Importing(cold, live_importers(), stage.clock).run([folder])
+        ImportRun(cold, live_importers(), stage.clock).run([folder])
         expected = standing(cold)
     for what, value in expected.items():
         assert seen[what] == value, what

@@ -18,7 +18,7 @@ from tests.ledger.imported import take as take_toy
 from tests.postgres import shared_server
 from weft import Ledger
 from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importing.run import Importing, ImportSummary
+from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume, write_resume
 from weft.kernel.ambient import FixedClock, system_random
 from weft.kernel.errors import InvalidInput, NotApplicable
@@ -40,7 +40,7 @@ def resume(ledger: Ledger, rev: str, tool: str, root: Path, workspace: str | Non
 
 
 def take(ledger: Ledger, *paths: str | Path) -> ImportSummary:
-    return Importing(ledger, load_importers(), FixedClock(NOW * 10)).run(map(Path, paths))
+    return ImportRun(ledger, load_importers(), FixedClock(NOW * 10)).run(map(Path, paths))
 
 
 def records(made: Resume) -> list[Any]:
@@ -179,8 +179,10 @@ def other_origin(ledger: Ledger) -> None:
     third = native_turn("t3", parent=1, compaction=kept, started=4_000, ended=4_000, offset=20, end=30)
     third.items = ()
     fourth = native_turn("t4", parent=2, started=5_000, ended=6_000, offset=30, end=40)
-    desk = ledger.import_desk("toy", 1)
-    desk.take(NativeSession(id="s1", workspace="/srv/work"), [first, second, third, fourth], "a.jsonl", ImportCounts())
+    import_writer = ledger.import_writer("toy", 1)
+    import_writer.take(
+        NativeSession(id="s1", workspace="/srv/work"), [first, second, third, fourth], "a.jsonl", ImportCounts()
+    )
 
 
 @pytest.mark.parametrize("tool", TOOLS)

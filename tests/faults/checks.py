@@ -14,7 +14,7 @@ import weft
 from tests.faults.scenarios import Ack
 from tests.ledger.invariants import BROKEN
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.read.listing import Wanted
+from weft.ledger.read.listing import SessionFilter
 
 Kinds = tuple[str, ...]
 Answers = Mapping[str, Any]
@@ -62,7 +62,7 @@ def answers(ledger: Ledger) -> Answers:
         "containing": {turn.id: ledger.sessions_containing(turn.id) for turn in turns},
         "sessions": sessions,
         "reflogs": {session.id: ledger.reflog(session.id) for session in sessions},
-        "listing": ledger.listing().sessions(Wanted(every=True, subagents=True)),
+        "listing": ledger.listing().sessions(SessionFilter(every=True, subagents=True)),
         "usage": [ledger.usage(by) for by in ("session", "model", "month")],
         "abandoned": ledger.abandoned_usage(),
         "work": ledger.work(),

@@ -16,7 +16,7 @@ import apsw
 from msgspec import Struct, field
 
 from tests.faults.scenarios import Ack
-from weft.store.sqlite.files import Head, HeadFile
+from weft.store.sqlite.files import HeadFile, HeadSlot
 
 SECTOR = 512
 SUFFIXES = ("", "-wal", "-journal", "-head")
@@ -274,7 +274,7 @@ def recorded_head_file(recording: Recording) -> type[HeadFile]:
                 recording.steps.append(Made("-head"))
             super().__init__(path)
 
-        def write(self, head: Head) -> None:
+        def write(self, head: HeadSlot) -> None:
             super().write(head)
             self._note()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.kernel import word_table
-from weft.kernel.words import MAX_LETTERS, Gathered, folded, folded_alike, index_words, indexed, pattern, tokens
+from weft.kernel.words import MAX_LETTERS, IndexedWords, folded, folded_alike, index_words, indexed, pattern, tokens
 
 ODD = "aAzZ09_ .-/\n\t日本語カナ한글éÉe\u0301\u0300ßſKİﬁ½²ǅ\u200d\ud800😀—│Ω\U00011f02"
 TEXTS = st.text(st.sampled_from(ODD) | st.characters(), max_size=80)
@@ -61,7 +61,7 @@ def test_an_index_has_the_words_that_a_reader_finds(text: str) -> None:
 
 @given(st.lists(TEXTS, max_size=4))
 def test_words_of_several_texts_are_those_of_each(texts: list[str]) -> None:
-    gathered = Gathered()
+    gathered = IndexedWords()
     for text in texts:
         gathered.add(text)
     assert gathered.words() == set().union(*map(index_words, texts))

@@ -20,7 +20,7 @@ OpenLedger = Callable[..., Ledger]
 
 ON_POSTGRES = {
     "trees",
-    "telling",
+    "full_threads",
     "verifying",
     "copies",
     "digests",

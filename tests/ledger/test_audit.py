@@ -10,7 +10,7 @@ from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.reports import audit
-from weft.ledger.reports.audit import AuditTally, Finding, FindingKind
+from weft.ledger.reports.audit import AuditFinding, AuditTally, FindingKind
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def record(ledger: Ledger, *calls: dict[str, Any], session: str = "main", **turn
     return ledger.record_turn(session=session, query="q", response="r", tool_calls=list(calls), **turn).id
 
 
-def told(found: list[Finding]) -> list[tuple[str, str | None]]:
+def told(found: list[AuditFinding]) -> list[tuple[str, str | None]]:
     return [(finding.kind.value, finding.tool or finding.right) for finding in found]
 
 

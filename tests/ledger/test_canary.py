@@ -20,10 +20,9 @@ from weft import Codeblock, ImagePart, ReasoningPart, TextPart, ToolResultPart, 
 from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.model import NewError, NewMessage, NewToolCall, StoredContent
-from weft.ledger.sessions.compactions import MEASURES
+from weft.ledger.model import COMPACTION_MEASURES, NewError, NewMessage, NewToolCall, StoredContent
 from weft.ledger.sessions.heads import DETAILS
-from weft.ledger.write.record_turn import WholeTurn
+from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import Setting
 from weft.ledger.write.turn_writer import TurnWriter
 
@@ -32,12 +31,12 @@ SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 READS = """
     search changes children close codeblocks common_ancestor compaction context diff events files head_at heads
     listing log message messages path point read_content reflog replica resolve session sessions sessions_containing
-    stats thread tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_desk
+    stats thread tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_writer
     kept_sources share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest plan_erasure
     erasures pending_erasures finish_erasing pack unpack sessions_to_archive search_lag index_if_behind find_turns
-    find_messages find_tool_calls find_sessions moves_to provenance find_secrets ignore_secret telling note_export
+    find_messages find_tool_calls find_sessions moves_to provenance find_secrets ignore_secret full_threads note_export
     provisional branches
-""".split()  # what an import desk records is tested with the imports
+""".split()  # what an import writer records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
 # refused: nothing is recorded.                    strict: refused unless it looks like a name.
@@ -59,7 +58,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "record_compaction": {
         "content": "summary metadata",
         "name": "model provider",
-        "refused": f"session parent through first_kept compaction_type trigger {' '.join(MEASURES)}",
+        "refused": f"session parent through first_kept compaction_type trigger {' '.join(COMPACTION_MEASURES)}",
         "local": "wait",
     },
     "choose_compaction": {"refused": "session compaction"},
@@ -180,9 +179,9 @@ def arguments(verb: str) -> set[str]:
     owner, _, name = verb.rpartition(".")
     found = set(parameters(public(TurnWriter if owner else Ledger)[name]))
     handed_on: dict[str, set[str]] = {
-        "record_turn": {*parameters(WholeTurn.__init__), *parameters(Setting.__init__)},
+        "record_turn": {*parameters(NewTurn.__init__), *parameters(Setting.__init__)},
         "begin_turn": set(parameters(Setting.__init__)),
-        "record_compaction": set(MEASURES),
+        "record_compaction": set(COMPACTION_MEASURES),
         "create_session": set(DETAILS),
     }
     return found | handed_on.get(verb, set())

@@ -21,7 +21,7 @@ from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.secrets.scanner import Trace
+from weft.ledger.secrets.scanner import SecretTrace
 from weft.store.diagnosis import Diagnosis, Grade
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
@@ -105,7 +105,7 @@ class Blind:
 
     rules = "none"
 
-    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+    def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         return []
 
     def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:

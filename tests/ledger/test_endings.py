@@ -128,8 +128,8 @@ def test_a_ledger_that_cannot_fail_its_turns_is_closed_all_the_same(open_ledger:
 
 def test_a_turn_that_is_being_held_when_the_ledger_closes_is_given_up_with_the_others(ledger: Ledger) -> None:
     """Whoever closes comes exactly while it is noted that a turn is held: it waits, and then sees that turn too."""
-    desk, given_up = ledger._desk, list[Any]()
-    closing = threading.Thread(target=lambda: given_up.append(desk.give_all_up()))
+    ledger_writer, given_up = ledger._writer, list[Any]()
+    closing = threading.Thread(target=lambda: given_up.append(ledger_writer.give_all_up()))
 
     class Noted(dict[int, str]):
         def __setitem__(self, key: int, turn: str) -> None:
@@ -137,13 +137,13 @@ def test_a_turn_that_is_being_held_when_the_ledger_closes_is_given_up_with_the_o
             closing.join(0.05)  # it would be through by now, if nothing kept it
             super().__setitem__(key, turn)
 
-    desk._held = Noted()
-    desk.hold(7, "turn")
+    ledger_writer._held = Noted()
+    ledger_writer.hold(7, "turn")
     closing.join()
     assert given_up == [[(7, "turn")]]
     with pytest.raises(StoreError, match="closed"):
-        desk.hold(8, "another")
-    desk.let_go(7)
+        ledger_writer.hold(8, "another")
+    ledger_writer.let_go(7)
 
 
 def test_turns_begun_while_the_ledger_closes_are_failed_or_refused(path: Path) -> None:

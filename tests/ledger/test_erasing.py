@@ -33,8 +33,8 @@ from weft.ledger.erasing import erasure
 from weft.ledger.imports.natives import NativeLink
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
-from weft.ledger.write.record_turn import WholeTurn
-from weft.ledger.write.turn_events import Scribe
+from weft.ledger.write.record_turn import NewTurn
+from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import Store
 from weft.store.postgres.address import parse_address
 
@@ -348,7 +348,7 @@ def test_an_erasure_takes_no_rows_from_a_turn_that_is_being_recorded(
 ) -> None:
     (turn,) = grow(ledger, "main", "a secret")
     grow(ledger, "other", "before")
-    came = erase_beside(ledger, turn, lambda: grow(ledger, "other", "meanwhile")[0], (WholeTurn, "write"), monkeypatch)
+    came = erase_beside(ledger, turn, lambda: grow(ledger, "other", "meanwhile")[0], (NewTurn, "write"), monkeypatch)
     assert came == ledger.turn("other").id
     assert queries(ledger, "other") == ["before", "meanwhile"]
     assert problems(ledger) == []
@@ -360,7 +360,7 @@ def test_an_erasure_takes_no_rows_from_a_turn_that_is_being_ended(
     (turn,) = grow(ledger, "main", "a secret")
     with ledger.begin_turn(session="other") as writer:
         writer.message("being said")
-        came = erase_beside(ledger, turn, lambda: writer.interrupt().id, (Scribe, "finish"), monkeypatch)
+        came = erase_beside(ledger, turn, lambda: writer.interrupt().id, (TurnEvents, "finish"), monkeypatch)
     assert came == ledger.turn("other").id
     assert problems(ledger) == []
 

@@ -452,10 +452,10 @@ def test_a_batch_that_is_written_twice_lands_once(
     turns = [native_turn(f"t{i}", parent=i - 1 if i else None, end=i + 1) for i in range(130)]
     found: list[Any] = []
     for ledger in friends[:2]:
-        desk, counts = ledger.import_desk("toy", 1), ImportCounts()
+        importer, counts = ledger.import_writer("toy", 1), ImportCounts()
         if found:
             refuse_once(monkeypatch)
-        desk.take(NativeSession(id="s"), turns, "f", counts, raw=RawFile(tmp_path / "raw", 0, 200))
+        importer.take(NativeSession(id="s"), turns, "f", counts, raw=RawFile(tmp_path / "raw", 0, 200))
         kept = [(part.start, part.end) for part in ledger.kept_sources("f")]
         found.append((digests(ledger), head(ledger, "s"), counts, kept, len(list(ledger.changes()))))
         assert problems(ledger) == []
@@ -464,10 +464,10 @@ def test_a_batch_that_is_written_twice_lands_once(
 
 def test_two_that_import_the_same_at_once_write_it_once(disk: Ledger) -> None:
     with weft.open(disk.path) as other:
-        desks = [ledger.import_desk("toy", 1) for ledger in (disk, other)]
-        for desk in desks:
-            desk.take(NativeSession(id="s", title="x"), [native_turn("t1", end=1)], "f", ImportCounts())
-            desk.keep(NativeSession(id="s"), "f", b"verbatim")
+        import_writers = [ledger.import_writer("toy", 1) for ledger in (disk, other)]
+        for importer in import_writers:
+            importer.take(NativeSession(id="s", title="x"), [native_turn("t1", end=1)], "f", ImportCounts())
+            importer.keep(NativeSession(id="s"), "f", b"verbatim")
     events = [recorded.id for recorded in disk.changes()]
     assert len(events) == len(set(events))
     assert len(disk.kept_sources("f")) == 1

@@ -15,7 +15,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeMessage, NativeTurn
 from weft.ledger.model import TextPart
 from weft.ledger.read.label_prefixes import short_labels
-from weft.ledger.read.listing import Listed, Wanted, project_of
+from weft.ledger.read.listing import ListedSession, SessionFilter, project_of
 from weft.ledger.read.turn_titles import best_line, first_line, spoken
 from weft.store.sqlite.connection import SqliteSql
 
@@ -47,8 +47,8 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return since
 
 
-def listed(ledger: Ledger, **wanted: object) -> list[Listed]:
-    return ledger.listing().sessions(Wanted(**wanted)).sessions  # type: ignore[arg-type]
+def listed(ledger: Ledger, **wanted: object) -> list[ListedSession]:
+    return ledger.listing().sessions(SessionFilter(**wanted)).sessions  # type: ignore[arg-type]
 
 
 def labels(ledger: Ledger, **wanted: object) -> list[str]:
@@ -116,10 +116,10 @@ def test_subagents_stand_below_the_session_that_started_them(ledger: Ledger) -> 
     take(ledger, "old/child", child, file="c.jsonl", parent="old")
     take(ledger, "old/child/grandchild", native_turn("g"), file="d.jsonl", parent="old/child")
     assert labels(ledger) == ["new", "old"]
-    assert ledger.listing().sessions(Wanted()).hidden == 2
+    assert ledger.listing().sessions(SessionFilter()).hidden == 2
     assert labels(ledger, subagents=True) == ["new", "old", "old/child", "old/child/grandchild"]
     assert [found.subagents for found in listed(ledger, subagents=True)] == [0, 1, 1, 0]
-    found = ledger.listing().sessions(Wanted(subagents=True, limit=3))
+    found = ledger.listing().sessions(SessionFilter(subagents=True, limit=3))
     assert (len(found.sessions), found.hidden, found.further) == (3, 0, 1)
 
 

@@ -58,7 +58,7 @@ WRITES: dict[str, Callable[[Ledger, Any], Any]] = {
     "archive": lambda ledger, odd: ledger.sessions_to_archive(odd),
     "archive older": lambda ledger, odd: ledger.sessions_to_archive(older_than=odd),
     "kept sources": lambda ledger, odd: ledger.kept_sources(odd),
-    "import desk": lambda ledger, odd: ledger.import_desk(odd, 1),
+    "import writer": lambda ledger, odd: ledger.import_writer(odd, 1),
     "search": lambda ledger, odd: ledger.search(odd),
     "search role": lambda ledger, odd: ledger.search("a", role=odd),
     "search since": lambda ledger, odd: ledger.search("a", since=odd),

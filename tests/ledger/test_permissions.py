@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from weft.ledger.reports.permissions import (
     MISSING,
-    Use,
-    Verdict,
+    PermissionVerdict,
+    ToolUse,
     commands_of,
     covers,
     judge,
@@ -30,25 +30,27 @@ JSON = st.recursive(
 )
 
 
-def verdict(name: str, granted: Any, arguments: Any = None, tools: list[str] | None = None, **more: Any) -> Verdict:
-    return judge(Use(name, more.pop("server", None), arguments), tools, parse_grant(granted), **more)
+def verdict(
+    name: str, granted: Any, arguments: Any = None, tools: list[str] | None = None, **more: Any
+) -> PermissionVerdict:
+    return judge(ToolUse(name, more.pop("server", None), arguments), tools, parse_grant(granted), **more)
 
 
 @given(st.lists(NAMES, min_size=1), st.data())
 def test_a_tool_that_was_there_is_allowed_and_any_other_is_not(tools: list[str], data: st.DataObject) -> None:
-    assert verdict(data.draw(st.sampled_from(tools)), None, {}, tools) is Verdict.ALLOWED
+    assert verdict(data.draw(st.sampled_from(tools)), None, {}, tools) is PermissionVerdict.ALLOWED
     other = data.draw(NAMES.filter(lambda name: name not in tools))
-    assert verdict(other, None, {}, tools) is Verdict.UNAVAILABLE
+    assert verdict(other, None, {}, tools) is PermissionVerdict.UNAVAILABLE
 
 
 @given(st.lists(NAMES, min_size=1, max_size=5, unique=True), NAMES, st.sampled_from(["list", "allow", "allowedTools"]))
 def test_a_closed_list_of_rules_allows_what_it_names_and_nothing_else(names: list[str], other: str, form: str) -> None:
     granted = names if form == "list" else {form: names}
-    assert all(verdict(name, granted, {}) is Verdict.ALLOWED for name in names)
+    assert all(verdict(name, granted, {}) is PermissionVerdict.ALLOWED for name in names)
     if other not in names:
-        assert verdict(other, granted, {}) is Verdict.UNCOVERED
-        assert verdict(other, {"allow": names, "deny": [other]}, {}) is Verdict.DENIED
-    assert verdict(names[0], {"allow": names, "deny": [names[0]]}, {}) is Verdict.DENIED
+        assert verdict(other, granted, {}) is PermissionVerdict.UNCOVERED
+        assert verdict(other, {"allow": names, "deny": [other]}, {}) is PermissionVerdict.DENIED
+    assert verdict(names[0], {"allow": names, "deny": [names[0]]}, {}) is PermissionVerdict.DENIED
 
 
 @given(WORDS, WORDS)
@@ -57,10 +59,10 @@ def test_a_pattern_allows_the_commands_that_begin_so_and_reports_all_others(
 ) -> None:
     command, outside = " ".join(allowed), " ".join(other)
     for rule in (f"Bash({command} *)", f"Bash({command}:*)"):
-        assert verdict("Bash", [rule], {"command": command}) is Verdict.ALLOWED
-        assert verdict("Bash", [rule], {"command": f"{command} {outside}"}) is Verdict.ALLOWED
+        assert verdict("Bash", [rule], {"command": command}) is PermissionVerdict.ALLOWED
+        assert verdict("Bash", [rule], {"command": f"{command} {outside}"}) is PermissionVerdict.ALLOWED
         begins_so = outside == command or outside.startswith(command + " ")
-        expected = Verdict.ALLOWED if begins_so else Verdict.UNCOVERED
+        expected = PermissionVerdict.ALLOWED if begins_so else PermissionVerdict.UNCOVERED
         assert verdict("Bash", [rule], {"command": outside}) is expected
         for between in ("&&", "||", ";", "|", "&", "\n"):
             both = f"{command} x {between} {outside}"
@@ -71,8 +73,8 @@ def test_a_pattern_allows_the_commands_that_begin_so_and_reports_all_others(
 @given(WORDS, st.sampled_from(["$(rm -rf x)", "`rm x`", "<(rm x)", "<<END", "'open quote"]))
 def test_a_command_that_could_run_anything_is_covered_by_no_pattern(words: list[str], odd: str) -> None:
     command = f"{' '.join(words)} {odd}"
-    assert verdict("Bash", ["Bash(*x*)", f"Bash({words[0]} *)"], {"command": command}) is Verdict.UNCOVERED
-    assert verdict("Bash", ["Bash"], {"command": command}) is Verdict.ALLOWED
+    assert verdict("Bash", ["Bash(*x*)", f"Bash({words[0]} *)"], {"command": command}) is PermissionVerdict.UNCOVERED
+    assert verdict("Bash", ["Bash"], {"command": command}) is PermissionVerdict.ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -114,52 +116,67 @@ def test_what_patterns_are_held_against(arguments: Any, parts: tuple[Any, ...]) 
 @pytest.mark.parametrize(
     ("name", "granted", "arguments", "expected"),
     [
-        ("mcp__github__list", ["mcp__github__*"], {}, Verdict.ALLOWED),
-        ("mcp__jira__list", ["mcp__github__*"], {}, Verdict.UNCOVERED),
-        ("Read", ["Read(src/**)"], {"file_path": "src/a/b.py"}, Verdict.ALLOWED),
-        ("Read", ["Read(src/**)"], {"file_path": "/etc/passwd"}, Verdict.UNCOVERED),
-        ("WebFetch", ["WebFetch(domain:example.com)"], {"url": "https://docs.example.com/x"}, Verdict.ALLOWED),
-        ("WebFetch", ["WebFetch(domain:example.com)"], {"url": "https://notexample.com/"}, Verdict.UNCOVERED),
-        ("Bash", ["Bash(git *)"], MISSING, Verdict.UNKNOWN),
-        ("Bash", ["Bash"], MISSING, Verdict.ALLOWED),
-        ("Bash", ["*"], {}, Verdict.ALLOWED),
-        ("Bash", {"mode": "bypassPermissions"}, {}, Verdict.ALLOWED),
-        ("Bash", {"mode": "bypassPermissions", "deny": ["Bash(rm *)"]}, {"command": "rm x"}, Verdict.DENIED),
-        ("Bash", {"mode": "default", "allowedTools": ["Bash(ls:*)"]}, {"command": "ls -l"}, Verdict.ALLOWED),
-        ("Bash", {"mode": "default", "allowedTools": ["Bash(ls:*)"]}, {"command": "rm x"}, Verdict.UNKNOWN),
-        ("Bash", {"allow": ["Read"], "ask": ["Bash"]}, {"command": "x"}, Verdict.UNKNOWN),
-        ("bash", [{"permission": "bash", "pattern": "*", "action": "ask"}], {"command": "x"}, Verdict.UNKNOWN),
-        ("bash", [{"permission": "bash", "pattern": "*", "action": "deny"}], {"command": "x"}, Verdict.DENIED),
-        ("bash", {"bash": {"*": "deny", "git *": "allow"}}, {"command": "git log"}, Verdict.ALLOWED),
-        ("bash", {"bash": {"*": "deny", "git *": "allow"}}, {"command": "rm x"}, Verdict.DENIED),
-        ("edit", {"bash": "allow"}, {}, Verdict.UNKNOWN),
-        ("shell", {"approval_policy": "never", "sandbox_policy": {"type": "read-only"}}, {}, Verdict.UNKNOWN),
-        ("x", "standard", {}, Verdict.UNKNOWN),
-        ("x", ["repo:write", "fs:read"], {}, Verdict.UNKNOWN),
-        ("x", {"rights": ["x"]}, {}, Verdict.UNKNOWN),
-        ("x", None, {}, Verdict.UNKNOWN),
+        ("mcp__github__list", ["mcp__github__*"], {}, PermissionVerdict.ALLOWED),
+        ("mcp__jira__list", ["mcp__github__*"], {}, PermissionVerdict.UNCOVERED),
+        ("Read", ["Read(src/**)"], {"file_path": "src/a/b.py"}, PermissionVerdict.ALLOWED),
+        ("Read", ["Read(src/**)"], {"file_path": "/etc/passwd"}, PermissionVerdict.UNCOVERED),
+        (
+            "WebFetch",
+            ["WebFetch(domain:example.com)"],
+            {"url": "https://docs.example.com/x"},
+            PermissionVerdict.ALLOWED,
+        ),
+        ("WebFetch", ["WebFetch(domain:example.com)"], {"url": "https://notexample.com/"}, PermissionVerdict.UNCOVERED),
+        ("Bash", ["Bash(git *)"], MISSING, PermissionVerdict.UNKNOWN),
+        ("Bash", ["Bash"], MISSING, PermissionVerdict.ALLOWED),
+        ("Bash", ["*"], {}, PermissionVerdict.ALLOWED),
+        ("Bash", {"mode": "bypassPermissions"}, {}, PermissionVerdict.ALLOWED),
+        ("Bash", {"mode": "bypassPermissions", "deny": ["Bash(rm *)"]}, {"command": "rm x"}, PermissionVerdict.DENIED),
+        ("Bash", {"mode": "default", "allowedTools": ["Bash(ls:*)"]}, {"command": "ls -l"}, PermissionVerdict.ALLOWED),
+        ("Bash", {"mode": "default", "allowedTools": ["Bash(ls:*)"]}, {"command": "rm x"}, PermissionVerdict.UNKNOWN),
+        ("Bash", {"allow": ["Read"], "ask": ["Bash"]}, {"command": "x"}, PermissionVerdict.UNKNOWN),
+        (
+            "bash",
+            [{"permission": "bash", "pattern": "*", "action": "ask"}],
+            {"command": "x"},
+            PermissionVerdict.UNKNOWN,
+        ),
+        (
+            "bash",
+            [{"permission": "bash", "pattern": "*", "action": "deny"}],
+            {"command": "x"},
+            PermissionVerdict.DENIED,
+        ),
+        ("bash", {"bash": {"*": "deny", "git *": "allow"}}, {"command": "git log"}, PermissionVerdict.ALLOWED),
+        ("bash", {"bash": {"*": "deny", "git *": "allow"}}, {"command": "rm x"}, PermissionVerdict.DENIED),
+        ("edit", {"bash": "allow"}, {}, PermissionVerdict.UNKNOWN),
+        ("shell", {"approval_policy": "never", "sandbox_policy": {"type": "read-only"}}, {}, PermissionVerdict.UNKNOWN),
+        ("x", "standard", {}, PermissionVerdict.UNKNOWN),
+        ("x", ["repo:write", "fs:read"], {}, PermissionVerdict.UNKNOWN),
+        ("x", {"rights": ["x"]}, {}, PermissionVerdict.UNKNOWN),
+        ("x", None, {}, PermissionVerdict.UNKNOWN),
     ],
 )
-def test_the_forms_that_agents_use(name: str, granted: Any, arguments: Any, expected: Verdict) -> None:
+def test_the_forms_that_agents_use(name: str, granted: Any, arguments: Any, expected: PermissionVerdict) -> None:
     assert verdict(name, granted, arguments) is expected
 
 
 def test_a_tool_of_a_server_goes_by_several_names() -> None:
     for listed in ("list", "mcp__github__list", "github__list", "github.list", "github/list", "mcp__github__*"):
-        assert verdict("list", None, {}, [listed], server="github") is Verdict.ALLOWED
-    assert verdict("list", None, {}, ["mcp__jira__list"], server="github") is Verdict.UNAVAILABLE
+        assert verdict("list", None, {}, [listed], server="github") is PermissionVerdict.ALLOWED
+    assert verdict("list", None, {}, ["mcp__jira__list"], server="github") is PermissionVerdict.UNAVAILABLE
 
 
 def test_a_list_that_need_not_be_whole_reports_nothing() -> None:
-    assert verdict("shell", None, {}, ["added"], partial=True) is Verdict.UNKNOWN
-    assert verdict("added", None, {}, ["added"], partial=True) is Verdict.ALLOWED
-    assert verdict("rm", {"deny": ["rm"]}, {}, ["added"], partial=True) is Verdict.DENIED
+    assert verdict("shell", None, {}, ["added"], partial=True) is PermissionVerdict.UNKNOWN
+    assert verdict("added", None, {}, ["added"], partial=True) is PermissionVerdict.ALLOWED
+    assert verdict("rm", {"deny": ["rm"]}, {}, ["added"], partial=True) is PermissionVerdict.DENIED
 
 
 def test_a_rule_counts_as_used_where_a_call_needed_it() -> None:
     grant = parse_grant(["Bash(git *)", "Bash(ls:*)", "Read"])
     assert grant is not None
-    assert list(rules_used(Use("Bash", None, {"command": "git log | ls"}), grant)) == ["Bash(git *)", "Bash(ls:*)"]
+    assert list(rules_used(ToolUse("Bash", None, {"command": "git log | ls"}), grant)) == ["Bash(git *)", "Bash(ls:*)"]
 
 
 @given(st.text(string.ascii_letters + ":.()/ ", max_size=12), st.text(string.ascii_letters, max_size=4))
@@ -171,4 +188,4 @@ def test_what_was_granted_covers_itself_and_what_its_pattern_stands_for(right: s
 
 @given(JSON, JSON)
 def test_any_json_can_be_granted_and_any_arguments_given(granted: Any, arguments: Any) -> None:
-    assert verdict("tool", granted, arguments, ["tool"]) in Verdict
+    assert verdict("tool", granted, arguments, ["tool"]) in PermissionVerdict

@@ -22,9 +22,9 @@ from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotApplicable, NotFound, Unsupported
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeSession
-from weft.ledger.secrets import Secret, SecretReport
+from weft.ledger.secrets import SecretFinding, SecretReport
 from weft.ledger.secrets.scan import REACH, windows
-from weft.ledger.secrets.scanner import Trace, in_short
+from weft.ledger.secrets.scanner import SecretTrace, in_short
 
 WHY = "a leaked key"
 
@@ -33,7 +33,7 @@ def find(ledger: Ledger, **wanted: Any) -> SecretReport:
     return ledger.find_secrets(**{"scanner": scanner(), **wanted})
 
 
-def only(ledger: Ledger, **wanted: Any) -> Secret:
+def only(ledger: Ledger, **wanted: Any) -> SecretFinding:
     (secret,) = find(ledger, **wanted).secrets
     return secret
 
@@ -55,7 +55,7 @@ class OtherRules:
     def __init__(self, name: str = "newer rules") -> None:
         self.rules, self.seen = name, 0
 
-    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+    def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         self.seen += 1
         return scanner().scan(data, key)
 
@@ -186,7 +186,7 @@ def test_a_scan_that_was_cut_short_goes_on_where_it_was(disk: Ledger) -> None:
     grow(disk, "main", *(f"{i} " + Maker(i).github() for i in range(400)))
 
     class Cut(OtherRules):
-        def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
             if self.seen == 500:
                 raise KeyboardInterrupt
             return super().scan(data, key)
@@ -204,11 +204,11 @@ def test_whoever_begins_anew_meanwhile_misses_nothing(disk: Ledger, open_ledger:
     grow(disk, "main", *(f"{i} " + Maker(i).github() for i in range(300)))
 
     class Cut(OtherRules):
-        def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
             raise KeyboardInterrupt
 
     class Disturbed(OtherRules):
-        def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
             if self.seen == 400:
                 with other._store.read() as txn:
                     assert txn.facts.watermark("secrets") > 0
@@ -220,7 +220,7 @@ def test_whoever_begins_anew_meanwhile_misses_nothing(disk: Ledger, open_ledger:
     assert find(disk, scanner=OtherRules()).scanned.contents == 0
 
     class Newer(OtherRules):
-        def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
             if self.seen == 10:
                 find(other, scanner=OtherRules("the newest rules"))
             return super().scan(data, key)
@@ -234,7 +234,7 @@ def test_what_is_erased_while_it_is_looked_at_is_not_told_of(disk: Ledger, open_
     (turn,) = grow(disk, "main", Maker(10).github())
 
     class Late(OtherRules):
-        def scan(self, data: bytes, key: bytes) -> list[Trace]:
+        def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
             found = super().scan(data, key)
             if found and not other.erasures():
                 other.erase(turn, reason=WHY)
@@ -305,7 +305,7 @@ def test_a_kept_source_is_looked_at_as_it_lay(ledger: Ledger) -> None:
     first = native_turn("t1", end=10)
     take(ledger, "main", first)
     record = orjson.dumps({"type": "noise", "env": {"TOKEN": secret}}) + b"\n"
-    ledger.import_desk("toy", 1).keep(NativeSession(id="main"), "a.jsonl", b'{"x": 1}\n' * 2000 + record)
+    ledger.import_writer("toy", 1).keep(NativeSession(id="main"), "a.jsonl", b'{"x": 1}\n' * 2000 + record)
     found = only(ledger)
     assert [place.what for place in found.places] == ["sighting raw"]
     assert found.places[0].session_id is not None
@@ -374,8 +374,8 @@ def plant(ledger: Ledger) -> list[str]:
     extra = [made.github() for _ in range(4)]
     grow(ledger, f"fix {extra[0]}", "a label tells it")
     take(ledger, "imported", native_turn("t1", answer=f"it is {extra[1]}", end=10), file=f"/x/{extra[2]}.jsonl")
-    desk = ledger.import_desk("toy", 1)
-    desk.keep(NativeSession(id="imported"), "a.jsonl", orjson.dumps({"env": extra[3]}) + b"\n")
+    importer = ledger.import_writer("toy", 1)
+    importer.keep(NativeSession(id="imported"), "a.jsonl", orjson.dumps({"env": extra[3]}) + b"\n")
     large = ledger.put_content(b"filling \n" * 150_000 + extra[1].encode() + b"\n" + b"filling \n" * 50_000)
     ledger.record_turn(session="s0", query=large, response="noted")
     ledger.catch_up()

@@ -406,15 +406,15 @@ class LedgerMachine(RuleBasedStateMachine):
         gone, self.rested = self.ledger(side), 0
         if cleanly:
             self.give_up(gone)
-        self.writers = {turn: found for turn, found in self.writers.items() if found[0]._desk is not gone._desk}
-        self.lost = [writer for writer in self.lost if writer._desk is not gone._desk]
+        self.writers = {turn: found for turn, found in self.writers.items() if found[0]._writer is not gone._writer}
+        self.lost = [writer for writer in self.lost if writer._writer is not gone._writer]
         if cleanly:
             gone.close()
         self.ledgers[side] = self._open()
 
     def give_up(self, gone: Ledger) -> None:
         for turn, (writer, session) in self.writers.items():
-            if writer._desk is gone._desk:
+            if writer._writer is gone._writer:
                 self.plain.turns[turn].close("failed", interrupted=True)
                 if session is not None:
                     session.held_by = None

@@ -11,20 +11,20 @@ from weft.kernel.errors import Damaged, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeLink
 from weft.ledger.model import Message, ToolCall
-from weft.ledger.read.full_threads import AT_ONCE, ToldTurn
+from weft.ledger.read.full_threads import AT_ONCE, FullTurn
 
 
-def texts(told: ToldTurn) -> list[str]:
+def texts(told: FullTurn) -> list[str]:
     return [item.text if isinstance(item, Message) else item.name for item in told.items]
 
 
 def told_ids(ledger: Ledger, *names: str, **options: Any) -> list[str]:
-    return [told.turn.id for told in ledger.telling(*names, **options).turns]
+    return [told.turn.id for told in ledger.full_threads(*names, **options).turns]
 
 
 def test_a_thread_is_told_from_its_root_in_order(ledger: Ledger) -> None:
     turns = grow(ledger, "main", *(str(i) for i in range(AT_ONCE + 3)))
-    telling = ledger.telling("main")
+    telling = ledger.full_threads("main")
     assert [told.turn.id for told in telling.turns] == turns == list(ledger.thread("main").ancestry)
     (strand,) = telling.strands
     assert (strand.first, strand.last, strand.count, strand.parent) == (turns[0], turns[-1], len(turns), None)
@@ -41,7 +41,7 @@ def test_messages_and_calls_stand_in_the_order_of_their_events(ledger: Ledger) -
         turn.tool_result("c", "fine")
         turn.response("then")
         turn.finish()
-    (told,) = ledger.telling("main", requests=True).turns
+    (told,) = ledger.full_threads("main", requests=True).turns
     assert texts(told) == ["go", "first", "run", "aside", "then"]
     assert list(told.positions) == sorted(told.positions)
     first, then = (told.replies[item.id] for item in told.items if isinstance(item, Message) and item.text in
@@ -49,7 +49,7 @@ def test_messages_and_calls_stand_in_the_order_of_their_events(ledger: Ledger) -
     assert (first.provider, first.latency_ms, first.usage and first.usage.output_tokens) == ("p", 7, 2)
     assert first.request_id == then.request_id
     assert (then.latency_ms, then.usage) == (None, None)
-    [without] = ledger.telling("main").turns
+    [without] = ledger.full_threads("main").turns
     assert all(reply.request_id is None for reply in without.replies.values())
 
 
@@ -61,7 +61,7 @@ def test_several_threads_tell_each_turn_once_and_parents_first(ledger: Ledger) -
     deep = grow(ledger, "deep", "z")
     both = told_ids(ledger, "main", "deep")
     assert sorted(both) == sorted([*turns, side[0], *deep])
-    parents = {told.turn.id: told.turn.parent_id for told in ledger.telling("main", "deep").turns}
+    parents = {told.turn.id: told.turn.parent_id for told in ledger.full_threads("main", "deep").turns}
     assert all(parent is None or both.index(parent) < both.index(turn) for turn, parent in parents.items())
     assert sorted(told_ids(ledger, "main", trees=True)) == sorted([*turns, *side, *deep])
     assert told_ids(ledger, "deep") == [*turns[:2], side[0], *deep]
@@ -71,12 +71,12 @@ def test_a_turn_says_which_branches_leave_it(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b", "c")
     ledger.fork(turns[0], label="side")
     (x,) = grow(ledger, "side", "x")
-    alone = {told.turn.id: told.branches for told in ledger.telling("main~1").turns}
+    alone = {told.turn.id: told.branches for told in ledger.full_threads("main~1").turns}
     [branch] = alone[turns[0]]
     assert (branch.turn_id, branch.session, branch.subject, branch.strand) == (x, "side", "x", None)
     [after] = alone[turns[1]]
     assert (after.turn_id, after.session, after.strand) == (turns[2], "main", None)
-    telling = ledger.telling("main", "side")
+    telling = ledger.full_threads("main", "side")
     [branch] = next(iter(telling.turns)).branches
     assert branch.strand is not None
     strand = telling.strands[branch.strand]
@@ -93,12 +93,12 @@ def test_a_fork_inside_a_turn_shows_it_up_to_there(ledger: Ledger) -> None:
     event = next(found.id for found in ledger.events(turn.id) if b'"kind":"tool_call"' in found.line)
     ledger.fork(event, label="inside")
     (after,) = grow(ledger, "inside", "on")
-    cut, last = ledger.telling("inside").turns
+    cut, last = ledger.full_threads("inside").turns
     assert (texts(cut), cut.shown) == (["go", "run"], ledger.thread(event)._events)
     (open_call,) = (item for item in cut.items if isinstance(item, ToolCall))
     assert open_call.outcome == "interrupted"
     assert last.turn.id == after
-    whole, *_ = ledger.telling("main", "inside").turns
+    whole, *_ = ledger.full_threads("main", "inside").turns
     assert (texts(whole), whole.shown) == (["go", "run", "late"], None)
     [branch] = whole.branches
     assert branch.after_events == cut.shown
@@ -107,7 +107,7 @@ def test_a_fork_inside_a_turn_shows_it_up_to_there(ledger: Ledger) -> None:
 def test_a_compaction_is_told_with_its_summary(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
     ledger.record_compaction(session="main", summary="so far")
-    first, second = ledger.telling("main").turns
+    first, second = ledger.full_threads("main").turns
     assert first.summary is None
     assert second.summary is not None
     assert second.summary.summary == "so far"
@@ -116,7 +116,7 @@ def test_a_compaction_is_told_with_its_summary(ledger: Ledger) -> None:
 def test_a_thread_is_told_across_a_link(ledger: Ledger) -> None:
     take(ledger, "p", native_turn("t1", end=1), native_turn("t2", parent=0, end=2), file="p")
     take(ledger, "c", native_turn("k1", link=NativeLink(to="t1", why=LinkReason.CONTINUATION), end=1), file="c")
-    telling = ledger.telling("c")
+    telling = ledger.full_threads("c")
     assert [told.turn.id for told in telling.turns] == list(ledger.thread("c").ancestry)
     parent, child = telling.strands
     assert (child.parent, child.leaves, child.link) == (parent.number, parent.last, "continuation")
@@ -163,10 +163,10 @@ def test_views_with_a_gap_are_told_as_damage(disk: Ledger) -> None:
     grow(disk, "side", "x")
     assert change(disk.path, "UPDATE turn SET depth = 1000000000 WHERE id = ?", turns[1]) == 1
     with pytest.raises(Damaged, match="lacks turns"):
-        list(disk.telling("side", trees=True).turns)
+        list(disk.full_threads("side", trees=True).turns)
 
 
 def test_a_name_that_means_nothing_is_refused(ledger: Ledger) -> None:
     with pytest.raises(NotFound):
-        ledger.telling("nobody")
-    assert ledger.telling().strands == ()
+        ledger.full_threads("nobody")
+    assert ledger.full_threads().strands == ()

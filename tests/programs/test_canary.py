@@ -15,7 +15,7 @@ from tests.programs.stories import tell_programs
 from weft.kernel.errors import WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
-from weft.programs.applying import Wanted, wanted_in
+from weft.programs.applying import WantedProgram, wanted_in
 
 CANARY = "canary-7f3a.b"
 READS = (
@@ -71,7 +71,7 @@ def test_every_argument_of_a_verb_is_known(verb: str) -> None:
     assert arguments == {name for names in EXPECTED[verb].values() for name in names.split()}
 
 
-def wanted() -> list[Wanted]:
+def wanted() -> list[WantedProgram]:
     entry = {"id": CANARY, "programType": "human", "config": {"name": CANARY}, "tags": [CANARY]}
     return wanted_in(entry, "here")
 

@@ -11,15 +11,15 @@ import weft
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, Scripted, scripted
 from weft.aio.crossing import Pool
-from weft.aio.ledger import Ledger
+from weft.aio.ledger import AsyncLedger
 from weft.programs import Programs
 from weft.runtime.context import ExecutionContext, Principal, PrincipalKind, context_for
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Token
+from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import RetryPolicy
 from weft.runtime.invoke.handlers import invoke
-from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 
 VARIABLES = {"THERE_KEY": CANARY, "THERE_HOST": "127.0.0.1"}
 
@@ -27,14 +27,14 @@ VARIABLES = {"THERE_KEY": CANARY, "THERE_HOST": "127.0.0.1"}
 class Bench:
     """Programs that ask a scripted server, and whoever invokes them."""
 
-    def __init__(self, shop: Workshop, programs: Programs, server: Scripted) -> None:
+    def __init__(self, shop: InvocationContext, programs: Programs, server: Scripted) -> None:
         self.shop, self.programs, self.server = shop, programs, server
-        self.tokens: list[Token] = []
+        self.tokens: list[ReplyToken] = []
         self.shown: list[tuple[str, str]] = []
         shop.show = lambda name, text: self.shown.append((name, text))
 
-    async def invoke(self, name: str, message: Any = None, **given: Any) -> Invoked:
-        return await invoke(self.shop, name, Given(message=message, **given))
+    async def invoke(self, name: str, message: Any = None, **given: Any) -> InvocationResult:
+        return await invoke(self.shop, name, Invocation(message=message, **given))
 
     def sent(self, number: int = -1) -> list[tuple[str, str]]:
         return [(item["role"], item["content"]) for item in self.server.received[number].body["messages"]]
@@ -69,8 +69,8 @@ def run(address: str | Path, body: Body, *scripts: Script, context: ExecutionCon
             async with scripted(*scripts) as server, Inference(policy=RetryPolicy(attempts=1)) as inference:
                 programs = Programs(ledger)
                 await pool.run(lambda: stock(programs, server.url))
-                shop = Workshop(
-                    Ledger(ledger, pool),
+                shop = InvocationContext(
+                    AsyncLedger(ledger, pool),
                     programs,
                     pool,
                     inference,

@@ -22,10 +22,10 @@ from weft.ledger.model import Message
 from weft.runtime.context import run_with_context
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Token
+from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import ModelSettings, Parameters, RetryPolicy
 from weft.runtime.turns import messages
-from weft.runtime.turns.messages import Question, Sent, invoke_model, send
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
 
 Body = Callable[["Desk"], Awaitable[None]]
 
@@ -33,13 +33,13 @@ Body = Callable[["Desk"], Awaitable[None]]
 class Desk:
     """An open ledger, a scripted server, and somebody who sends."""
 
-    def __init__(self, ledger: weft.aio.Ledger, server: Scripted, inference: Inference) -> None:
+    def __init__(self, ledger: weft.aio.AsyncLedger, server: Scripted, inference: Inference) -> None:
         self.ledger, self.server, self.inference = ledger, server, inference
 
-    def question(self, text: Any, settings: ModelSettings | None = None, **more: Any) -> Question:
-        return Question(message=text, model=settings or model(self.server.url), **more)
+    def question(self, text: Any, settings: ModelSettings | None = None, **more: Any) -> OutgoingMessage:
+        return OutgoingMessage(message=text, model=settings or model(self.server.url), **more)
 
-    async def send(self, text: Any, session: str = "main", on_token: Any = None, **more: Any) -> Sent:
+    async def send(self, text: Any, session: str = "main", on_token: Any = None, **more: Any) -> TurnReply:
         question = self.question(text, **more)
         context = person(self.server.url)
         return await send(self.ledger, self.inference, session, question, on_token=on_token, context=context)
@@ -281,7 +281,7 @@ def test_cancelling_completes_the_turn_with_what_had_come_and_frees_the_session(
         patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
         heard = asyncio.Event()
 
-        def listen(token: Token) -> None:
+        def listen(token: ReplyToken) -> None:
             if "lo" in token.text:
                 heard.set()
 
@@ -346,16 +346,16 @@ def test_a_session_answers_one_at_a_time(path: Path) -> None:
 
 def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
-    renew = weft.aio.objects.TurnWriter.renew
+    renew = weft.aio.objects.AsyncTurnWriter.renew
 
     async def body(desk: Desk) -> None:
         often = asyncio.Semaphore(0)
 
-        async def counted(turn: weft.aio.objects.TurnWriter) -> None:
+        async def counted(turn: weft.aio.objects.AsyncTurnWriter) -> None:
             await renew(turn)
             often.release()
 
-        monkeypatch.setattr("weft.aio.objects.TurnWriter.renew", counted)
+        monkeypatch.setattr("weft.aio.objects.AsyncTurnWriter.renew", counted)
         patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
         asking = asyncio.create_task(desk.send("hello", settings=patient))
         await desk.server.hanging.wait()
@@ -376,7 +376,7 @@ def test_a_lease_that_is_lost_is_told_and_the_connection_closed(path: Path, monk
             if desk.server.hanging.is_set():
                 raise LeaseLost("t")
 
-        monkeypatch.setattr("weft.aio.objects.TurnWriter.renew", gone)
+        monkeypatch.setattr("weft.aio.objects.AsyncTurnWriter.renew", gone)
         patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
         with pytest.raises(LeaseLost):
             await desk.send("hello", settings=patient)

@@ -15,7 +15,7 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
 from weft.runtime.invoke.agents_and_tasks import brief, going_on, invoke_agent
 from weft.runtime.invoke.handlers import HANDLERS
-from weft.runtime.invoke.invocation import Given
+from weft.runtime.invoke.invocation import Invocation
 from weft.runtime.sandbox.bubblewrap import Sandbox
 
 SHORT = {"type": "word_count", "max": 3}
@@ -292,7 +292,7 @@ def test_an_agent_is_free_again_after_a_task_that_was_cancelled_while_it_took_it
 
         agent = await bench.shop.get("ada")
         bench.shop.across = slowly  # type: ignore[method-assign]
-        task = asyncio.ensure_future(invoke_agent(bench.shop, agent, Given(message="hello")))
+        task = asyncio.ensure_future(invoke_agent(bench.shop, agent, Invocation(message="hello")))
         await begun.wait()
         task.cancel()
         bench.shop.across = across  # type: ignore[method-assign]

@@ -6,13 +6,13 @@ from threading import Thread
 
 import pytest
 
-from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, FileLock, Head, HeadFile, file_system_of
+from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, FileLock, HeadFile, HeadSlot, file_system_of
 
 REPLICA, OTHER = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAW"
 
 
-def head(n: int, replica: str = REPLICA) -> Head:
-    return Head(replica, n, sha256(f"{n}".encode()).digest())
+def head(n: int, replica: str = REPLICA) -> HeadSlot:
+    return HeadSlot(replica, n, sha256(f"{n}".encode()).digest())
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from weft.kernel.errors import NotApplicable
-from weft.store.group_commit import MAX_BYTES, MAX_JOBS, Batch, GroupCommit, Job
+from weft.store.group_commit import MAX_BYTES, MAX_JOBS, CommitBatch, CommitJob, GroupCommit
 
 Batches = list[list[str]]
 
@@ -23,7 +23,7 @@ class Committer:
         self.begun, self.let_go = threading.Event(), threading.Event()
         self._fails = fails
 
-    def __call__(self, jobs: Sequence[Job[str]]) -> None:
+    def __call__(self, jobs: Sequence[CommitJob[str]]) -> None:
         self.batches.append([job.work for job in jobs])
         if len(self.batches) == 1:
             self.begun.set()
@@ -96,7 +96,7 @@ def test_those_who_come_during_a_commit_share_the_next_one_in_order() -> None:
 
 
 def test_those_who_come_before_a_batch_is_written_still_join_it() -> None:
-    def commit(jobs: Batch[str]) -> None:
+    def commit(jobs: CommitBatch[str]) -> None:
         if not committer.batches:
             committer(jobs[:])
             assert [job.work for job in jobs.join()] == ["a", "b"]
@@ -111,7 +111,7 @@ def test_those_who_come_before_a_batch_is_written_still_join_it() -> None:
 
 
 def test_many_callers_take_turns_in_halves_so_that_one_half_prepares_meanwhile() -> None:
-    def commit(jobs: Batch[str]) -> None:
+    def commit(jobs: CommitBatch[str]) -> None:
         committer(jobs)
         if len(committer.batches) == 2:
             others.extend(Caller(group, work) for work in "cdefgh")
@@ -134,7 +134,7 @@ def test_a_failing_piece_of_work_fails_its_caller_alone() -> None:
 
 
 def test_a_commit_that_breaks_down_fails_all_it_served_and_the_next_goes_on() -> None:
-    def commit(jobs: Sequence[Job[str]]) -> None:
+    def commit(jobs: Sequence[CommitJob[str]]) -> None:
         committer(jobs)
         if len(committer.batches) == 2:
             raise SystemError("broken")
@@ -170,7 +170,7 @@ def test_work_that_is_too_heavy_for_any_batch_goes_alone() -> None:
 
 
 def test_a_write_inside_a_write_is_refused_since_it_would_wait_for_itself() -> None:
-    def commit(jobs: Sequence[Job[str]]) -> None:
+    def commit(jobs: Sequence[CommitJob[str]]) -> None:
         for job in jobs:
             job.succeed(group.submit("inner"))
 

@@ -7,7 +7,7 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.surfaces.cli.graph import ASCII, COLUMNS, UNICODE, Node, Place, Row, downward, gutter, gutter_below, upward
+from weft.surfaces.cli.graph import ASCII, COLUMNS, UNICODE, GraphRow, Node, Row, downward, gutter, gutter_below, upward
 
 # Each turn in order of arrival: which earlier turn is its parent (0: none, it is a root).
 forests = st.integers(0, 60).flatmap(lambda size: st.tuples(*(st.integers(0, i) for i in range(size))))
@@ -24,16 +24,16 @@ def read_upward(rows: list[Row]) -> dict[str, str | None]:
     parents: dict[str, str | None] = {}
     lines: list[list[str]] = []  # by column: the turns whose line runs down there
     for row in rows:
-        if row.place is Place.JOIN:
+        if row.place is GraphRow.JOIN:
             assert len(lines) == row.column + 1
             lines[row.column - 1] += lines.pop()
             continue
-        assert row.place is Place.GAP or row.column in (len(lines), len(lines) - 1)
-        arriving = lines.pop() if row.place is not Place.GAP and row.column < len(lines) else []
-        if row.place is Place.TURN:
+        assert row.place is GraphRow.GAP or row.column in (len(lines), len(lines) - 1)
+        arriving = lines.pop() if row.place is not GraphRow.GAP and row.column < len(lines) else []
+        if row.place is GraphRow.TURN:
             parents |= {row.turn: None, **dict.fromkeys(arriving, row.turn)}
             lines += [[row.turn]] if row.goes_on else []
-        elif row.place is Place.CUT:
+        elif row.place is GraphRow.CUT:
             parents |= dict.fromkeys(arriving, "?")
     assert lines == []
     return parents
@@ -43,7 +43,7 @@ def read_downward(rows: list[Row]) -> dict[str, str | None]:
     parents: dict[str, str | None] = {}
     last: dict[int, str] = {}
     for row in rows:
-        parents[row.turn] = last.get(row.column - (row.place is Place.BRANCH))
+        parents[row.turn] = last.get(row.column - (row.place is GraphRow.BRANCH))
         last = {column: turn for column, turn in last.items() if column < row.column} | {row.column: row.turn}
     return parents
 
@@ -65,7 +65,7 @@ def test_a_limited_graph_shows_where_lines_go_on_unseen(parents: tuple[int, ...]
 @given(forests)
 def test_every_turn_comes_after_all_its_children(parents: tuple[int, ...]) -> None:
     nodes = newest_first(parents)
-    order = [row.turn for row in upward(nodes) if row.place is Place.TURN]
+    order = [row.turn for row in upward(nodes) if row.place is GraphRow.TURN]
     assert sorted(order) == sorted(turn for turn, _ in nodes)
     places = {turn: i for i, turn in enumerate(order)}
     assert all(parent is None or places[turn] < places[parent] for turn, parent in nodes)
@@ -87,8 +87,8 @@ def test_ten_thousand_children_take_two_columns() -> None:
 
 def test_a_thread_of_a_hundred_thousand_turns_is_drawn() -> None:
     nodes = newest_first(tuple(range(100_000)))
-    assert sum(row.place is Place.TURN for row in upward(nodes)) == 100_000
-    assert sum(row.place is Place.TURN for row in downward(nodes[::-1])) == 100_000
+    assert sum(row.place is GraphRow.TURN for row in upward(nodes)) == 100_000
+    assert sum(row.place is GraphRow.TURN for row in downward(nodes[::-1])) == 100_000
 
 
 def test_forks_at_ever_earlier_turns_do_not_run_off_the_screen() -> None:
@@ -112,7 +112,7 @@ def test_the_newest_branch_and_the_newest_tree_come_first() -> None:
 
 
 def test_lines_are_drawn_in_unicode_or_in_ascii() -> None:
-    join, branch = Row(Place.JOIN, 2), Row(Place.BRANCH, 2, "t", goes_on=True)
+    join, branch = Row(GraphRow.JOIN, 2), Row(GraphRow.BRANCH, 2, "t", goes_on=True)
     assert [gutter(join, glyphs) for glyphs in (UNICODE, ASCII)] == ["│ ├─╯", "| |/"]
     assert [gutter(branch, glyphs) for glyphs in (UNICODE, ASCII)] == ["│ ├─", "| |-"]
     assert [gutter_below(branch, glyphs) for glyphs in (UNICODE, ASCII)] == ["│ │ │", "| | |"]

@@ -14,11 +14,11 @@ import pytest
 import weft as library
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
-from weft.exchange.importing.run import Step
+from weft.exchange.importing.run import ImportStep
 from weft.kernel.ambient import FixedClock, SystemClock
-from weft.surfaces.cli.import_job import Job, Order, Status, start
+from weft.surfaces.cli.import_job import ImportJob, Order, Status, start
 from weft.surfaces.cli.import_places import time_text
-from weft.surfaces.cli.import_work import Work
+from weft.surfaces.cli.import_work import ImportWork
 
 LONG_AGO = 1_000_000_000
 HOLD = """
@@ -45,7 +45,7 @@ def home(folder: Path) -> Path:
 
 def ended(shell: Shell) -> dict[str, object]:
     """Its last word. The lock is given back when the process ends, so taking it is waiting."""
-    job = Job(str(shell.folder / ".weft" / "ledger.db"))
+    job = ImportJob(str(shell.folder / ".weft" / "ledger.db"))
     while job.is_held():
         SystemClock().sleep(0.02)
     status: dict[str, object] = json.loads(shell("import", "--status", "--json").out)
@@ -107,8 +107,8 @@ def test_an_import_in_the_background_ends_and_says_so(weft: Shell, home: Path) -
 
 def test_how_far_an_import_is_tells_its_turns_and_problems_too(weft: Shell) -> None:
     ledger = weft.folder / ".weft" / "ledger.db"
-    work = Work(Job(str(ledger)), Order(ledger=str(ledger), paths=[]))
-    work._progress(Step(3, 9, 1_000, 9_000, 3, "a.jsonl", turns=12, problems=1))
+    work = ImportWork(ImportJob(str(ledger)), Order(ledger=str(ledger), paths=[]))
+    work._progress(ImportStep(3, 9, 1_000, 9_000, 3, "a.jsonl", turns=12, problems=1))
     assert "3 sessions, 12 turns; 1 problem" in weft("import", "--status").out
 
 
@@ -152,7 +152,7 @@ def test_the_list_of_sessions_says_that_an_import_is_going_on(weft: Shell) -> No
     ledger = weft.folder / ".weft" / "ledger.db"
     with held(ledger) as pid:
         far = {"files": 3, "of_files": 9, "bytes": 1_000_000, "of_bytes": 9_000_000, "seconds_left": 125.0}
-        Job(str(ledger)).tell(status_of(weft, pid, **far))
+        ImportJob(str(ledger)).tell(status_of(weft, pid, **far))
         answer = weft("sessions")
         assert "an import is going on: 3 of 9 files, 1.0 MB of 9.0 MB, about 2 minutes left" in answer.err
         assert weft("import", "--status").out.startswith("running: 3 of 9 files")
@@ -162,7 +162,7 @@ def test_the_list_of_sessions_says_that_an_import_is_going_on(weft: Shell) -> No
 
 def test_a_killed_one_is_told_as_killed_and_the_next_goes_on(weft: Shell, home: Path) -> None:
     ledger = weft.folder / ".weft" / "ledger.db"
-    Job(str(ledger)).tell(status_of(weft, 999_999_999, of_files=9))
+    ImportJob(str(ledger)).tell(status_of(weft, 999_999_999, of_files=9))
     answer = weft("import", "--status")
     assert answer.code == 1
     assert answer.out.startswith("killed")
@@ -174,7 +174,7 @@ def test_a_watch_in_the_background_is_stopped_on_request(weft: Shell, home: Path
     assert weft("import", "--watch", "--background").code == 0
     stopped = weft.json("import", "--stop")
     assert stopped["state"] == "stopped"
-    assert not Job(str(weft.folder / ".weft" / "ledger.db")).is_held()
+    assert not ImportJob(str(weft.folder / ".weft" / "ledger.db")).is_held()
     again = weft("import", "--stop")
     assert (again.code, again.out) == (0, "")
     assert "no import is going on" in again.err
@@ -192,7 +192,7 @@ def test_none_is_begun_where_the_ledger_cannot_be_opened(weft: Shell, home: Path
 def test_a_job_that_fails_says_why(tmp_path: Path, shell: Shell) -> None:
     missing = tmp_path / "none.db"
     start(Order(ledger=str(missing), paths=[str(tmp_path)]))
-    job = Job(str(missing))
+    job = ImportJob(str(missing))
     while job.is_held():
         SystemClock().sleep(0.02)
     answer = shell("import", "--status", "--ledger", str(missing))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.surfaces.shell import Shell, on_terminal
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.write.record_turn import WholeTurn
+from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import Setting
 from weft.surfaces.cli.turn_input import TurnInput
 
@@ -153,7 +153,7 @@ def test_a_recorded_error_leaves_a_failed_turn_and_the_head_where_it_was(weft: S
 
 def test_every_field_of_record_turn_can_be_given_as_json() -> None:
     accepted = {"session", "query", "response", "parent", "expected", "wait"}
-    for source in (WholeTurn, Setting):
+    for source in (NewTurn, Setting):
         accepted |= {name for name, p in inspect.signature(source).parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert set(TurnInput.__struct_fields__) == accepted
     assert accepted >= set(inspect.signature(Ledger.record_turn).parameters) - {"self", "turn"}

@@ -14,8 +14,8 @@ from typing import Any
 
 from weft import opening
 from weft.aio import crossing
-from weft.aio.ledger import Ledger
-from weft.aio.programs import Programs
+from weft.aio.ledger import AsyncLedger
+from weft.aio.programs import AsyncPrograms
 from weft.kernel.ambient import Clock, RandomBytes, system_random
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.upkeep.ledger_copy import Copied
@@ -31,23 +31,23 @@ class Opening:
 
     def __init__(self, threads: int, arguments: dict[str, Any]) -> None:
         self._threads, self._arguments = threads, arguments
-        self._ledger: Ledger | None = None
+        self._ledger: AsyncLedger | None = None
 
-    def __await__(self) -> Generator[Any, None, Ledger]:
+    def __await__(self) -> Generator[Any, None, AsyncLedger]:
         return self._open().__await__()
 
-    async def _open(self) -> Ledger:
+    async def _open(self) -> AsyncLedger:
         pool = crossing.Pool(self._threads)
         step = pool.start(partial(opening.open, **self._arguments))
         try:
-            return Ledger(await asyncio.shield(step), pool)
+            return AsyncLedger(await asyncio.shield(step), pool)
         except BaseException:  # also a cancelled task leaves no ledger open
             await asyncio.wait({step})
             failed = step.cancelled() or step.exception() is not None
             await pool.close((lambda: None) if failed else step.result().close)
             raise
 
-    async def __aenter__(self) -> Ledger:
+    async def __aenter__(self) -> AsyncLedger:
         self._ledger = await self._open()
         return self._ledger
 
@@ -88,14 +88,18 @@ def open(
 
 
 async def copy(
-    source: str | Path | Ledger, target: str | Path, *, progress: Progress | None = None, clock: Clock | None = None
+    source: str | Path | AsyncLedger,
+    target: str | Path,
+    *,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
 ) -> Copied:
     """Copy a ledger, by its address or open, to a new address, on whatever backend: same facts, same order, same
     digests, a replica id of its own. One that was cut short is run again and goes on where it was."""
     return await crossing.alone(
         partial(
             opening.copy,
-            source=source._sync if isinstance(source, Ledger) else source,
+            source=source._sync if isinstance(source, AsyncLedger) else source,
             target=target,
             progress=crossing.told(progress),
             clock=clock,
@@ -133,4 +137,4 @@ async def salvage(
     )
 
 
-__all__ = ["Ledger", "Programs", "copy", "examine", "open", "restore", "salvage"]
+__all__ = ["AsyncLedger", "AsyncPrograms", "copy", "examine", "open", "restore", "salvage"]

@@ -13,10 +13,10 @@ from typing import Any, Unpack
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
-from weft.aio.objects import ImportDesk, Listing, Telling, Thread, TurnWriter
+from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
 from weft.kernel.chain import Receipt
 from weft.ledger.api.base import WAIT
-from weft.ledger.api.ledger import Ledger as SyncLedger
+from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_count, checked_seconds
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.imports import KeptStretch, ProvisionalTurn
@@ -38,9 +38,9 @@ from weft.ledger.model import (
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.threads import ThreadDiff
 from weft.ledger.reports.actor_history import Deed
-from weft.ledger.reports.audit import AuditChoice, AuditTally, Finding
+from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.file_touches import Touch
-from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
+from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport
 from weft.ledger.search.hits import Hit
 from weft.ledger.secrets import SecretReport, SecretScanner
@@ -51,14 +51,14 @@ from weft.ledger.upkeep.verify import Problem
 from weft.ledger.views.recorded_events import Recorded
 
 
-class Ledger(crossing.Mirror[SyncLedger]):
+class AsyncLedger(crossing.Mirror[Ledger]):
     """One ledger, open. Use it as a context manager, or close it."""
 
-    def __init__(self, sync: SyncLedger, pool: crossing.Pool) -> None:
+    def __init__(self, sync: Ledger, pool: crossing.Pool) -> None:
         super().__init__(sync, pool)
         self._news = crossing.News(pool, sync.newest)
 
-    async def __aenter__(self) -> Ledger:
+    async def __aenter__(self) -> AsyncLedger:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -243,7 +243,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
 
     def audit(
         self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
-    ) -> AsyncIterator[Finding]:
+    ) -> AsyncIterator[AuditFinding]:
         """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
         what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
         `tally` is told what was looked at."""
@@ -255,7 +255,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
         """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
         return self._each(partial(self._sync.deeds, actor=actor, since=since, until=until))
 
-    async def usage(self, by: str = "day", **only: Unpack[Choice]) -> UsageReport:
+    async def usage(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         return await self._run(partial(self._sync.usage, by=by, **only))
 
@@ -271,10 +271,10 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def abandoned_usage(self, *, prices: Prices = None) -> AbandonedUsage:
         return await self._run(partial(self._sync.abandoned_usage, prices=prices))
 
-    async def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
+    async def import_writer(self, origin: str, mapping: int, *, remap: bool = False) -> AsyncImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
-        return ImportDesk(
-            await self._run(partial(self._sync.import_desk, origin=origin, mapping=mapping, remap=remap)), self._pool
+        return AsyncImportWriter(
+            await self._run(partial(self._sync.import_writer, origin=origin, mapping=mapping, remap=remap)), self._pool
         )
 
     async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
@@ -286,7 +286,7 @@ class Ledger(crossing.Mirror[SyncLedger]):
         They are no facts: they have no id, and go once they are turns or their source is gone."""
         return await self._run(partial(self._sync.provisional, session=session))
 
-    async def share_imports_of(self, other: Ledger) -> None:
+    async def share_imports_of(self, other: AsyncLedger) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
         await self._run(partial(self._sync.share_imports_of, other=crossing.behind(other)))
 
@@ -344,13 +344,15 @@ class Ledger(crossing.Mirror[SyncLedger]):
     async def turn(self, name: str) -> Turn:
         return await self._run(partial(self._sync.turn, name=name))
 
-    async def thread(self, name: str) -> Thread:
+    async def thread(self, name: str) -> AsyncThread:
         """A turn with all its ancestry."""
-        return Thread(await self._run(partial(self._sync.thread, name=name)), self._pool)
+        return AsyncThread(await self._run(partial(self._sync.thread, name=name)), self._pool)
 
-    async def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
+    async def full_threads(self, *names: str, trees: bool = False, requests: bool = False) -> AsyncFullThreads:
         """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
-        return Telling(await self._run(partial(self._sync.telling, *names, trees=trees, requests=requests)), self._pool)
+        return AsyncFullThreads(
+            await self._run(partial(self._sync.full_threads, *names, trees=trees, requests=requests)), self._pool
+        )
 
     async def messages(self, turn: str) -> list[Message]:
         """The messages of one turn."""
@@ -466,9 +468,9 @@ class Ledger(crossing.Mirror[SyncLedger]):
         """Active sessions, the latest first; `every` adds archived and deleted ones."""
         return await self._run(partial(self._sync.sessions, every=every))
 
-    async def listing(self) -> Listing:
+    async def listing(self) -> AsyncListing:
         """What lists of sessions and turns show, read a few statements at a time."""
-        return Listing(await self._run(self._sync.listing), self._pool)
+        return AsyncListing(await self._run(self._sync.listing), self._pool)
 
     async def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
@@ -594,9 +596,9 @@ class Ledger(crossing.Mirror[SyncLedger]):
         persona: str = DEFAULT_AGENT,
         wait: float = WAIT,
         **setting: Any,
-    ) -> TurnWriter:
+    ) -> AsyncTurnWriter:
         """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
-        return TurnWriter(
+        return AsyncTurnWriter(
             await crossing.begun(
                 self._pool,
                 wait,

@@ -15,25 +15,23 @@ from msgspec import UNSET
 
 from weft.aio import crossing
 from weft.kernel.imported import ImportSecret
-from weft.ledger.imports.import_writer import ImportDesk as SyncImportDesk
+from weft.ledger.imports.import_writer import ImportWriter
 from weft.ledger.imports.kept_sources import RawFile
 from weft.ledger.imports.natives import NativeSession, NativeTurn
-from weft.ledger.imports.provisional import Tail
+from weft.ledger.imports.provisional import OpenTail
 from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
-from weft.ledger.read.full_threads import Strand, ToldTurn
-from weft.ledger.read.full_threads import Telling as SyncTelling
-from weft.ledger.read.listing import Listing as SyncListing
-from weft.ledger.read.listing import SessionList, Wanted
-from weft.ledger.read.threads import Thread as SyncThread
+from weft.ledger.read.full_threads import FullThreads, FullTurn, Strand
+from weft.ledger.read.listing import Listing, SessionFilter, SessionList
+from weft.ledger.read.threads import Thread
 from weft.ledger.write.turn_events import MAIN_LIST
-from weft.ledger.write.turn_writer import TurnWriter as SyncTurnWriter
+from weft.ledger.write.turn_writer import TurnWriter
 
 
-class TurnWriter(crossing.Mirror[SyncTurnWriter]):
+class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
     """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
 
-    async def __aenter__(self) -> TurnWriter:
+    async def __aenter__(self) -> AsyncTurnWriter:
         return self
 
     async def __aexit__(
@@ -154,7 +152,7 @@ class TurnWriter(crossing.Mirror[SyncTurnWriter]):
         return await self._run(partial(self._sync.interrupt, reason=reason))
 
 
-class Thread(crossing.Mirror[SyncThread]):
+class AsyncThread(crossing.Mirror[Thread]):
     """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
 
     @property
@@ -199,7 +197,7 @@ class Thread(crossing.Mirror[SyncThread]):
         return self._each(lambda: self._sync.messages)
 
 
-class Telling(crossing.Mirror[SyncTelling]):
+class AsyncFullThreads(crossing.Mirror[FullThreads]):
     """Strands of turns, told one after the other; parents before children."""
 
     @property
@@ -207,18 +205,18 @@ class Telling(crossing.Mirror[SyncTelling]):
         return self._sync.strands
 
     @property
-    def turns(self) -> AsyncIterator[ToldTurn]:
+    def turns(self) -> AsyncIterator[FullTurn]:
         """All of them, strand by strand."""
         return self._each(lambda: self._sync.turns)
 
-    def turns_of(self, strand: Strand) -> AsyncIterator[ToldTurn]:
+    def turns_of(self, strand: Strand) -> AsyncIterator[FullTurn]:
         return self._each(partial(self._sync.turns_of, strand=strand))
 
 
-class Listing(crossing.Mirror[SyncListing]):
+class AsyncListing(crossing.Mirror[Listing]):
     """Reads what lists need from one ledger."""
 
-    async def sessions(self, wanted: Wanted) -> SessionList:
+    async def sessions(self, wanted: SessionFilter) -> SessionList:
         """The latest first; those of subagents below the session that started them."""
         return await self._run(partial(self._sync.sessions, wanted=wanted))
 
@@ -235,7 +233,7 @@ class Listing(crossing.Mirror[SyncListing]):
         return await self._run(partial(self._sync.files, messages=messages))
 
 
-class ImportDesk(crossing.Mirror[SyncImportDesk]):
+class AsyncImportWriter(crossing.Mirror[ImportWriter]):
     """One origin's way into one ledger."""
 
     @property
@@ -267,7 +265,7 @@ class ImportDesk(crossing.Mirror[SyncImportDesk]):
         *,
         reread: bool = False,
         raw: RawFile | None = None,
-        tail: Tail | None = None,
+        tail: OpenTail | None = None,
         known: Sequence[Landed] = (),
     ) -> list[Landed]:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`

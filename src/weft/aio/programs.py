@@ -13,26 +13,25 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
-from weft.aio.ledger import Ledger
+from weft.aio.ledger import AsyncLedger
 from weft.ledger.model import DEFAULT_AGENT
-from weft.programs.applying import Planned, Wanted
+from weft.programs.applying import Planned, WantedProgram
 from weft.programs.criteria import Observations
 from weft.programs.holding import Hold
-from weft.programs.model import Change, Check, Difference, Program, Request, Tagged, Verdict
-from weft.programs.programs import Programs as SyncPrograms
+from weft.programs.model import Check, CriterionVerdict, Difference, Program, ProgramChange, Request, Tagged
+from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
 from weft.programs.similarity.nearest import FEW
-from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
-from weft.programs.similarity.similarity import Similarity as SyncSimilarity
+from weft.programs.similarity.similarity import Embedded, ModelCount, Similar, Similarity
 from weft.programs.workspace import RunCommand
 from weft.store.port import Progress
 
 
-class Programs(crossing.Mirror[SyncPrograms]):
+class AsyncPrograms(crossing.Mirror[Programs]):
     """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
 
-    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
-        super().__init__(SyncPrograms(ledger._sync, actor=actor, hold=hold), ledger._pool)
+    def __init__(self, ledger: AsyncLedger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
+        super().__init__(Programs(ledger._sync, actor=actor, hold=hold), ledger._pool)
         self.ledger, self.actor = ledger, actor
 
     async def get(self, name: str, *kinds: str) -> Program:
@@ -158,7 +157,7 @@ class Programs(crossing.Mirror[SyncPrograms]):
         """Work begins; while something it waits for is not done, it is blocked."""
         return await self._run(partial(self._sync.start_task, task=task, reason=reason, key=key))
 
-    async def check_task(self, task: str, seen: Observations) -> list[Verdict]:
+    async def check_task(self, task: str, seen: Observations) -> list[CriterionVerdict]:
         """Its success criteria held against what is there. Nothing is recorded."""
         return await self._run(partial(self._sync.check_task, task=task, seen=seen))
 
@@ -274,7 +273,7 @@ class Programs(crossing.Mirror[SyncPrograms]):
             partial(self._sync.revert, name=name, version=version, expected=expected, reason=reason, key=key)
         )
 
-    async def history(self, name: str) -> list[Change]:
+    async def history(self, name: str) -> list[ProgramChange]:
         """Everything that happened to it, newest first."""
         return await self._run(partial(self._sync.history, name=name))
 
@@ -282,22 +281,22 @@ class Programs(crossing.Mirror[SyncPrograms]):
         """Where two versions of its configuration differ: by default the last two."""
         return await self._run(partial(self._sync.diff, name=name, before=before, after=after))
 
-    def acting_as(self, actor: str, hold: Hold | None = None) -> Programs:
+    def acting_as(self, actor: str, hold: Hold | None = None) -> AsyncPrograms:
         """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
-        return Programs(self.ledger, actor=actor, hold=hold)
+        return AsyncPrograms(self.ledger, actor=actor, hold=hold)
 
     async def apply(
-        self, wanted: Sequence[Wanted], *, prune: bool = False, dry_run: bool = False, key: str | None = None
+        self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
     ) -> list[Planned]:
         """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
         return await self._run(partial(self._sync.apply, wanted=wanted, prune=prune, dry_run=dry_run, key=key))
 
 
-class Similarity(crossing.Mirror[SyncSimilarity]):
+class AsyncSimilarity(crossing.Mirror[Similarity]):
     """Similar nodes of one ledger, by one model. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, embedder: Embedder, actor: str = DEFAULT_AGENT, *, few: int = FEW) -> None:
-        super().__init__(SyncSimilarity(ledger._sync, embedder=embedder, actor=actor, few=few), ledger._pool)
+    def __init__(self, ledger: AsyncLedger, embedder: Embedder, actor: str = DEFAULT_AGENT, *, few: int = FEW) -> None:
+        super().__init__(Similarity(ledger._sync, embedder=embedder, actor=actor, few=few), ledger._pool)
         self.ledger, self.actor = ledger, actor
 
     async def get(self, name: str, *kinds: str) -> Program:

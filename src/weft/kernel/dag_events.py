@@ -78,7 +78,7 @@ class HistoryAppend(Event, frozen=True, gc=False, kw_only=True, tag="history_app
     message: MessageFact
 
 
-class ToolCall(Event, frozen=True, gc=False, kw_only=True, tag="tool_call"):
+class ToolCallRequested(Event, frozen=True, gc=False, kw_only=True, tag="tool_call"):
     about: ClassVar[str] = "A tool is to be run."
     category: ClassVar[EventClass] = EventClass.INTENT
 
@@ -252,7 +252,7 @@ DagEvent = (
     ModelRequest
     | ModelResponse
     | HistoryAppend
-    | ToolCall
+    | ToolCallRequested
     | ToolResult
     | McpResourceUpdated
     | McpResourceListChanged

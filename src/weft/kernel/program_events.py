@@ -26,7 +26,7 @@ class Created(Event, frozen=True, gc=False, kw_only=True):
     applied: bool | UnsetType = UNSET
 
 
-class Configured(Event, frozen=True, gc=False, kw_only=True):
+class ConfiguredEvent(Event, frozen=True, gc=False, kw_only=True):
     """The same of events that give one another configuration, whole."""
 
     category: ClassVar[EventClass] = EventClass.TRANSITION
@@ -72,37 +72,37 @@ class HumanCreated(Created, frozen=True, gc=False, kw_only=True, tag="human_crea
     about: ClassVar[str] = "A person got an id, a name and a configuration."
 
 
-class CodeConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="code_configured"):
+class CodeConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="code_configured"):
     about: ClassVar[str] = "A code program got another configuration; `reverts` is the version it takes up again."
 
 
-class ProviderConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="provider_configured"):
+class ProviderConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="provider_configured"):
     about: ClassVar[str] = "A provider got another configuration; `reverts` is the version it takes up again."
 
 
-class ModelConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="model_configured"):
+class ModelConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="model_configured"):
     about: ClassVar[str] = "A model got another configuration; `reverts` is the version it takes up again."
 
 
-class TaskConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="task_configured"):
+class TaskConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="task_configured"):
     about: ClassVar[str] = "A task got another configuration; `reverts` is the version it takes up again."
 
 
-class InformationUpdated(Configured, frozen=True, gc=False, kw_only=True, tag="information_updated"):
+class InformationUpdated(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="information_updated"):
     about: ClassVar[str] = "A piece of information says something else."
 
     info_type: InfoType
 
 
-class HumanConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="human_configured"):
+class HumanConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="human_configured"):
     about: ClassVar[str] = "A person got another configuration; `reverts` is the version it takes up again."
 
 
-class SessionConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="session_configured"):
+class SessionConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="session_configured"):
     about: ClassVar[str] = "A session got another configuration; `reverts` is the version it takes up again."
 
 
-class AgentConfigured(Configured, frozen=True, gc=False, kw_only=True, tag="agent_configured"):
+class AgentConfigured(ConfiguredEvent, frozen=True, gc=False, kw_only=True, tag="agent_configured"):
     about: ClassVar[str] = "An agent got another configuration; `reverts` is the version it takes up again."
 
 

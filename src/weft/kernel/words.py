@@ -44,7 +44,7 @@ _TOO_LONG = ByteRun(bytes(code for code in range(128) if chr(code).isalnum()), M
 _BASE64 = re.compile(rb"[0-9A-Za-z+/=]{256,}")
 
 
-class Token(Struct, frozen=True, gc=False):
+class WordToken(Struct, frozen=True, gc=False):
     """A word and where it stands. `joined`: a letter of an unspaced script right behind another."""
 
     start: int
@@ -68,7 +68,7 @@ def folded_alike(text: str) -> str | None:
     return made if len(made) == len(text) and is_normalized("NFC", made) else None
 
 
-def tokens(text: str) -> Iterator[Token]:
+def tokens(text: str) -> Iterator[WordToken]:
     """Every word of a text in order; unspaced scripts letter by letter."""
     text = without_blobs(text)
     last = -1
@@ -77,7 +77,7 @@ def tokens(text: str) -> Iterator[Token]:
         unspaced = match[1] is not None
         word = folded(match[0])
         if len(word) <= MAX_LETTERS:
-            yield Token(start, end, word, unspaced, unspaced and start == last)
+            yield WordToken(start, end, word, unspaced, unspaced and start == last)
         last = end if unspaced else -1
 
 
@@ -91,7 +91,7 @@ def without_blobs(text: str) -> str:
     return _BASE64.sub(lambda blob: b" " * len(blob[0]), data).decode("utf-8", "surrogatepass")
 
 
-class Gathered:
+class IndexedWords:
     """The words by which an index finds some texts: the distinct ones of `indexed(tokens(text))`, found faster."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def _pieces_without_blobs(text: str) -> set[bytes]:
 
 
 def index_words(text: str) -> set[str]:
-    gathered = Gathered()
+    gathered = IndexedWords()
     gathered.add(text)
     return gathered.words()
 
@@ -141,9 +141,9 @@ def _further_words(piece: bytes) -> tuple[str, ...]:
     return tuple(indexed(tokens(piece.decode("utf-8", "surrogatepass"))))
 
 
-def indexed(found: Iterable[Token]) -> Iterator[str]:
+def indexed(found: Iterable[WordToken]) -> Iterator[str]:
     """What an index keeps of these tokens."""
-    before: Token | None = None
+    before: WordToken | None = None
     for token in found:
         if before is not None:
             yield before.word + token.word if token.joined else before.word

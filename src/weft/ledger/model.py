@@ -419,3 +419,11 @@ def _check_total(given: dict[str, int]) -> None:
 
 DEFAULT_AGENT = "local"
 IMPORTED_AGENT = "imported"
+COMPACTION_MEASURES = (
+    "tokens_before",
+    "tokens_after",
+    "summary_tokens",
+    "summarization_input_tokens",
+    "summarization_output_tokens",
+    "duration_ms",
+)

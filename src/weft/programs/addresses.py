@@ -18,7 +18,7 @@ _SLUG = re.compile(r"[\W_]+")
 SLUG_LETTERS = 48
 
 
-class Address(Struct, frozen=True):
+class ProgramAddress(Struct, frozen=True):
     """A program by its name or its ulid, and a version of it where one is meant."""
 
     name: str
@@ -32,7 +32,7 @@ def is_address(text: Any) -> bool:
     return isinstance(text, str) and _ADDRESS.fullmatch(text) is not None
 
 
-def parse_address(text: Any, what: str = "address") -> Address:
+def parse_address(text: Any, what: str = "address") -> ProgramAddress:
     """`@(id)`, `@(id:version)`, or either without the brackets."""
     if not isinstance(text, str):
         raise InvalidInput(f"{what} is {text!r:.80}, not an address", "write it as @(id) or @(id:version)")
@@ -42,7 +42,7 @@ def parse_address(text: Any, what: str = "address") -> Address:
     name = versioned[1] if versioned else inside
     if not name or name != name.strip() or any(mark in name for mark in "()"):
         raise InvalidInput(f"{what} {text!r:.80} names no program", "write it as @(id) or @(id:version)")
-    return Address(name, int(versioned[2]) if versioned else None)
+    return ProgramAddress(name, int(versioned[2]) if versioned else None)
 
 
 def checked_name(name: Any) -> str:

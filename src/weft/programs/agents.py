@@ -49,7 +49,7 @@ def assign(clerk: Clerk, agent: ProgramRow, task: ProgramRow) -> ProgramRow:
     task = making.assign(clerk, task, agent)
     title = clerk.config_of(task).get("title")
     model = clerk.config_of(agent).get("defaultModel")
-    label = f"{agent.name}_{task.name}_{clerk.draft.now_ms}"
+    label = f"{agent.name}_{task.name}_{clerk.append.now_ms}"
     config = {} if model is None else {"defaultModel": model}
     session = sessions.make(clerk, label, agent.name, config, task=title if isinstance(title, str) else task.name)
     return clerk.add(agent, AgentTaskAssigned, task=task.id, session=session.id)
@@ -66,9 +66,9 @@ def fail(clerk: Clerk, agent: ProgramRow, message: str, code: str, details: Any)
     clerk.permit("assign", f"fail the agent {agent.name!r}", agent.id)
     clerk.ensure_legal(agent, "fail")
     error = ErrorFact(
-        code=clerk.draft.named(code, "code"),
-        message=clerk.draft.put_text(message, "message"),
-        details=UNSET if details is None else clerk.draft.put_json(details, "details"),
+        code=clerk.append.named(code, "code"),
+        message=clerk.append.put_text(message, "message"),
+        details=UNSET if details is None else clerk.append.put_json(details, "details"),
     )
     return clerk.step(agent, "fail", AgentFailed, error=error)
 
@@ -78,5 +78,5 @@ def checkpoint(clerk: Clerk, agent: ProgramRow, state: Any) -> ProgramRow:
     clerk.permit("assign", f"keep a checkpoint of {agent.name!r}", agent.id)
     if agent.kind != ProgramKind.AGENT or agent.task is None:
         raise NotApplicable(f"agent {agent.name!r} has no task", "a checkpoint belongs to work on a task")
-    kept = clerk.draft.put_json(state, "state")
+    kept = clerk.append.put_json(state, "state")
     return clerk.add(agent, AgentCheckpoint, turns=agent.turns or 0, state=kept)

@@ -16,7 +16,7 @@ from weft.kernel.errors import InvalidConfig, InvalidInput, LabelTaken, NotAppli
 from weft.kernel.lifecycles import FIRST_STATES
 from weft.ledger.views.program_rows import PROGRAM, ProgramRow, find_program
 from weft.ledger.views.rows import find_session
-from weft.ledger.write.append import Desk
+from weft.ledger.write.append import LedgerWriter
 from weft.programs import information, making, sessions, tags
 from weft.programs.clerk import Clerk, perform
 from weft.programs.configs import checked_config, references
@@ -32,7 +32,7 @@ WAYS: dict[ProgramKind, tuple[str, ...]] = {
 IN_USE = {ProgramKind.INFORMATION: "active", **dict.fromkeys(making.PUBLISHED_KINDS, "published")}
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class WantedProgram(Struct, frozen=True, kw_only=True):
     """One program as a file says it."""
 
     kind: ProgramKind
@@ -57,7 +57,7 @@ class Rehearsed(Exception):
     """A dry run has come to its end: everything is taken back."""
 
 
-def wanted_in(document: Any, where: str) -> list[Wanted]:
+def wanted_in(document: Any, where: str) -> list[WantedProgram]:
     """The programs of one document: an object, a list of them, or `programs:` with one."""
     if document is None:
         return []
@@ -67,7 +67,7 @@ def wanted_in(document: Any, where: str) -> list[Wanted]:
     return [_wanted(entry, f"{where}[{i}]" if len(entries) > 1 else where) for i, entry in enumerate(entries)]
 
 
-def _wanted(entry: Any, where: str) -> Wanted:
+def _wanted(entry: Any, where: str) -> WantedProgram:
     if not isinstance(entry, dict):
         raise InvalidConfig(where, f"{entry!r:.80} is no program", "write id, programType and config")
     given = {name: value for name, value in entry.items() if name not in TOLD}
@@ -84,7 +84,7 @@ def _wanted(entry: Any, where: str) -> Wanted:
             f"{where}.programType", f"{kinds[0]!r:.80} is not known", f"one of {', '.join(ProgramKind)}"
         )
     kind = ProgramKind(kinds[0])
-    return Wanted(
+    return WantedProgram(
         kind=kind,
         name=names[0],
         config=_config(kind, config, where),
@@ -113,7 +113,7 @@ def _state(kind: ProgramKind, states: list[Any], where: str) -> str | None:
 
 
 def apply(
-    desk: Desk, actor: str, wanted: Sequence[Wanted], *, prune: bool, dry_run: bool, key: str | None
+    writer: LedgerWriter, actor: str, wanted: Sequence[WantedProgram], *, prune: bool, dry_run: bool, key: str | None
 ) -> list[Planned]:
     """Everything in one append, or with `dry_run` nothing; what was or would be done, in order."""
     ordered = in_order(wanted)
@@ -129,20 +129,20 @@ def apply(
 
     request = ["apply", prune, [[one.kind, one.name, one.config, one.state, one.tags] for one in ordered]]
     try:
-        perform(desk, actor, work, None if dry_run else key, request)
+        perform(writer, actor, work, None if dry_run else key, request)
     except Rehearsed:
         return plan
     return plan or [Planned(action="unchanged", kind=one.kind, name=one.name) for one in ordered]
 
 
-def in_order(wanted: Iterable[Wanted]) -> list[Wanted]:
+def in_order(wanted: Iterable[WantedProgram]) -> list[WantedProgram]:
     """Those that are named come before those that name them."""
-    waiting: dict[str, Wanted] = {}
+    waiting: dict[str, WantedProgram] = {}
     for one in wanted:
         if one.name in waiting:
             raise InvalidConfig(one.where, f"{one.name!r} is described twice", "describe a program once")
         waiting[one.name] = one
-    done: list[Wanted] = []
+    done: list[WantedProgram] = []
     needs = {one.name: {ref.address.name for ref in references(one.kind, one.config)} for one in waiting.values()}
     while waiting:
         ready = [one for one in waiting.values() if not (needs[one.name] - {one.name}) & set(waiting)]
@@ -153,7 +153,7 @@ def in_order(wanted: Iterable[Wanted]) -> list[Wanted]:
     return done
 
 
-def _apply_one(clerk: Clerk, wanted: Wanted) -> Planned:
+def _apply_one(clerk: Clerk, wanted: WantedProgram) -> Planned:
     if wanted.kind is ProgramKind.SESSION:
         return _apply_session(clerk, wanted)
     row = find_program(clerk.sql, wanted.name)
@@ -211,8 +211,8 @@ def _tag(clerk: Clerk, node: str, wanted: list[str] | None) -> bool:
     return True
 
 
-def _apply_session(clerk: Clerk, wanted: Wanted) -> Planned:
-    row = clerk.draft.view.find_session(wanted.name) or find_session(clerk.sql, wanted.name)
+def _apply_session(clerk: Clerk, wanted: WantedProgram) -> Planned:
+    row = clerk.append.view.find_session(wanted.name) or find_session(clerk.sql, wanted.name)
     before = {} if row is None else clerk.config_of(row)
     if row is None:
         made = sessions.create(clerk, wanted.name, clerk.actor_name, wanted.config)

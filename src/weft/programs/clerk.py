@@ -32,7 +32,7 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
 from weft.ledger.views.rows import SessionRow, find_session, load_session
 from weft.ledger.views.values import json_of
-from weft.ledger.write.append import Desk, Draft, Stream
+from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.configs import Named, references
 from weft.store.port import ReadTxn
@@ -46,8 +46,8 @@ Found = ProgramRow | SessionRow
 class Clerk:
     """One append on behalf of somebody."""
 
-    def __init__(self, draft: Draft, actor: str) -> None:
-        self.draft, self.sql = draft, draft.sql
+    def __init__(self, append: Append, actor: str) -> None:
+        self.append, self.sql = append, append.sql
         self.actor_name = actor
         self.actor = DEFAULT_AGENT if actor == DEFAULT_AGENT else self._acting(actor)
 
@@ -71,14 +71,14 @@ class Clerk:
 
     def require_session(self, name: str) -> SessionRow:
         wanted = name_in(self.sql, name)
-        row = self.draft.view.find_session(wanted) or load_session(self.sql, wanted)
+        row = self.append.view.find_session(wanted) or load_session(self.sql, wanted)
         if row is None:
             raise NotFound("session", wanted, "`weft sessions` lists them")
-        return self.draft.view.session(row.id)
+        return self.append.view.session(row.id)
 
     def config_of(self, row: ProgramRow | SessionRow) -> dict[str, Any]:
         """What it is configured by now; a configuration that was erased cannot be changed in part."""
-        found = json_of(ReadTxn(self.sql, self.draft.txn.facts), row.config)
+        found = json_of(ReadTxn(self.sql, self.append.txn.facts), row.config)
         if found is None:
             return {}
         if not isinstance(found, dict):
@@ -101,15 +101,15 @@ class Clerk:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def stream(self, program: str) -> Stream:
+    def stream(self, program: str) -> EventStream:
         return self._stream(program_stream(program))
 
-    def ledger_stream(self) -> Stream:
-        return self._stream(ledger_stream(self.draft.replica))
+    def ledger_stream(self) -> EventStream:
+        return self._stream(ledger_stream(self.append.replica))
 
-    def _stream(self, name: str) -> Stream:
+    def _stream(self, name: str) -> EventStream:
         tip = self.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-        return self.draft.stream(name, bytes(tip[0]).hex() if tip else None, self.actor)
+        return self.append.stream(name, bytes(tip[0]).hex() if tip else None, self.actor)
 
     def add(self, row: ProgramRow, kind: type[Event], **fields: Any) -> ProgramRow:
         """An event of this program; the row as it is after it."""
@@ -123,7 +123,7 @@ class Clerk:
         return row
 
     def reason(self, text: str | None) -> Any:
-        return UNSET if text is None else self.draft.put_text(text, "reason")
+        return UNSET if text is None else self.append.put_text(text, "reason")
 
     def step(self, row: ProgramRow, verb: str, kind: type[Event], **fields: Any) -> ProgramRow:
         """A step of its lifecycle, if there is such a step from where it stands."""
@@ -140,7 +140,7 @@ class Clerk:
     def referred(self, kind: ProgramKind, config: dict[str, Any]) -> dict[str, Any]:
         """The fields of an event that brings this configuration: the content, and the programs that it names."""
         found = tuple(dict.fromkeys(self._reference(one) for one in references(kind, config)))
-        return {"config": self.draft.put_json(config, "config"), "references": found or UNSET}
+        return {"config": self.append.put_json(config, "config"), "references": found or UNSET}
 
     def _reference(self, named: Named) -> Reference:
         target, version = self._target(named)
@@ -200,33 +200,35 @@ def name_in(sql: Sql, text: str) -> str:
     return parse_address(text, "program").name
 
 
-def perform(desk: Desk, actor: str, work: Callable[[Clerk], str], key: str | None, request: Iterable[Any]) -> str:
+def perform(
+    writer: LedgerWriter, actor: str, work: Callable[[Clerk], str], key: str | None, request: Iterable[Any]
+) -> str:
     """Run a verb in one append. With a retry key it is done once: sent again it answers what it answered."""
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidInput(f"retry key is {key!r:.80}", "it is text that is not empty")
     asked = sha256(json_bytes([actor, *request], "request")).digest() if key is not None else b""
 
-    def whole(draft: Draft) -> str:
-        done = _done(draft, key, asked)
+    def whole(append: Append) -> str:
+        done = _done(append, key, asked)
         if done is not None:
             return done
-        made = work(Clerk(draft, actor))
+        made = work(Clerk(append, actor))
         if key is not None:
-            draft.sql.run(
+            append.sql.run(
                 "INSERT INTO command_done(key, request, program, done_at) VALUES (?, ?, ?, ?)",
-                (_digest(key), asked, made, draft.now_ms),
+                (_digest(key), asked, made, append.now_ms),
             )
-            draft.sql.run("DELETE FROM command_done WHERE done_at < ?", (draft.now_ms - KEPT_MS,))
-        draft.seal()
+            append.sql.run("DELETE FROM command_done WHERE done_at < ?", (append.now_ms - KEPT_MS,))
+        append.seal()
         return made
 
-    return desk.write(whole)
+    return writer.write(whole)
 
 
-def _done(draft: Draft, key: str | None, asked: bytes) -> str | None:
+def _done(append: Append, key: str | None, asked: bytes) -> str | None:
     if key is None:
         return None
-    row = draft.sql.one("SELECT request, program FROM command_done WHERE key = ?", (_digest(key),))
+    row = append.sql.one("SELECT request, program FROM command_done WHERE key = ?", (_digest(key),))
     if row is not None and bytes(row[0]) != asked:
         raise KeyTaken(key)
     return None if row is None else str(row[1])

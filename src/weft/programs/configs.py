@@ -14,7 +14,7 @@ from msgspec import Struct
 from weft.kernel.contents import ROW_BYTES, json_bytes
 from weft.kernel.enums import InfoType, ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig
-from weft.programs.addresses import Address, is_address, parse_address
+from weft.programs.addresses import ProgramAddress, is_address, parse_address
 from weft.programs.criteria import checked_criteria
 from weft.programs.placeholders import PLACEHOLDER, is_placeholder
 
@@ -40,7 +40,7 @@ class Named(Struct, frozen=True):
 
     field: ReferenceField
     path: str
-    address: Address
+    address: ProgramAddress
     kinds: tuple[ProgramKind, ...]
 
 

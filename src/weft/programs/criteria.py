@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from weft.kernel.enums import CriterionType
 from weft.kernel.errors import InvalidConfig
-from weft.programs.model import Verdict
+from weft.programs.model import CriterionVerdict
 from weft.programs.schemas import check_schema, problems_with
 
 SHOWN_LETTERS = 2000
@@ -109,15 +109,15 @@ FIELDS: dict[CriterionType, tuple[tuple[str, ...], dict[str, Callable[[str, Any]
 # --- whether it holds -------------------------------------------------------------------------------------------
 
 
-def judge(criteria: list[dict[str, Any]], seen: Observations) -> list[Verdict]:
+def judge(criteria: list[dict[str, Any]], seen: Observations) -> list[CriterionVerdict]:
     """Every criterion, in order; one that does not hold keeps none from being looked at."""
     return [_judged(i, one, seen) for i, one in enumerate(criteria)]
 
 
-def _judged(number: int, criterion: dict[str, Any], seen: Observations) -> Verdict:
+def _judged(number: int, criterion: dict[str, Any], seen: Observations) -> CriterionVerdict:
     kind = CriterionType(criterion["type"])
     passed, observed, told = JUDGES[kind](criterion, seen)
-    return Verdict(criterion=number, type=kind, passed=passed, observed=observed, told=f"{kind}: {told}")
+    return CriterionVerdict(criterion=number, type=kind, passed=passed, observed=observed, told=f"{kind}: {told}")
 
 
 Judged = tuple[bool, Any, str]

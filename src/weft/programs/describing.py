@@ -14,7 +14,7 @@ from weft.programs.clerk import Clerk, find_any, name_in
 from weft.programs.configs import PROVIDER_KEYS
 from weft.programs.face import Room, checked_kind
 from weft.programs.json_values import differences, merged
-from weft.programs.model import Change, Difference, Program
+from weft.programs.model import Difference, Program, ProgramChange
 from weft.programs.reading import find, history, list_programs, to_program
 
 
@@ -160,7 +160,7 @@ class Describing(Room):
 
         return self._change("revert", work, key, name, version, expected, reason)
 
-    def history(self, name: str) -> list[Change]:
+    def history(self, name: str) -> list[ProgramChange]:
         """Everything that happened to it, newest first."""
         with self._reading() as txn:
             return history(txn, find(txn, name))

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import desk_of, store_of
+from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.addresses import parse_address
@@ -24,18 +24,18 @@ class Room:
 
     def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
         self.ledger, self.actor, self._hold = ledger, actor, hold
-        self._desk, self._store = desk_of(ledger), store_of(ledger)
+        self._writer, self._store = writer_of(ledger), store_of(ledger)
 
     def _perform(self, verb: str, work: Callable[[Clerk], str], key: str | None, *request: Any) -> str:
         hold = self._hold
         if hold is None:
-            return perform(self._desk, self.actor, work, key, [verb, *request])
+            return perform(self._writer, self.actor, work, key, [verb, *request])
 
         def held(clerk: Clerk) -> str:
             ensure_held(clerk, hold)
             return work(clerk)
 
-        return perform(self._desk, self.actor, held, key, [verb, *request])
+        return perform(self._writer, self.actor, held, key, [verb, *request])
 
     def _change(self, verb: str, work: Callable[[Clerk], Any], key: str | None, *request: Any) -> Program:
         """A verb whose work answers with a row; the program as it is then."""

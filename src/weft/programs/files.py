@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from weft.kernel.errors import InvalidInput, InvalidJson
-from weft.programs.applying import Wanted, wanted_in
+from weft.programs.applying import WantedProgram, wanted_in
 
 MAX_FILE = 16 * 1024 * 1024
 _SCALARS = {
@@ -25,7 +25,7 @@ _SCALARS = {
 }
 
 
-def read_files(paths: list[Path]) -> list[Wanted]:
+def read_files(paths: list[Path]) -> list[WantedProgram]:
     """Every program that these files describe, in order."""
     return [one for path in paths for one in read_text(_text(path), str(path), is_json=path.suffix == ".json")]
 
@@ -39,7 +39,7 @@ def _text(path: Path) -> str:
         raise InvalidInput(f"{path} is not valid UTF-8: {error.reason}", "save it as UTF-8") from error
 
 
-def read_text(text: str, where: str, *, is_json: bool = False) -> list[Wanted]:
+def read_text(text: str, where: str, *, is_json: bool = False) -> list[WantedProgram]:
     documents = [_json(text, where)] if is_json else _yaml(text, where)
     places = [where] if len(documents) == 1 else [f"{where}#{i + 1}" for i in range(len(documents))]
     return [one for document, place in zip(documents, places, strict=True) for one in wanted_in(document, place)]

@@ -28,15 +28,15 @@ def notify(
     """What a person is to be told or asked, kept before anybody tries to reach them. Returns the request's id."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidInput("there is nothing to tell", "give text")
-    request = clerk.draft.ulids.mint()
+    request = clerk.append.ulids.mint()
     clerk.add(
         human,
         HumanNotified,
         request=request,
-        text=clerk.draft.put_text(text, "text"),
+        text=clerk.append.put_text(text, "text"),
         asks=checked_flag(asks, "asks"),
         program=UNSET if program is None else clerk.require(program).id,
-        data=UNSET if data is None else clerk.draft.put_json(data, "data"),
+        data=UNSET if data is None else clerk.append.put_json(data, "data"),
     )
     return request
 

@@ -38,7 +38,7 @@ def _content(clerk: Clerk, schema: ProgramRow, version: int) -> Any:
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (schema.id, version),
     )
-    config = json_of(ReadTxn(clerk.sql, clerk.draft.txn.facts), found[0]) if found else None
+    config = json_of(ReadTxn(clerk.sql, clerk.append.txn.facts), found[0]) if found else None
     if not isinstance(config, dict):
         raise NotApplicable(f"version {version} of schema {schema.name!r} is not here", "name another version of it")
     return config.get("content")

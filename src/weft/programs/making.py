@@ -76,10 +76,10 @@ def create(
         if kind is ProgramKind.AGENT and there.kind == kind and there.version == 0:
             return configure(clerk, there, checked, applied=applied)
         raise LabelTaken(name, f"a {there.kind}")
-    program = clerk.draft.ulids.mint()
+    program = clerk.append.ulids.mint()
     fields = _fields(clerk, kind, checked, applied)
-    stream = clerk.draft.stream(program_stream(program), None, clerk.actor)
-    stream.add(CREATED[kind], name=clerk.draft.put_text(name, "name"), **fields)
+    stream = clerk.append.stream(program_stream(program), None, clerk.actor)
+    stream.add(CREATED[kind], name=clerk.append.put_text(name, "name"), **fields)
     row = clerk.reload(program)
     return _settle(clerk, row, None, checked, draft)
 
@@ -123,7 +123,7 @@ def configure(
     if row.state in ENDED:
         raise NotApplicable(f"{kind} {row.name!r} is {row.state}", "make a new one; what it was stays in its history")
     checked = checked_config(kind, config)
-    txn = ReadTxn(clerk.sql, clerk.draft.txn.facts)
+    txn = ReadTxn(clerk.sql, clerk.append.txn.facts)
     before = json_of(txn, row.config)
     if row.version and is_same(before, checked) and not is_foreign(txn, row.kind, row.id, row.version, before):
         return row
@@ -155,7 +155,7 @@ def revert(clerk: Clerk, row: ProgramRow, version: int, *, expected: int | None,
     )
     if found is None:
         raise NotFound("version", f"{row.name}:{version}", "`weft program history` lists them")
-    config = json_of(ReadTxn(clerk.sql, clerk.draft.txn.facts), found[0])
+    config = json_of(ReadTxn(clerk.sql, clerk.append.txn.facts), found[0])
     if not isinstance(config, dict):
         raise NotApplicable(f"version {version} of {row.name!r} was erased", "choose another version")
     return configure(clerk, row, config, expected=expected, reason=reason, reverts=version)

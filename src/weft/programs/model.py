@@ -69,7 +69,7 @@ class Program(Struct, frozen=True, kw_only=True):
         }
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class ProgramChange(Struct, frozen=True, kw_only=True):
     """One event of a program's history; `config` where it brought one."""
 
     n: int
@@ -92,7 +92,7 @@ class Difference(Struct, frozen=True):
     """added, removed or changed"""
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class CriterionVerdict(Struct, frozen=True, kw_only=True):
     """A success criterion held against what is there."""
 
     criterion: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.programs.applying import Planned, Wanted, apply
+from weft.programs.applying import Planned, WantedProgram, apply
 from weft.programs.describing import Describing
 from weft.programs.holding import Hold
 from weft.programs.telling import Telling
@@ -19,7 +19,7 @@ class Programs(Describing, Working, Telling):
         return Programs(self.ledger, actor, hold)
 
     def apply(
-        self, wanted: Sequence[Wanted], *, prune: bool = False, dry_run: bool = False, key: str | None = None
+        self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
     ) -> list[Planned]:
         """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
-        return apply(self._desk, self.actor, wanted, prune=prune, dry_run=dry_run, key=key)
+        return apply(self._writer, self.actor, wanted, prune=prune, dry_run=dry_run, key=key)

@@ -16,7 +16,7 @@ from weft.programs.reading import list_programs
 from weft.store.port import ReadTxn
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class InformationQuery(Struct, frozen=True, kw_only=True):
     """What is asked for; whatever is given must hold."""
 
     text: str | None = None
@@ -28,7 +28,7 @@ class Question(Struct, frozen=True, kw_only=True):
     """Also what is a draft, or put away."""
 
 
-def ask(txn: ReadTxn, question: Question) -> list[Program]:
+def ask(txn: ReadTxn, question: InformationQuery) -> list[Program]:
     """By name. What is in use counts, and with `archived` all of it."""
     if question.info_type is not None and question.info_type not in tuple(InfoType):
         raise InvalidInput(f"type is {question.info_type!r:.80}", f"one of {', '.join(InfoType)}")
@@ -38,7 +38,7 @@ def ask(txn: ReadTxn, question: Question) -> list[Program]:
     return [one for one in list_programs(txn, ProgramKind.INFORMATION, states) if fits(one, question)]
 
 
-def fits(program: Program, question: Question) -> bool:
+def fits(program: Program, question: InformationQuery) -> bool:
     config = program.config if isinstance(program.config, dict) else {}
     if question.info_type is not None and config.get("infoType") != question.info_type:
         return False

@@ -22,7 +22,7 @@ from weft.ledger.views.rows import SESSION, SessionRow, load_session
 from weft.ledger.views.values import json_of, text_of
 from weft.programs.clerk import LISTED, find_any, name_in
 from weft.programs.foreign import is_foreign
-from weft.programs.model import Change, Check, Program, Request
+from weft.programs.model import Check, Program, ProgramChange, Request
 from weft.programs.tags import tags_of
 from weft.store.port import ReadTxn
 
@@ -129,13 +129,13 @@ def list_programs(
     return [one for one in found if not states or one.state in states]
 
 
-def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[Change]:
+def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[ProgramChange]:
     """Newest first."""
     rows = txn.sql.all(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
     entries = [HistoryEntry(*one) for one in rows]
     names = agent_names(txn.sql, (one.actor for one in entries))
     return [
-        Change(
+        ProgramChange(
             n=one.n,
             kind=one.kind,
             state=one.state,

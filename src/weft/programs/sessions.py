@@ -38,12 +38,12 @@ def create(clerk: Clerk, label: str | None, owner: str, config: Any) -> SessionR
 def make(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: str | None = None) -> SessionRow:
     """A session of the ledger; without a label it goes by the end of its id."""
     checked = checked_config(ProgramKind.SESSION, config)
-    draft = clerk.draft
-    name = f"session-{draft.ulids.mint()[-8:].lower()}" if label is None else checked_label(label)
-    if draft.view.find_session(name) is not None:
+    append = clerk.append
+    name = f"session-{append.ulids.mint()[-8:].lower()}" if label is None else checked_label(label)
+    if append.view.find_session(name) is not None:
         raise LabelTaken(name, "a session")
-    fields = {} if task is None else {"task_description": draft.put_text(task, "task")}
-    row = create_session(draft, name, persona=owner, actor=clerk.actor, **fields)
+    fields = {} if task is None else {"task_description": append.put_text(task, "task")}
+    row = create_session(append, name, persona=owner, actor=clerk.actor, **fields)
     return _configured(clerk, row, checked) if checked else row
 
 
@@ -59,10 +59,10 @@ def _configured(clerk: Clerk, row: SessionRow, checked: dict[str, Any]) -> Sessi
     before = row.model
     if is_same(clerk.config_of(row), checked):
         return row
-    stream = stream_of(clerk.draft, row, clerk.actor)
+    stream = stream_of(clerk.append, row, clerk.actor)
     first = row.config_version == 0
     stream.add(SessionConfigured, **clerk.referred(ProgramKind.SESSION, checked))
-    row = clerk.draft.view.session(row.id)
+    row = clerk.append.view.session(row.id)
     if row.model is not None and row.model != before and not first:
         stream.add(SessionModelSwitched, model=row.model)
     return row
@@ -73,7 +73,7 @@ def step(clerk: Clerk, row: SessionRow, verb: str, reason: str | None) -> Sessio
     if next_state(ProgramKind.SESSION, row.lifecycle, verb) is None:
         ways = {way: to for way, to in legal_verbs(ProgramKind.SESSION, row.lifecycle).items() if way != "begin"}
         raise IllegalTransition(ProgramKind.SESSION, row.label, row.lifecycle, verb, ways)
-    stream_of(clerk.draft, row, clerk.actor).add(STEPS[verb], reason=clerk.reason(reason))
+    stream_of(clerk.append, row, clerk.actor).add(STEPS[verb], reason=clerk.reason(reason))
     return row
 
 
@@ -81,6 +81,6 @@ def delete(clerk: Clerk, row: SessionRow, *, expected: int | None, reason: str |
     """Its label goes; its turns stay, and it can be restored."""
     clerk.permit("configure", f"delete the session {row.label!r}", row.persona)
     clerk.ensure_version(row.label, expected, row.config_version)
-    stream = stream_of(clerk.draft, row, clerk.actor)
+    stream = stream_of(clerk.append, row, clerk.actor)
     stream.add(SessionArchived, status=SessionStatus.DELETED, reason=clerk.reason(reason))
     return row

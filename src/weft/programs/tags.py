@@ -24,21 +24,21 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
 
 def add(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
     """Those that it has already are not added again."""
-    node = find_node(ReadTxn(clerk.sql, clerk.draft.txn.facts), name)
+    node = find_node(ReadTxn(clerk.sql, clerk.append.txn.facts), name)
     _permit(clerk, node)
     fresh = [tag for tag in checked_tags(tags) if tag not in tags_of(clerk.sql, node)]
     if fresh:
-        contents = tuple(clerk.draft.put_text(tag, "tag") for tag in fresh)
+        contents = tuple(clerk.append.put_text(tag, "tag") for tag in fresh)
         clerk.ledger_stream().add(NodeTagged, node=node, tags=contents)
     return node
 
 
 def remove(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
-    node = find_node(ReadTxn(clerk.sql, clerk.draft.txn.facts), name)
+    node = find_node(ReadTxn(clerk.sql, clerk.append.txn.facts), name)
     _permit(clerk, node)
     there = [tag for tag in checked_tags(tags) if tag in tags_of(clerk.sql, node)]
     if there:
-        contents = tuple(clerk.draft.put_text(tag, "tag") for tag in there)
+        contents = tuple(clerk.append.put_text(tag, "tag") for tag in there)
         clerk.ledger_stream().add(NodeUntagged, node=node, tags=contents)
     return node
 

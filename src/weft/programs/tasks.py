@@ -17,7 +17,7 @@ from weft.kernel.program_events import (
 )
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs.clerk import Clerk
-from weft.programs.model import Verdict
+from weft.programs.model import CriterionVerdict
 
 
 def criteria_of(config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -96,9 +96,9 @@ def to_complete(clerk: Clerk, task: str) -> ProgramRow:
     return row
 
 
-def record_verdicts(clerk: Clerk, row: ProgramRow, verdicts: list[Verdict]) -> ProgramRow:
+def record_verdicts(clerk: Clerk, row: ProgramRow, verdicts: list[CriterionVerdict]) -> ProgramRow:
     for one in verdicts:
-        observed = clerk.draft.put_json(one.observed, "observed value")
+        observed = clerk.append.put_json(one.observed, "observed value")
         fields = {"criterion": one.criterion, "type": one.type, "passed": one.passed, "observed": observed}
         row = clerk.add(row, TaskChecked, **fields)
     return row
@@ -106,7 +106,7 @@ def record_verdicts(clerk: Clerk, row: ProgramRow, verdicts: list[Verdict]) -> P
 
 def complete(clerk: Clerk, row: ProgramRow, answer: str | None) -> ProgramRow:
     """Done, by what `record_verdicts` recorded; tasks that waited for it alone go on."""
-    result = {} if answer is None else {"result": clerk.draft.put_text(answer, "answer")}
+    result = {} if answer is None else {"result": clerk.append.put_text(answer, "answer")}
     row = clerk.step(row, "complete", TaskCompleted, **result)
     query = "SELECT program FROM program_reference WHERE target = ? AND field = 'dependency' ORDER BY program"
     for (task,) in clerk.sql.all(query, (row.id,)):
@@ -121,6 +121,6 @@ def fail(clerk: Clerk, row: ProgramRow, reason: str | None) -> ProgramRow:
     return clerk.step(row, "fail", TaskFailed, reason=clerk.reason(reason))
 
 
-def refusal(name: str, verdicts: list[Verdict]) -> CriteriaUnmet:
+def refusal(name: str, verdicts: list[CriterionVerdict]) -> CriteriaUnmet:
     failed = [one for one in verdicts if not one.passed]
     return CriteriaUnmet(name, [one.criterion for one in failed], [one.told for one in failed])

@@ -15,7 +15,7 @@ from weft.programs.clerk import Clerk
 from weft.programs.face import Room
 from weft.programs.model import Program, Request, Tagged
 from weft.programs.nodes import find_node
-from weft.programs.querying import Question, ask
+from weft.programs.querying import InformationQuery, ask
 from weft.programs.reading import find, requests, to_request
 
 INFORMATION, HUMAN = ProgramKind.INFORMATION, ProgramKind.HUMAN
@@ -52,7 +52,9 @@ class Telling(Room):
         archived: bool = False,
     ) -> list[Program]:
         """Information by its words, type, tags and what stands at a path of its content; all of them must hold."""
-        asked = Question(text=text, info_type=info_type, tags=tagged, path=path, equals=equals, archived=archived)
+        asked = InformationQuery(
+            text=text, info_type=info_type, tags=tagged, path=path, equals=equals, archived=archived
+        )
         with self._reading() as txn:
             return ask(txn, asked)
 

@@ -14,7 +14,7 @@ from weft.programs.criteria import Observations, judge
 from weft.programs.face import Room
 from weft.programs.foreign import ensure_own
 from weft.programs.holding import Hold
-from weft.programs.model import Check, Program, Verdict
+from weft.programs.model import Check, CriterionVerdict, Program
 from weft.programs.reading import checks_of, find, saved_state
 from weft.programs.workspace import RunCommand, Workspace
 from weft.store.owners import process_owner
@@ -97,7 +97,7 @@ class Working(Room):
         """Work begins; while something it waits for is not done, it is blocked."""
         return self._change("start_task", lambda c: tasks.start(c, c.require(task, TASK), reason), key, task, reason)
 
-    def check_task(self, task: str, seen: Observations) -> list[Verdict]:
+    def check_task(self, task: str, seen: Observations) -> list[CriterionVerdict]:
         """Its success criteria held against what is there. Nothing is recorded."""
         config = self.get(task, TASK).config
         return judge(tasks.criteria_of(config if isinstance(config, dict) else {}), seen)

@@ -78,6 +78,6 @@ def note_finished(sql: Sql, what: str) -> None:
     sql.run("DELETE FROM local WHERE key = ? AND value = ?", (UNFINISHED, what))
 
 
-class Forgotten(Struct, frozen=True):
+class ErasedContents(Struct, frozen=True):
     contents: Sequence[int]
     turns: Sequence[str]

@@ -33,7 +33,7 @@ from weft.kernel.imported import ImportSecret
 from weft.store.buffer import Insert
 from weft.store.erased_contents import make_husks, note_erasing
 from weft.store.packs import PackReader
-from weft.store.recent_contents import Tail
+from weft.store.recent_contents import RecentContents
 from weft.store.records import (
     KEY_BYTES,
     LEDGER_SCOPE,
@@ -41,8 +41,8 @@ from weft.store.records import (
     ContentRow,
     Key,
     LogRow,
+    LogTip,
     Stored,
-    Tip,
     blob,
 )
 from weft.store.sql import Sql, watermark_of
@@ -79,14 +79,14 @@ class FactReader:
         self._row: tuple[int, list[bytes]] = (1, [])
         """The row that was last looked into: its first number and its lines. Neighbours are asked for together."""
 
-    def tip(self) -> Tip:
+    def tip(self) -> LogTip:
         row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
         if row is None:
-            return Tip(0, GENESIS)
+            return LogTip(0, GENESIS)
         n, chain, contents = row
         if n is None:
             raise FactDamaged("log", "its last row", "it has no arrival number")
-        return Tip(n, blob(chain), contents)
+        return LogTip(n, blob(chain), contents)
 
     def chain_at(self, n: int) -> bytes | None:
         row = self.sql.one("SELECT chain FROM log WHERE n = ?", (n,))
@@ -300,7 +300,7 @@ def checked_pieces(head: ContentHead, piece: Callable[[int], bytes]) -> Iterator
 class FactWriter(FactReader):
     """Facts within one write transaction. One instance serves one caller's work; `flush` puts it into rows."""
 
-    def __init__(self, sql: Sql, tail: Tail, tip: Tip, salts: Salts, now_ms: int) -> None:
+    def __init__(self, sql: Sql, tail: RecentContents, tip: LogTip, salts: Salts, now_ms: int) -> None:
         super().__init__(sql)
         self._tail, self._tip = tail, tip
         self._salts, self.now_ms = salts, now_ms
@@ -313,7 +313,7 @@ class FactWriter(FactReader):
         self._named_so: dict[bytes, Stored] = {}
         """Short imported texts of this work: paths, versions and branches come again with every turn."""
 
-    def tip(self) -> Tip:
+    def tip(self) -> LogTip:
         return self._tip
 
     def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
@@ -425,7 +425,7 @@ class FactWriter(FactReader):
     def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
         """Write the one row of this append; returns the arrival number of its first event."""
         first = self._tip.n + 1
-        self._tip = tip = Tip(self._tip.n + len(lines), extend(self._tip.chain, ids), self._next - 1)
+        self._tip = tip = LogTip(self._tip.n + len(lines), extend(self._tip.chain, ids), self._next - 1)
         self.sql.add(LOG, [(tip.n, len(lines), self.now_ms, tip.chain, tip.contents, b"\n".join(lines))])
         return first
 
@@ -439,7 +439,7 @@ class FactWriter(FactReader):
         chain = extend(self._tip.chain, (sha256(line).digest() for line in row.lines()))
         if row.first != self._tip.n + 1 or chain != row.chain:
             raise FactDamaged("log row", str(row.n), "the chain of arrival does not lead here")
-        self._tip = Tip(row.n, row.chain, contents)
+        self._tip = LogTip(row.n, row.chain, contents)
         self.sql.add(LOG, [(row.n, row.count, row.at, row.chain, contents, row.events)])
 
     def flush(self) -> None:
@@ -450,7 +450,7 @@ class FactWriter(FactReader):
             self.sql.run_many("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", self._parts)
         self._rows, self._parts = [], []
 
-    def settle(self) -> Tip:
+    def settle(self) -> LogTip:
         """The work is done and stays: the next caller in this transaction may share its contents."""
         self.flush()
         if self._erased:

@@ -20,7 +20,7 @@ MAX_JOBS = 64
 MAX_BYTES = 4 * 1024 * 1024
 
 
-class Job(Generic[T]):
+class CommitJob(Generic[T]):
     """One caller's work, and later its outcome."""
 
     __slots__ = ("_wake", "error", "leads", "result", "settled", "weight", "work")
@@ -46,16 +46,16 @@ class Job(Generic[T]):
         self._wake.release()
 
 
-class Batch(list[Job[T]]):
+class CommitBatch(list[CommitJob[T]]):
     """The jobs of one commit. Until it is written, those who come meanwhile can still join."""
 
-    def __init__(self, waiting: deque[Job[T]], guard: threading.Condition, limit: int) -> None:
+    def __init__(self, waiting: deque[CommitJob[T]], guard: threading.Condition, limit: int) -> None:
         super().__init__()
         self._waiting, self._guard, self._limit, self._weight = waiting, guard, limit, 0
 
-    def join(self) -> list[Job[T]]:
+    def join(self) -> list[CommitJob[T]]:
         """Those who wait, as far as there is room for them; a first one always has."""
-        waiting, joined = self._waiting, list[Job[T]]()
+        waiting, joined = self._waiting, list[CommitJob[T]]()
         if not waiting:
             return joined
         with self._guard:
@@ -73,17 +73,17 @@ class Batch(list[Job[T]]):
 class GroupCommit(Generic[T]):
     """`commit` gets a batch of jobs, settles each of them, and is never run twice at once."""
 
-    def __init__(self, commit: Callable[[Batch[T]], None]) -> None:
+    def __init__(self, commit: Callable[[CommitBatch[T]], None]) -> None:
         self._commit = commit
         self._guard = threading.Condition(threading.Lock())
-        self._waiting: deque[Job[T]] = deque()
+        self._waiting: deque[CommitJob[T]] = deque()
         self._led = False
         self._leader, self._room = 0, MAX_JOBS
 
     def submit(self, work: T, weight: int = 0) -> Any:
         if self._leader == threading.get_ident():
             raise NotApplicable("a write was begun inside another one", "finish the first, then write again")
-        job = Job(work, weight)
+        job = CommitJob(work, weight)
         with self._guard:
             self._waiting.append(job)
             job.leads = not self._led
@@ -96,7 +96,7 @@ class GroupCommit(Generic[T]):
             raise job.error
         return job.result
 
-    def _follow(self, job: Job[T]) -> None:
+    def _follow(self, job: CommitJob[T]) -> None:
         try:
             job.wait()
         except BaseException:  # an interrupted caller leaves the queue, and the lead to the next in line
@@ -113,9 +113,9 @@ class GroupCommit(Generic[T]):
             while self._led and self._leader != threading.get_ident():
                 self._guard.wait()
 
-    def _lead(self, own: Job[T]) -> None:
+    def _lead(self, own: CommitJob[T]) -> None:
         """Whoever leads is the first in line, so its own work is always in its batch."""
-        batch = Batch(self._waiting, self._guard, self._room)
+        batch = CommitBatch(self._waiting, self._guard, self._room)
         self._leader = threading.get_ident()
         try:
             batch.join()
@@ -128,7 +128,7 @@ class GroupCommit(Generic[T]):
         finally:
             self._hand_over(batch, own)
 
-    def _hand_over(self, batch: Sequence[Job[T]], own: Job[T]) -> None:
+    def _hand_over(self, batch: Sequence[CommitJob[T]], own: CommitJob[T]) -> None:
         self._leader = 0
         self._room = _room_after(len(batch), len(self._waiting))
         for job in batch:

@@ -14,7 +14,7 @@ A_FEW, ASKED_AT_ONCE = 8, 64
 NEWER_CONTENTS = "SELECT n, scope, digest, ref FROM content WHERE n > ? ORDER BY n"
 
 
-class Tail:
+class RecentContents:
     """The contents that the lookup view does not know yet, by scope and plain digest; shared by a store's writers.
 
     `asked` holds what the view said of others, for the length of one commit.

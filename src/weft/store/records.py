@@ -19,7 +19,7 @@ Key = tuple[int, bytes]
 """A content's scope and the plain digest of its bytes: equal ones are one content."""
 
 
-class Tip(Struct, frozen=True, gc=False):
+class LogTip(Struct, frozen=True, gc=False):
     """Where the log ends, and the highest content number that anything up to there may refer to."""
 
     n: int

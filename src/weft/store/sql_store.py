@@ -32,20 +32,20 @@ from weft.kernel.errors import (
 from weft.kernel.ulid import UlidSource
 from weft.store.buffer import RowsRefused, WriteBuffer
 from weft.store.facts import FactWriter
-from weft.store.group_commit import Batch, GroupCommit, Job
+from weft.store.group_commit import CommitBatch, CommitJob, GroupCommit
 from weft.store.lookup_view import LookupView
 from weft.store.port import WriteTxn
-from weft.store.recent_contents import Tail
-from weft.store.records import Key, Stored, Tip
+from weft.store.recent_contents import RecentContents
+from weft.store.records import Key, LogTip, Stored
 from weft.store.sql import Question, Sql
 
 T = TypeVar("T")
-Results = list[tuple[Job["Work"], Any]]
+Results = list[tuple[CommitJob["WriteWork"], Any]]
 SPOOL_BYTES = 4 * 1024 * 1024
 CLOSE_LAG = 256
 
 
-class Work(Struct, frozen=True):
+class WriteWork(Struct, frozen=True):
     """What one caller wants done, which contents it will likely put, and what it will likely ask."""
 
     run: Callable[[WriteTxn], Any]
@@ -86,10 +86,10 @@ class SqlStore:
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes
-        self._tail, self._salts = Tail(), Salts(random_bytes)
-        self._tip: Tip | None = None
+        self._tail, self._salts = RecentContents(), Salts(random_bytes)
+        self._tip: LogTip | None = None
         self._serial = 0
-        self._jobs: GroupCommit[Work] = GroupCommit(self._commit)
+        self._jobs: GroupCommit[WriteWork] = GroupCommit(self._commit)
         self._pid = os.getpid()
         self._closed = False
         self._lookups_fill, self._filling = True, threading.Lock()
@@ -99,17 +99,17 @@ class SqlStore:
     def read(self) -> Any:
         raise NotImplementedError
 
-    def _transact(self, batch: Batch[Work], results: Results) -> None:
+    def _transact(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         """One durable transaction around `_run_all`, and then `succeed` for its results, whatever happens after.
         Should it fail, the writer is discarded before anybody else can have it."""
         raise NotImplementedError
 
-    def _start(self, sql: BufferedSql, works: Sequence[Work]) -> Tip:
+    def _start(self, sql: BufferedSql, works: Sequence[WriteWork]) -> LogTip:
         """At the beginning of a transaction that is for these: where the log ends. Keeps `_tip` if it is still true,
         else forgets it."""
         raise NotImplementedError
 
-    def _conclude(self, sql: BufferedSql, tip: Tip, results: Results) -> None:
+    def _conclude(self, sql: BufferedSql, tip: LogTip, results: Results) -> None:
         """All work is done: its rows into their tables. An engine may commit in the same go."""
         sql.buffer.put_down()
 
@@ -159,12 +159,12 @@ class SqlStore:
         self._refuse_closed()
         if self.read_only:
             raise ReadOnlyLedger(self.path)
-        result: T = self._jobs.submit(Work(work, contents, ahead), weight)
+        result: T = self._jobs.submit(WriteWork(work, contents, ahead), weight)
         if self._tail.is_long and self._lookups_fill:
             self._fill_lookups()
         return result
 
-    def _commit(self, batch: Batch[Work]) -> None:
+    def _commit(self, batch: CommitBatch[WriteWork]) -> None:
         """One transaction for all of them. Once it is durable every job has succeeded, whatever happens after."""
         try:
             self._transact(batch, [])
@@ -173,7 +173,7 @@ class SqlStore:
             if not isinstance(error, Exception):
                 raise
 
-    def _fail_unsettled(self, jobs: Sequence[Job[Work]], error: BaseException) -> None:
+    def _fail_unsettled(self, jobs: Sequence[CommitJob[WriteWork]], error: BaseException) -> None:
         if isinstance(error, Exception):
             failure = self._store_error(error)
         else:
@@ -182,7 +182,7 @@ class SqlStore:
             if not job.settled:
                 job.fail(failure)
 
-    def _run_all(self, sql: BufferedSql, batch: Batch[Work], results: Results) -> Tip:
+    def _run_all(self, sql: BufferedSql, batch: CommitBatch[WriteWork], results: Results) -> LogTip:
         """Their rows go down together. Should one not fit, all is undone and each goes down alone, to see whose."""
         batch.join()
         try:
@@ -201,7 +201,7 @@ class SqlStore:
             return tip
         return self._run_alone(sql, batch, results)
 
-    def _run_alone(self, sql: BufferedSql, batch: Batch[Work], results: Results) -> Tip:
+    def _run_alone(self, sql: BufferedSql, batch: CommitBatch[WriteWork], results: Results) -> LogTip:
         """From the beginning, with a savepoint around each; whoever loses the transaction is not in the next go."""
         while True:
             results.clear()
@@ -214,8 +214,8 @@ class SqlStore:
                 return tip
 
     def _run_each(
-        self, sql: BufferedSql, jobs: Sequence[Job[Work]], tip: Tip, results: Results, alone: bool = False
-    ) -> Tip:
+        self, sql: BufferedSql, jobs: Sequence[CommitJob[WriteWork]], tip: LogTip, results: Results, alone: bool = False
+    ) -> LogTip:
         self._tail.ask(sql, [key for job in jobs for key in job.work.contents])
         for job in jobs:
             facts = FactWriter(sql, self._tail, tip, self._salts, self._clock.now_ms())
@@ -236,7 +236,7 @@ class SqlStore:
                 results.append((job, result))
         return tip
 
-    def _undo(self, sql: BufferedSql, job: Job[Work], error: Exception) -> None:
+    def _undo(self, sql: BufferedSql, job: CommitJob[WriteWork], error: Exception) -> None:
         """One caller's work did not count; the transaction goes on without it, if it can."""
         if self._is_passing(error):
             raise error

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from weft.exchange.exporters.port import Report, Story, Thinking, Tip, Wishes
+from weft.exchange.exporters.port import Report, Story, Thinking, ThreadTip, Wishes
 from weft.kernel.ulid import offset
 from weft.ledger.model import Message, TextPart, ToolCall, Turn
-from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.full_threads import FullTurn, Strand
 
 NOON = 1_794_700_800_000
 FIRST = "01M7FFHBE3EZQDVP6QY1Y84400"
 
 
-def told(number: int, *said: Any, **fields: Any) -> ToldTurn:
+def told(number: int, *said: Any, **fields: Any) -> FullTurn:
     """A turn of messages, given as (role, text) or (role, parts), and of calls."""
     id = offset(FIRST, 1000 * number)
     turn = Turn(
@@ -26,7 +26,7 @@ def told(number: int, *said: Any, **fields: Any) -> ToldTurn:
         role, content = item
         parts = (TextPart(content),) if isinstance(content, str) else tuple(content)
         items.append(Message(offset(id, 1 + i), role, parts, i, NOON))
-    return ToldTurn(turn=turn, items=tuple(items), positions=tuple(range(len(items))))
+    return FullTurn(turn=turn, items=tuple(items), positions=tuple(range(len(items))))
 
 
 def call(number: int, name: str = "Bash", **fields: Any) -> ToolCall:
@@ -36,16 +36,16 @@ def call(number: int, name: str = "Bash", **fields: Any) -> ToolCall:
     )
 
 
-def story(*turns: ToldTurn, title: str = "All") -> Story:
+def story(*turns: FullTurn, title: str = "All") -> Story:
     last = turns[-1].turn.id
     strand = Strand(
         number=0, segment=1, low=1, high=len(turns), events=None, first=turns[0].turn.id, last=last
     )  # fmt: skip
-    tips = (Tip(name="main", turn_id=last, session="main"),)
+    tips = (ThreadTip(name="main", turn_id=last, session="main"),)
     return Story(title=title, tips=tips, strands=(strand,), turns_of=lambda _: iter(turns))
 
 
-def written(exporter: Any, *turns: ToldTurn, title: str = "All", thinking: str | None = None) -> str:
+def written(exporter: Any, *turns: FullTurn, title: str = "All", thinking: str | None = None) -> str:
     wishes = Wishes(thinking=None if thinking is None else Thinking(thinking))
     pieces = exporter.write(story(*turns, title=title), wishes, Report())
     return b"".join(pieces).decode()

@@ -12,14 +12,14 @@ from tests.exchange.exporters.rules import check_anthropic
 from tests.exchange.exporters.stories import NOON, call, story, told, written
 from weft import ImagePart, Ledger, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.exchange.exporters.anthropic import BEGINNING, Anthropic
-from weft.exchange.exporters.dialogue import CallIds
+from weft.exchange.exporters.dialogue import ExportCallIds
 from weft.exchange.exporters.export import export
 from weft.exchange.exporters.html import Html
 from weft.exchange.exporters.images import image_address, raster_in
 from weft.exchange.exporters.jsonl import JsonLines
 from weft.exchange.exporters.markdown import Markdown, code, escaped, fenced, quoted
 from weft.exchange.exporters.openai import OpenAi
-from weft.exchange.exporters.port import Report, Tip, Wishes
+from weft.exchange.exporters.port import Report, ThreadTip, Wishes
 from weft.exchange.exporters.testing import PIXEL
 from weft.kernel.ambient import FixedClock
 from weft.ledger.model import Message
@@ -160,7 +160,7 @@ def test_ids_of_calls_are_unique_in_a_thread() -> None:
     ids = [made["id"] for message in openai(*turns) for made in message.get("tool_calls", ())]
     assert len(ids) == len(set(ids)) == 6
     assert ids[0] == "c1"
-    given = CallIds()
+    given = ExportCallIds()
     made = [given.take(id) for id in ("a", "a", "weft_1", "é", "", "x" * 41, "b")]
     assert made == ["a", "weft_1", "weft_2", "weft_3", "weft_4", "weft_5", "b"]
 
@@ -317,7 +317,7 @@ def test_a_page_tells_what_is_not_known_or_not_well() -> None:
 def test_titles_labels_and_names_of_sessions_are_escaped() -> None:
     evil = '"><script>alert(1)</script>'
     made = replace(
-        story(told(1, ("user", "a"))), title=evil, tips=(Tip(name=evil, turn_id=evil, session=evil, title=evil),)
+        story(told(1, ("user", "a"))), title=evil, tips=(ThreadTip(name=evil, turn_id=evil, session=evil, title=evil),)
     )
     page = b"".join(Html().write(made, Wishes(), Report())).decode()
     assert page.count("<script>") == 1

@@ -23,7 +23,7 @@ from tests.exchange.reading import read, read_one, said, shape, texts_of
 from weft.exchange.importers.aider.importer import is_command
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importers.transcript import NativeTurn, Tokens
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.model import FileNote, TextPart
@@ -209,7 +209,7 @@ class TestLlmHistory:
 def test_every_session_of_a_file_keeps_its_own_part_of_it(tmp_path: Path) -> None:
     path = write(tmp_path / "shop", everything())
     with weft.open(tmp_path / "ledger.db") as ledger:
-        Importing(ledger, [AIDER], FixedClock(10**13)).run([tmp_path / "shop"])
+        ImportRun(ledger, [AIDER], FixedClock(10**13)).run([tmp_path / "shop"])
         labels = sorted(session.label for session in ledger.sessions())
         assert labels == [f"shop/{STARTED}", "shop/2026-01-03 00:00:00"]
         first, second = (b"".join(part.data for part in ledger.kept_sources(label)) for label in labels)
@@ -217,7 +217,7 @@ def test_every_session_of_a_file_keeps_its_own_part_of_it(tmp_path: Path) -> Non
         assert second.startswith(b"# aider chat started at 2026-01-03")
         with path.open("a") as file:
             file.write(prompt("One more.") + answer("Yes."))
-        Importing(ledger, [AIDER], FixedClock(10**13)).run([tmp_path / "shop"])
+        ImportRun(ledger, [AIDER], FixedClock(10**13)).run([tmp_path / "shop"])
         assert b"".join(part.data for part in ledger.kept_sources(str(path))) == path.read_bytes()
         assert [message.text for message in ledger.thread(labels[1]).messages][-1] == "Yes."
         assert list(ledger.verify()) == []

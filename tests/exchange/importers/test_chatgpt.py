@@ -28,7 +28,7 @@ from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importers.transcript import NativeTurn
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
@@ -80,7 +80,7 @@ class TestBranches:
     def test_a_session_stands_on_the_current_node(self, tmp_path: Path, current: str, stands_on: str) -> None:
         path = write(tmp_path, conversation(*dialogue(), user("u3", "a1", "Thank you."), current=current))
         with weft.open(tmp_path / "ledger.db") as ledger:
-            Importing(ledger, [CHATGPT], FixedClock(10**13)).run([path])
+            ImportRun(ledger, [CHATGPT], FixedClock(10**13)).run([path])
             (session,) = ledger.sessions()
             assert [message.text for message in ledger.thread(session.label).messages][-1] == stands_on
 
@@ -97,7 +97,7 @@ class TestBranches:
         )
         after = write(tmp_path, conversation(*dialogue()), name="later.json")
         with weft.open(tmp_path / "ledger.db") as ledger:
-            Importing(ledger, [CHATGPT], FixedClock(10**13)).run([before, after])
+            ImportRun(ledger, [CHATGPT], FixedClock(10**13)).run([before, after])
             assert [message.text for message in ledger.thread(CONVERSATION).messages][-1] == "Welcome."
             assert list(ledger.verify()) == []
 
@@ -229,7 +229,7 @@ class TestExports:
             archive.writestr("user.json", '{"id": "user-1"}')
             archive.writestr("file-1.png", b"\x89PNG")
         with weft.open(tmp_path / "ledger.db") as ledger:
-            summary = Importing(ledger, [CHATGPT], FixedClock(10**13)).run([tmp_path / "export.zip"])
+            summary = ImportRun(ledger, [CHATGPT], FixedClock(10**13)).run([tmp_path / "export.zip"])
             assert summary.of("chatgpt").counts.turns == 2
             assert [session.label for session in ledger.sessions()] == [CONVERSATION]
 

@@ -29,7 +29,7 @@ from tests.exchange.fixtures.claude_ai.exports import said as says
 from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importers.transcript import NativeTurn
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, TextPart
@@ -67,7 +67,7 @@ class TestBranches:
         if leaf is not None:
             told["current_leaf_message_uuid"] = id_of(leaf)
         with weft.open(tmp_path / "ledger.db") as ledger:
-            Importing(ledger, [CLAUDE], FixedClock(10**13)).run([write(tmp_path, told)])
+            ImportRun(ledger, [CLAUDE], FixedClock(10**13)).run([write(tmp_path, told)])
             assert [message.text for message in ledger.thread(CONVERSATION).messages][-1] == stands_on
 
     def test_a_parent_that_is_not_there_begins_a_tree(self, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_an_export_in_its_archive(tmp_path: Path) -> None:
         archive.writestr("projects.json", orjson.dumps([project()]))
         archive.writestr("users.json", orjson.dumps([{"uuid": "acc", "full_name": "A"}]))
     with weft.open(tmp_path / "ledger.db") as ledger:
-        summary = Importing(ledger, [CLAUDE], FixedClock(10**13)).run([tmp_path / "data.zip"])
+        summary = ImportRun(ledger, [CLAUDE], FixedClock(10**13)).run([tmp_path / "data.zip"])
         assert summary.of("claude-ai").counts.turns == 3
         assert [Path(name).name for name in summary.unrecognised] == ["data.zip!users.json"]
         assert list(ledger.verify()) == []

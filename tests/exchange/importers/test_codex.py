@@ -40,7 +40,7 @@ from weft.exchange.importers.codex import Codex
 from weft.exchange.importers.plugins import load_importers
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.sources import candidates
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
 
@@ -142,7 +142,7 @@ def test_a_thread_that_is_renamed_in_the_index_alone_is_renamed_by_the_next_impo
             named = {"id": SESSION, "thread_name": name, "updated_at": at.isoformat()}
             with index.open("ab") as file:
                 file.write(lines(named))
-            done = Importing(ledger, load_importers("codex"), SystemClock()).run([folder])
+            done = ImportRun(ledger, load_importers("codex"), SystemClock()).run([folder])
             assert {session.title for session in ledger.sessions()} == {None, name}
             assert done.origins["codex"].unchanged == (0 if round == 0 else 1)
         assert list(ledger.verify()) == []

@@ -30,7 +30,7 @@ from tests.exchange.fixtures.copilot_cli.events import (
 )
 from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.transcript import NativeTurn, Tokens
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart
@@ -187,7 +187,7 @@ class TestCosts:
             tmp_path, *chain(*dialogue(), shutdown("d1", inputTokens=100, outputTokens=35, cacheReadTokens=40))
         )
         with weft.open(tmp_path / "ledger.db") as ledger:
-            Importing(ledger, [COPILOT], FixedClock(10**13)).run([path])
+            ImportRun(ledger, [COPILOT], FixedClock(10**13)).run([path])
             (row,) = ledger.usage(by="model").rows
         assert (row.key, row.input, row.output, row.cached) == ("large", 60, 35, 40)
 

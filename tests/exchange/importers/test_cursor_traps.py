@@ -40,7 +40,7 @@ from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.testing import as_source
-from weft.exchange.importing.run import Importing, ImportSummary
+from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.ambient import SystemClock
 
 LONG_AGO = 1_000_000_000
@@ -49,7 +49,7 @@ LONG_AGO = 1_000_000_000
 def take(ledger: weft.Ledger, path: Path, age: int = 0) -> ImportSummary:
     for file in (path, *path.rglob("*")) if path.is_dir() else (path,):
         os.utime(file, (LONG_AGO + age, LONG_AGO + age))
-    return Importing(ledger, [Cursor()], SystemClock()).run([path])
+    return ImportRun(ledger, [Cursor()], SystemClock()).run([path])
 
 
 def test_order_exists_only_in_headers(tmp_path: Path) -> None:

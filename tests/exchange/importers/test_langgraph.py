@@ -43,7 +43,7 @@ from weft.exchange.importers.port import Report
 from weft.exchange.importers.servers import Address
 from weft.exchange.importers.testing import ImporterContract, as_source
 from weft.exchange.importers.transcript import Tokens
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 from weft.kernel.enums import AgentRole, ToolCallStatus
 
@@ -361,18 +361,18 @@ def test_a_postgres_database_gives_what_the_same_thread_in_sqlite_gives(tmp_path
         kept.setup()
         story(agent(kept))
     with weft.open(tmp_path / "ledger.db") as ledger:
-        importing = Importing(ledger, [GRAPH], SystemClock())
+        importing = ImportRun(ledger, [GRAPH], SystemClock())
         summary = importing.run([address])
         assert summary.problems == []
         heard = [[(m.role, [m.text]) for m in ledger.messages(turn.id)] for turn in ledger.log()]
         assert sorted(heard) == sorted(STORY)
         assert list(ledger.verify()) == []
-        again = Importing(ledger, [GRAPH], SystemClock()).run([address]).of("langgraph")
+        again = ImportRun(ledger, [GRAPH], SystemClock()).run([address]).of("langgraph")
         assert (again.unchanged, again.counts.turns) == (1, 0)
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
         names = connection.execute("SELECT name FROM import_source").fetchall()
     assert names == [("postgresql://localhost/graphs",)]
-    found = Importing(None, [GRAPH], SystemClock()).run([Address(f"{address.url}x")])
+    found = ImportRun(None, [GRAPH], SystemClock()).run([Address(f"{address.url}x")])
     assert "cannot be reached" in found.problems[0].what
     assert "hidden" not in found.problems[0].source
 

@@ -28,7 +28,7 @@ from tests.exchange.fixtures.opencode.sessions import (
     write_database,
 )
 from weft.exchange.importers.opencode import Opencode
-from weft.exchange.importing.run import Importing
+from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 
 
@@ -138,7 +138,7 @@ def test_a_copy_that_cannot_be_read_harms_no_others(tmp_path: Path, broken: str)
 def test_a_ledger_counts_a_copied_turn_once(tmp_path: Path) -> None:
     path = write_forks(tmp_path, dialogue(), [*forked(dialogue(), "x"), *more("there", 30)])
     with weft.open(tmp_path / "ledger.db") as ledger:
-        Importing(ledger, [Opencode()], SystemClock()).run([path])
+        ImportRun(ledger, [Opencode()], SystemClock()).run([path])
         assert len(ledger.log()) == 3
         whole, fork = (next(s for s in ledger.sessions() if s.title == title) for title in TITLES)
         assert list(ledger.thread(fork.label).ancestry)[:2] == list(ledger.thread(whole.label).ancestry)

@@ -14,7 +14,7 @@ from tests.ledger.histories import grow, lines, problems
 from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Asking
 from weft.exchange.sync.frames import HEADER, MAX_BODY, PREAMBLE, Frame, FrameReader, Kind, bitmap, encode
-from weft.exchange.sync.messages import Hello, Known, Mark, Ready, framed
+from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready, framed
 from weft.exchange.sync.receiver import MOST_OFFERED
 from weft.exchange.sync.sender import LARGE, RECORD, mentioned
 from weft.exchange.sync.talk import Talk, hear
@@ -33,7 +33,7 @@ def stranger(script: Script, hello: Hello | None = None) -> Talk[None]:
     """A peer that greets politely, and then says what it was told to say."""
     yield from hear(Kind.HELLO)
     yield framed(Kind.HELLO, hello or Hello(replica=STRANGER, n=5000, chain="00" * 32))
-    yield framed(Kind.KNOWN, Known())
+    yield framed(Kind.KNOWN, KnownLog())
     yield from hear(Kind.KNOWN)
     for step in script:
         if isinstance(step, Frame):
@@ -82,7 +82,7 @@ def busy(here: Ledger) -> Ledger:
     return here
 
 
-MARK = framed(Kind.MARK, Mark(n=10, chain="11" * 32))
+MARK = framed(Kind.MARK, BatchEnd(n=10, chain="11" * 32))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,10 @@ def test_streams_that_never_end(busy: Ledger) -> None:
         return Frame(Kind.OFFER, b"".join(sha256(b"%d %d" % (i, k)).digest() for k in range(100)))
 
     known = b"".join(sha256(line).digest() for line in lines(busy))
-    again: Script = [Frame(Kind.OFFER, known), Kind.WANT, framed(Kind.MARK, Mark()), Kind.TAKEN]
+    again: Script = [Frame(Kind.OFFER, known), Kind.WANT, framed(Kind.MARK, BatchEnd()), Kind.TAKEN]
     refused(busy, ProtocolBroken, [*again] * 1000)
-    refused(busy, ProtocolBroken, [framed(Kind.MARK, Mark()), Kind.TAKEN] * 100)
-    refused(busy, ProtocolBroken, [unknown(1), Kind.WANT, framed(Kind.MARK, Mark())])
+    refused(busy, ProtocolBroken, [framed(Kind.MARK, BatchEnd()), Kind.TAKEN] * 100)
+    refused(busy, ProtocolBroken, [unknown(1), Kind.WANT, framed(Kind.MARK, BatchEnd())])
     refused(busy, ProtocolBroken, [Frame(Kind.OFFER, b"x" * 32 * (MOST_OFFERED + 1))])
     refused(busy, ProtocolBroken, [Frame(Kind.OFFER, b"x" * 33)])
     refused(busy, ProtocolBroken, [Frame(Kind.OFFER)])
@@ -197,7 +197,7 @@ def test_streams_that_never_end(busy: Ledger) -> None:
 
 @pytest.mark.parametrize("n", [-1, 5001, 1 << 60])
 def test_places_that_its_log_does_not_have(busy: Ledger, honest: list[bytes], n: int) -> None:
-    refused(busy, ProtocolBroken, offer(honest, Kind.NEED, framed(Kind.MARK, Mark(n=n, chain="11" * 32))))
+    refused(busy, ProtocolBroken, offer(honest, Kind.NEED, framed(Kind.MARK, BatchEnd(n=n, chain="11" * 32))))
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b'{"n": "many"}', b"\xff", b'{"n": 1, "chain": 7}'])
@@ -213,7 +213,7 @@ def test_frames_that_have_no_place(busy: Ledger) -> None:
 
 
 def test_a_chain_that_is_no_hash_is_not_kept(busy: Ledger) -> None:
-    refused(busy, ProtocolBroken, [framed(Kind.MARK, Mark(n=10, chain="not hex"))])
+    refused(busy, ProtocolBroken, [framed(Kind.MARK, BatchEnd(n=10, chain="not hex"))])
 
 
 @pytest.mark.parametrize(

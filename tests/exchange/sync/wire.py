@@ -10,7 +10,7 @@ from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, encode
 from weft.exchange.sync.pump import Served
 from weft.exchange.sync.selection import select
-from weft.exchange.sync.sender import Sent
+from weft.exchange.sync.sender import SyncOutcome
 from weft.exchange.sync.talk import Talk
 from weft.kernel.errors import ConnectionCut
 from weft.ledger.api.ledger import Ledger
@@ -71,11 +71,11 @@ def over_wire(
     return answer, wire
 
 
-def pull(here: Ledger, there: Ledger, cut: int = FOREVER) -> tuple[Sent, Wire]:
+def pull(here: Ledger, there: Ledger, cut: int = FOREVER) -> tuple[SyncOutcome, Wire]:
     return over_wire(here, there, lambda asking: asking.pulling(), cut)
 
 
-def push(here: Ledger, there: Ledger, cut: int = FOREVER, sessions: Sequence[str] = ()) -> tuple[Sent, Wire]:
+def push(here: Ledger, there: Ledger, cut: int = FOREVER, sessions: Sequence[str] = ()) -> tuple[SyncOutcome, Wire]:
     chosen = None
     if sessions:
         store_of(here).catch_up()

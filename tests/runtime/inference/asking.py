@@ -15,7 +15,7 @@ from weft.runtime.context import ExecutionContext, Principal, PrincipalKind, con
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.credentials import Credential, Keyring
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Reply, Token
+from weft.runtime.inference.replies import Reply, ReplyToken
 from weft.runtime.inference.settings import (
     InferenceRequest,
     ModelSettings,
@@ -54,7 +54,7 @@ class Asked:
     server: Scripted
     reply: Reply | None = None
     error: Exception | None = None
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[ReplyToken] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     retries: list[tuple[str, str, bool]] = field(default_factory=list)
 

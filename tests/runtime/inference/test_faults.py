@@ -38,7 +38,7 @@ from weft.kernel.errors import (
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Token
+from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, ProviderKind
 from weft.runtime.rights import rights
 
@@ -234,7 +234,7 @@ def test_a_fallback_is_not_asked_for_what_only_you_can_mend() -> None:
 def test_cancelling_closes_the_connection() -> None:
     async def run() -> None:
         async with scripted([*CHAT_STREAM[:3], HANG]) as server, Inference() as inference:
-            tokens: list[Token] = []
+            tokens: list[ReplyToken] = []
             patient = model(server.url, provider=provider(server.url, rules=provider("http://127.0.0.1").rules))
             asking = asyncio.create_task(
                 inference.infer(
@@ -252,7 +252,7 @@ def test_cancelling_closes_the_connection() -> None:
 
 
 def test_what_the_listener_raises_is_passed_on_as_it_is() -> None:
-    def listener(_: Token) -> None:
+    def listener(_: ReplyToken) -> None:
         raise ZeroDivisionError
 
     async def run() -> None:

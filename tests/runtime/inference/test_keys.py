@@ -20,7 +20,7 @@ from weft.runtime.egress.credentials import Credential, Keyring, Secret
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings, RetryPolicy
 from weft.runtime.sandbox.key_commands import command_runner
-from weft.runtime.turns.messages import Question, send
+from weft.runtime.turns.messages import OutgoingMessage, send
 
 KEY, TOKEN = "sk-canary-key-0123456789", "sk-canary-token-9876543210"
 CLOUDFLARE = {"account_id": "acc", "gateway_id": "gw", "gateway_credential": "token"}
@@ -93,7 +93,7 @@ def test_a_key_reaches_its_server_and_nothing_else(
         bad = failure(500, f"what is {expected}?")
         async with scripted(good, bad) as server, Inference(policy=RetryPolicy(attempts=1)) as inference:
             there = ProviderSettings(id="there", kind=kind, base_url=server.url, credential="key", rules=QUICK, **more)
-            question = Question(message="hello", model=ModelSettings(id="m", name=name, provider=there))
+            question = OutgoingMessage(message="hello", model=ModelSettings(id="m", name=name, provider=there))
             context = keyring(source, server.url, places)
             async with weft.aio.open(ledger_folder / "ledger.db") as ledger:
                 sent = await send(ledger, inference, "main", question, context=context)
@@ -125,7 +125,7 @@ def test_a_key_of_a_gateway_that_was_changed_is_withheld(tmp_path: Path) -> None
                 gateway_id="gw",
                 gateway_credential="token",
             )
-            question = Question(message="hello", model=ModelSettings(id="m", name="claude-x", provider=there))
+            question = OutgoingMessage(message="hello", model=ModelSettings(id="m", name="claude-x", provider=there))
             async with weft.aio.open(tmp_path / "ledger.db") as ledger:
                 with pytest.raises(WeftError, match="is withheld"):
                     await send(ledger, inference, "main", question, context=keyring("variable", server.url, tmp_path))

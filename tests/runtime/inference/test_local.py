@@ -18,7 +18,7 @@ from weft.runtime.context import context_for
 from weft.runtime.inference import local as local_module
 from weft.runtime.inference.inference import Inference, infer
 from weft.runtime.inference.local import NAME, LocalModel, check_weights, find_weights
-from weft.runtime.inference.replies import Finish, Reply, Token
+from weft.runtime.inference.replies import Finish, Reply, ReplyToken
 from weft.runtime.inference.settings import (
     InferenceRequest,
     ModelSettings,
@@ -27,7 +27,7 @@ from weft.runtime.inference.settings import (
     ProviderKind,
     ProviderSettings,
 )
-from weft.runtime.turns.messages import Question, Sent, send
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
 
 EIGHT = Parameters(max_tokens=8, temperature=0.0, seed=1)
 LOCAL = ModelSettings(
@@ -55,7 +55,7 @@ PROTOCOLS = [
 
 @pytest.mark.parametrize(("kind", "api"), PROTOCOLS)
 def test_a_real_server_answers_whole_and_streamed(local: LocalModel, kind: ProviderKind, api: OpenAIApi | None) -> None:
-    tokens: list[Token] = []
+    tokens: list[ReplyToken] = []
     model = over(local, kind, api)
     for reply in (ask(local, model), ask(local, model, on_token=tokens.append)):
         assert reply.text.strip()
@@ -117,13 +117,13 @@ def test_without_the_model_layer_nothing_is_asked(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_fresh_machine_can_talk_and_it_is_recorded(tmp_path: Path) -> None:
-    tokens: list[Token] = []
+    tokens: list[ReplyToken] = []
 
     async def body() -> None:
         async with Inference() as inference, weft.aio.open(tmp_path / "ledger.db") as ledger:
 
-            async def say(text: str) -> Sent:
-                question = Question(message=text, model=LOCAL, system="You are brief.")
+            async def say(text: str) -> TurnReply:
+                question = OutgoingMessage(message=text, model=LOCAL, system="You are brief.")
                 person = context_for(PERSON)
                 return await send(ledger, inference, "main", question, on_token=tokens.append, context=person)
 

@@ -18,10 +18,10 @@ from weft.exchange.bundles.container import Packer, unpacked_lines
 from weft.exchange.bundles.intake import verify_bundle
 from weft.exchange.bundles.keys import Signer
 from weft.exchange.bundles.report import BundleReport
-from weft.exchange.bundles.verification import Known
+from weft.exchange.bundles.verification import KnownNames
 from weft.exchange.bundles.withheld_contents import Withholding
 from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, StoreError, WithheldShows
-from weft.ledger.api.base import Face, open_thread_facts
+from weft.ledger.api.base import LedgerBase, open_thread_facts
 from weft.ledger.arguments import checked_file, checked_path, path_error
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.upkeep.copy_register import BUNDLE, remembered
@@ -43,7 +43,7 @@ class CreatedBundle(Struct, frozen=True, kw_only=True):
 
 
 def create_bundle(
-    ledger: Face,
+    ledger: LedgerBase,
     threads: Sequence[str],
     target: str | Path,
     *,
@@ -63,7 +63,7 @@ def create_bundle(
         raise StoreError(f"{path} exists already", "choose a new file; bundles are never overwritten")
     aside = aside_of(path)
     try:
-        with open_thread_facts(ledger, threads) as facts, Known() as known:
+        with open_thread_facts(ledger, threads) as facts, KnownNames() as known:
             withholding = Withholding(facts, ledger, withhold, matching)
             with aside.open("wb") as out:
                 writing = _Writing(facts, withholding, known, Packer(out))
@@ -118,7 +118,7 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
 class _Writing:
     """One bundle in the making."""
 
-    def __init__(self, facts: ThreadFacts, withholding: Withholding, known: Known, packer: Packer) -> None:
+    def __init__(self, facts: ThreadFacts, withholding: Withholding, known: KnownNames, packer: Packer) -> None:
         self._facts, self._withholding, self._known, self._packer = facts, withholding, known, packer
         self._events = self._contents = self._absent = 0
         self.leaks: list[str] = []

@@ -18,7 +18,7 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import InvalidBundle
 from weft.kernel.ulid import ALPHABET
-from weft.ledger.read.thread_facts import Head
+from weft.ledger.read.thread_facts import ThreadHead
 
 VERSION = 1
 MAGIC = b"weft bundle 1\n"
@@ -49,7 +49,7 @@ is_turn = re.compile(f"[0-7][{ALPHABET}]{{25}}").fullmatch
 is_stream = re.compile(f"(run|session|program|import|ledger):[0-7][{ALPHABET}]{{25}}").fullmatch
 
 
-def header_line(heads: Iterable[Head]) -> bytes:
+def header_line(heads: Iterable[ThreadHead]) -> bytes:
     found = [{"event": head.event, "turn": head.turn} for head in heads]
     return canonical.dumps({"bundle": VERSION, "heads": found})
 
@@ -81,7 +81,7 @@ def signature_line(key: bytes, signature: bytes) -> bytes:
     return canonical.dumps({"key": key.hex(), "signature": signature.hex()})
 
 
-def statement(digest: str, heads: Iterable[Head]) -> bytes:
+def statement(digest: str, heads: Iterable[ThreadHead]) -> bytes:
     """What is signed: the digest of all lines through the last that is no signature, and the threads' digests."""
     return STATEMENT + "".join(f"{each}\n" for each in (digest, *(head.event for head in heads))).encode()
 

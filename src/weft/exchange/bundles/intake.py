@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from weft.exchange.bundles.container import unpacked_lines
 from weft.exchange.bundles.keys import PublicKey
 from weft.exchange.bundles.report import BundleReport
-from weft.exchange.bundles.verification import BundleCheck, Known
+from weft.exchange.bundles.verification import BundleCheck, KnownNames
 from weft.kernel.errors import InvalidBundle
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_path, path_error
@@ -19,7 +19,7 @@ from weft.ledger.upkeep.facts_file import FactsIn
 
 def verify_bundle(path: str | Path, keys: Sequence[PublicKey] = ()) -> BundleReport:
     """What the bundle proves. Raises InvalidBundle for one that is not exactly what it says. `keys` are believed."""
-    with _opened(path) as file, Known() as known:
+    with _opened(path) as file, KnownNames() as known:
         check = BundleCheck(known, keys)
         for _ in check.facts(unpacked_lines(file)):
             pass
@@ -31,7 +31,7 @@ def import_bundle(
 ) -> tuple[BundleReport, FactsIn]:
     """Verify a bundle, then bring its facts into a ledger. What is absent stays so; what is known is passed over."""
     proved = verify_bundle(path, keys)
-    with _opened(path) as file, Known() as known:
+    with _opened(path) as file, KnownNames() as known:
         check = BundleCheck(known, keys)
         brought = ledger.import_facts(_Lines(check.facts(unpacked_lines(file))), excerpts=True, progress=progress)
         if check.report().digest != proved.digest:

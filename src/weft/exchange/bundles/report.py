@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.ledger.read.thread_facts import Head
+from weft.ledger.read.thread_facts import ThreadHead
 
 PROVES = (
     "no event, and no content that is here, has changed since the digests of its threads were known",
@@ -72,7 +72,7 @@ class BundleReport(Struct, frozen=True, kw_only=True):
     """Late results and tombstones out of a ledger's own stream."""
     first_time: str | None
     last_time: str | None
-    heads: tuple[Head, ...]
+    heads: tuple[ThreadHead, ...]
 
     @property
     def proves(self) -> tuple[str, ...]:

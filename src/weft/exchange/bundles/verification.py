@@ -22,7 +22,7 @@ from weft.exchange.bundles.keys import PublicKey, holds
 from weft.exchange.bundles.report import AbsentContent, BundleReport, SignedBy, ThreadProof
 from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES
 from weft.kernel.errors import InvalidBundle
-from weft.ledger.read.thread_facts import Head
+from weft.ledger.read.thread_facts import ThreadHead
 
 PLACES = 1000
 HERE = "content"
@@ -42,10 +42,10 @@ class _Pieces(Struct):
 class BundleCheck:
     """One walk over a bundle's lines. `facts` gives those that a ledger takes in; then `report` is there."""
 
-    def __init__(self, known: Known, keys: Sequence[PublicKey] = ()) -> None:
+    def __init__(self, known: KnownNames, keys: Sequence[PublicKey] = ()) -> None:
         self._known, self._keys = known, {key.bytes.hex(): key for key in keys}
         self._lines = sha256()
-        self._heads: list[Head] = []
+        self._heads: list[ThreadHead] = []
         self._given: set[str] = set()
         """Contents and absences that the next event must name."""
         self._pieces: _Pieces | None = None
@@ -106,7 +106,7 @@ class BundleCheck:
         for head in heads:
             fields = head if isinstance(head, dict) else {}
             turn, event = _text(fields, "turn", is_turn), _text(fields, "event", is_digest)
-            self._heads.append(Head(turn, event))
+            self._heads.append(ThreadHead(turn, event))
         if form.header_line(self._heads) != line or sorted(set(self._heads)) != self._heads:
             raise InvalidBundle("its first line is not in canonical form")
         self._lines.update(line + b"\n")
@@ -289,7 +289,7 @@ def _absent(ref: str, why: str, stream: str, event: dict[str, Any], path: str) -
 CACHE_KIB = 16 * 1024
 
 
-class Known:
+class KnownNames:
     """Hashes and names of streams, and a word about each."""
 
     def __init__(self) -> None:

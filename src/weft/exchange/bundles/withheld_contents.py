@@ -13,12 +13,12 @@ from typing import Any
 
 from weft.exchange.bundles import form
 from weft.exchange.bundles.stretches import Stretches, matches, windows
-from weft.exchange.bundles.verification import Known
+from weft.exchange.bundles.verification import KnownNames
 from weft.kernel.errors import ContentGone, InvalidInput, NotFound
 from weft.kernel.events import event_id
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import is_ulid, offset
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.read.turns import calls_of
 from weft.ledger.views.rows import load_turn
@@ -33,7 +33,7 @@ LABELS = ("session_created", "session_renamed")
 class Withholding:
     """Decides of each content of some threads whether it goes out."""
 
-    def __init__(self, facts: ThreadFacts, ledger: Face, names: Sequence[str], matching: str | None) -> None:
+    def __init__(self, facts: ThreadFacts, ledger: LedgerBase, names: Sequence[str], matching: str | None) -> None:
         self._facts = facts
         self._messages: set[str] = set()
         self._turns: set[str] = set()
@@ -59,7 +59,7 @@ class Withholding:
             return form.WITHHELD
         return form.OUTSIDE if _is_outside(event, path) else None
 
-    def _resolve(self, ledger: Face, name: str) -> None:
+    def _resolve(self, ledger: LedgerBase, name: str) -> None:
         txn = self._facts.txn
         if is_digest(name) and txn.facts.find_content(bytes.fromhex(name)) is not None:
             self.refs.add(name)
@@ -84,7 +84,7 @@ class Withholding:
             self._asked[bytes(each.event).hex()] = name
 
     def _gather(self) -> None:
-        with Known() as looked:
+        with KnownNames() as looked:
             for _, line in self._facts.events():
                 id, event = event_id(line), form.parsed(line)
                 for path, ref in form.references(event):
@@ -108,7 +108,7 @@ class Withholding:
         seen = _seen_call(event, path)
         return seen in self._numbered_calls
 
-    def _is_matched(self, event: dict[str, Any], path: str, ref: str, looked: Known) -> bool:
+    def _is_matched(self, event: dict[str, Any], path: str, ref: str, looked: KnownNames) -> bool:
         """Is the pattern found in this content, which is looked at once?"""
         if self._pattern is None or ref in self.refs or _is_outside(event, path) or looked.get(ref) is not None:
             return False

@@ -25,7 +25,7 @@ _QUOTED = re.compile(r'"(\*\*\* Begin Patch(?:[^"\\\n]|\\.)*)"')
 _NEW_START = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
 
 
-class Change(Struct):
+class FileChange(Struct):
     """What became of one file: lines that begin with +, -, a space or @@."""
 
     path: str | None
@@ -39,12 +39,12 @@ class Change(Struct):
         return f"+{added} -{removed}"
 
 
-def changes_of(arguments: Any, detail: Any) -> list[Change]:
+def changes_of(arguments: Any, detail: Any) -> list[FileChange]:
     """What a call changed, as its outcome or its arguments tell; empty where it changed nothing."""
     return patched(arguments, detail) or [change for change in (_asked(arguments),) if change.lines]
 
 
-def patched(arguments: Any, detail: Any) -> list[Change]:
+def patched(arguments: Any, detail: Any) -> list[FileChange]:
     """What a patch tells, line by line: the tool's own, or the one it was given."""
     path = text_at(arguments, PATHS)
     for found in (_from_detail(detail, path), _given(arguments, path)):
@@ -54,7 +54,7 @@ def patched(arguments: Any, detail: Any) -> list[Change]:
     return []
 
 
-def _from_detail(detail: Any, path: str | None) -> Iterator[Change]:
+def _from_detail(detail: Any, path: str | None) -> Iterator[FileChange]:
     if not isinstance(detail, dict):
         return
     hunks = detail.get("structuredPatch")
@@ -75,19 +75,19 @@ def _events(detail: dict[str, Any]) -> list[Any]:
     return events if isinstance(events, list) else []
 
 
-def _one_of(path: str, change: Any) -> Change:
+def _one_of(path: str, change: Any) -> FileChange:
     """One file of a table of changes: a diff of it, or the text that was added or deleted."""
     inner = next((change[name] for name in ("update", "add", "delete") if isinstance(change.get(name), dict)), change)
     text = inner.get("unified_diff")
     if isinstance(text, str):
-        return next(iter(parse_patch(text, path)), Change(path))
+        return next(iter(parse_patch(text, path)), FileChange(path))
     content = inner.get("content")
     sign = "-" if change.get("type") == "delete" or "delete" in change else "+"
-    return Change(path, _signed(sign, content) if isinstance(content, str) else [])
+    return FileChange(path, _signed(sign, content) if isinstance(content, str) else [])
 
 
-def _structured(hunks: list[Any], path: str | None) -> Iterator[Change]:
-    change = Change(path)
+def _structured(hunks: list[Any], path: str | None) -> Iterator[FileChange]:
+    change = FileChange(path)
     for hunk in hunks:
         if not isinstance(hunk, dict) or not isinstance(hunk.get("lines"), list):
             continue
@@ -99,7 +99,7 @@ def _structured(hunks: list[Any], path: str | None) -> Iterator[Change]:
     yield change
 
 
-def _given(arguments: Any, path: str | None) -> Iterator[Change]:
+def _given(arguments: Any, path: str | None) -> Iterator[FileChange]:
     if isinstance(arguments, str):
         yield from _patch_in(arguments)
     elif isinstance(arguments, dict):
@@ -109,9 +109,9 @@ def _given(arguments: Any, path: str | None) -> Iterator[Change]:
             yield from parse_patch(text, path)
 
 
-def _asked(arguments: Any) -> Change:
+def _asked(arguments: Any) -> FileChange:
     """Texts that were to be exchanged, or a whole one that was to be written."""
-    change = Change(text_at(arguments, PATHS))
+    change = FileChange(text_at(arguments, PATHS))
     for swap in swaps_in(arguments):
         change.lines += _swapped(swap)
     text = text_at(arguments, WRITTEN)
@@ -132,7 +132,7 @@ def _is_patch(text: str) -> bool:
     return BEGIN in text or bool(re.search(r"^@@ ", text, re.MULTILINE))
 
 
-def _patch_in(text: str) -> Iterator[Change]:
+def _patch_in(text: str) -> Iterator[FileChange]:
     """A patch that is the text, or that stands quoted in a program."""
     for quoted in _QUOTED.findall(text):
         try:
@@ -143,17 +143,17 @@ def _patch_in(text: str) -> Iterator[Change]:
         yield from parse_patch(text, None)
 
 
-def parse_patch(text: str, path: str | None) -> Iterator[Change]:
+def parse_patch(text: str, path: str | None) -> Iterator[FileChange]:
     """A unified diff, or one between `*** Begin Patch` and `*** End Patch`; files come one after the other."""
-    change = Change(path)
+    change = FileChange(path)
     sign = ""
     for line in text.splitlines():
         if found := _FILE.match(line):
             yield change
-            change, sign = Change(found[2].strip()), "-" if found[1] == "Delete" else ""
+            change, sign = FileChange(found[2].strip()), "-" if found[1] == "Delete" else ""
         elif line.startswith("diff --git ") and change.lines:
             yield change
-            change = Change(line.rpartition(" b/")[2] or path)
+            change = FileChange(line.rpartition(" b/")[2] or path)
         elif not line.startswith(("*** ", *HEADERS)):
             change.lines.append(line)
             if change.start is None and (at := _NEW_START.match(line)):

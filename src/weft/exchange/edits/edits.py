@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.exchange.edits.arguments import EVERYWHERE, NEW, OLD, PATHS, WRITTEN, opened, text_at
-from weft.exchange.edits.changes import DELETED, Change, patched, swaps_in
+from weft.exchange.edits.changes import DELETED, FileChange, patched, swaps_in
 
 _START = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
@@ -62,7 +62,7 @@ def edits_of(arguments: Any, detail: Any) -> list[FileEdit]:
     return [FileEdit(path, whole=whole)] if path is not None and whole is not None else []
 
 
-def _from_patch(change: Change) -> FileEdit:
+def _from_patch(change: FileChange) -> FileEdit:
     if change.lines == [DELETED]:
         return FileEdit(change.path, deleted=True)
     hunks: list[Hunk] = []

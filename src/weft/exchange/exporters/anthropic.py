@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.dialogue import CallIds, Spoken, dialogue, is_failed
+from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogue, is_failed
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, json_line, pieces_of
 from weft.kernel.contents import showable
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import ToldTurn
+from weft.ledger.read.full_threads import FullTurn
 
 FORMATS = ("png", "jpeg", "gif", "webp")
 BEGINNING = "(The assistant began.)"
@@ -30,7 +30,7 @@ class Anthropic:
     wants_requests = False
 
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
-        lead, made = b'{"messages":[\n', _Messages(wishes, report)
+        lead, made = b'{"messages":[\n', _AnthropicMessages(wishes, report)
         for message in made.all(story):
             yield lead + json_line(message)
             lead = b",\n"
@@ -40,9 +40,9 @@ class Anthropic:
         yield b"}\n"
 
 
-class _Messages:
+class _AnthropicMessages:
     def __init__(self, wishes: Wishes, report: Report) -> None:
-        self._wishes, self._report, self._ids = wishes, report, CallIds()
+        self._wishes, self._report, self._ids = wishes, report, ExportCallIds()
         self._role, self._blocks, self._begun = "", list[Block](), False
         self.system: list[Block] = []
 
@@ -54,7 +54,7 @@ class _Messages:
             yield from self._turn(told)
         yield from self._flush()
 
-    def _turn(self, told: ToldTurn) -> Iterator[dict[str, Any]]:
+    def _turn(self, told: FullTurn) -> Iterator[dict[str, Any]]:
         prompt: list[Block] = []
         leading = True
         for spoken in dialogue(told.items, self._ids):

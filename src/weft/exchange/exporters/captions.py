@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 from weft.exchange.edits.arguments import NEW, OLD, PATCHES, PATHS, WRITTEN, opened
-from weft.exchange.edits.changes import Change, changes_of
+from weft.exchange.edits.changes import FileChange, changes_of
 from weft.exchange.exporters.port import Story
 from weft.kernel.contents import showable
 from weft.kernel.enums import TurnStatus, TurnType
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import FileNote, Message, ToolCall, Turn
-from weft.ledger.read.full_threads import Branch, Strand, ToldTurn
+from weft.ledger.read.full_threads import BranchPoint, FullTurn, Strand
 
 UNKNOWN_MODELS = (None, "", "unknown", "none")
 ROLES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}
@@ -36,7 +36,7 @@ def model_of(turn: Turn) -> str | None:
     return None if turn.model in UNKNOWN_MODELS else turn.model
 
 
-def turn_facts(told: ToldTurn) -> list[str]:
+def turn_facts(told: FullTurn) -> list[str]:
     """What is known of a turn, and what is known not to be."""
     turn = told.turn
     facts = [told.session or "", moment(turn.started_at) if turn.time_known else "time unknown", model_of(turn) or ""]
@@ -89,7 +89,7 @@ def call_facts(call: ToolCall) -> list[str]:
     return [on_one_line(fact) for fact in facts if fact]
 
 
-def call_changes(call: ToolCall) -> list[Change]:
+def call_changes(call: ToolCall) -> list[FileChange]:
     """What a call changed in files, as it tells itself; nothing where what it tells has no such shape."""
     try:
         return changes_of(opened(call.arguments), call.metadata)
@@ -97,7 +97,7 @@ def call_changes(call: ToolCall) -> list[Change]:
         return []
 
 
-def other_arguments(call: ToolCall, changes: list[Change]) -> Any:
+def other_arguments(call: ToolCall, changes: list[FileChange]) -> Any:
     """The arguments that a change does not tell already."""
     arguments = opened(call.arguments)
     if changes and isinstance(arguments, dict):
@@ -113,7 +113,7 @@ def file_text(note: FileNote) -> str:
     return f"{note.kind} {note.path}{lines}"
 
 
-def branch_text(branch: Branch) -> str:
+def branch_text(branch: BranchPoint) -> str:
     words = [branch.link or "", branch.session or "", branch.subject[:120]]
     if branch.after_events is not None:
         words.append(f"from inside the turn, after {counted(branch.after_events, 'event')}")

@@ -37,7 +37,7 @@ class Spoken(Struct):
     """The recorded one, where there is one."""
 
 
-class CallIds:
+class ExportCallIds:
     """Ids of calls, each once in an export: the origin's own where it can stand, else one of ours.
 
     Of every id that was given a bit is remembered, in a table that never grows. Two ids may share one; then the later
@@ -76,13 +76,13 @@ def tool_input(value: Any) -> dict[str, Any]:
     return {} if found is None else {"input": value}
 
 
-def dialogue(items: Sequence[Item], ids: CallIds) -> Iterator[Spoken]:
+def dialogue(items: Sequence[Item], ids: ExportCallIds) -> Iterator[Spoken]:
     """The messages of a turn."""
     return _Dialogue(items, ids).spoken(items)
 
 
 class _Dialogue:
-    def __init__(self, items: Sequence[Item], ids: CallIds) -> None:
+    def __init__(self, items: Sequence[Item], ids: ExportCallIds) -> None:
         self._ids = ids
         self._calls: dict[str, deque[ToolCall]] = {}
         self._results: dict[str, deque[ToolResultPart]] = {}

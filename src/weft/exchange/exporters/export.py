@@ -17,12 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.exporters.plugins import load_exporter
-from weft.exchange.exporters.port import Exporter, Report, Story, Thinking, Tip, Wishes
+from weft.exchange.exporters.port import Exporter, Report, Story, Thinking, ThreadTip, Wishes
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import Message, Session
-from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.full_threads import FullTurn, Strand
 from weft.ledger.read.listing import has_title
 from weft.store.atomic_files import new_file
 from weft.store.port import Progress
@@ -105,7 +105,7 @@ def _story(
     known = title or _title(ledger, tips)
     if context:
         return _context_story(ledger, tips, known)
-    telling = ledger.telling(*names, trees=trees, requests=exporter.wants_requests)
+    telling = ledger.full_threads(*names, trees=trees, requests=exporter.wants_requests)
     return Story(title=known, tips=tips, strands=telling.strands, turns_of=telling.turns_of)
 
 
@@ -116,14 +116,14 @@ def _session_called(ledger: Ledger, name: str) -> Session | None:
         return None
 
 
-def _tip(ledger: Ledger, name: str) -> Tip:
+def _tip(ledger: Ledger, name: str) -> ThreadTip:
     point = ledger.point(name)
     session = None if point.session is None else ledger.session(point.session)
     title = session.title if session is not None and has_title(session) else None
-    return Tip(name=name, turn_id=point.turn_id, session=None if session is None else session.label, title=title)
+    return ThreadTip(name=name, turn_id=point.turn_id, session=None if session is None else session.label, title=title)
 
 
-def _title(ledger: Ledger, tips: tuple[Tip, ...]) -> str:
+def _title(ledger: Ledger, tips: tuple[ThreadTip, ...]) -> str:
     """What the session is called, or else what its thread began with."""
     if len(tips) > 1:
         return ", ".join(tip.title or tip.session or tip.name for tip in tips[:8]) + (" …" if tips[8:] else "")
@@ -132,16 +132,16 @@ def _title(ledger: Ledger, tips: tuple[Tip, ...]) -> str:
     return tips[0].title or subject[:LONGEST_TITLE] or tips[0].session or tips[0].name
 
 
-def _context_story(ledger: Ledger, tips: tuple[Tip, ...], title: str) -> Story:
+def _context_story(ledger: Ledger, tips: tuple[ThreadTip, ...], title: str) -> Story:
     """The messages of a context under the turns that they come from."""
     (tip,) = tips
     session = _session_called(ledger, tip.name)
     found = ledger.context(tip.name) if session is None else ledger.context(session=session.id)
 
-    def turns_of(_: Strand) -> Iterator[ToldTurn]:
+    def turns_of(_: Strand) -> Iterator[FullTurn]:
         for turn, messages in groupby(found.messages, _turn_of):
             items = tuple(messages)
-            yield ToldTurn(turn=ledger.turn(turn), items=items, positions=tuple(range(len(items))))
+            yield FullTurn(turn=ledger.turn(turn), items=items, positions=tuple(range(len(items))))
 
     whole = Strand(number=0, segment=0, low=1, high=len(found.messages), events=None, first="", last=tip.turn_id)
     return Story(title=title, tips=tips, strands=(whole,), turns_of=turns_of, is_context=True)
@@ -155,7 +155,7 @@ def _turn_of(message: Message) -> str:
 def _watched(story: Story, progress: Progress) -> Story:
     of, done = sum(strand.count for strand in story.strands), count(1)
 
-    def turns_of(strand: Strand) -> Iterator[ToldTurn]:
+    def turns_of(strand: Strand) -> Iterator[FullTurn]:
         for told in story.turns_of(strand):
             yield told
             progress(min(next(done), of), of)

@@ -18,7 +18,7 @@ from weft.exchange.exporters.results import json_line
 from weft.kernel.fields import Usage
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
-from weft.ledger.read.full_threads import Reply, Strand, ToldTurn
+from weft.ledger.read.full_threads import FullTurn, MessageReply, Strand
 
 TOKENS = {
     "input_tokens": "inputTokens",
@@ -27,7 +27,7 @@ TOKENS = {
     "cache_write_tokens": "cacheWriteTokens",
 }
 REQUIRED = ("input_tokens", "output_tokens")
-NOTHING = Reply()
+NOTHING = MessageReply()
 
 
 class JsonLines:
@@ -69,7 +69,7 @@ class _Ends:
             self._found[(strand.number, turn, events)] = seen[-1] if seen else before
 
 
-def _entries(told: ToldTurn, report: Report) -> Iterator[tuple[int, Message]]:
+def _entries(told: FullTurn, report: Report) -> Iterator[tuple[int, Message]]:
     report.left_out["summary"] += told.summary is not None
     for position, item in zip(told.positions, told.items, strict=True):
         if isinstance(item, ToolCall) or "#" in item.id:  # of a context: what stands for calls and their results
@@ -89,7 +89,7 @@ def _what(part: Part) -> str:
     return "image" if isinstance(part, ImagePart) else "part of a tool call"
 
 
-def entry(told: ToldTurn, message: Message, parent: str | None) -> dict[str, Any]:
+def entry(told: FullTurn, message: Message, parent: str | None) -> dict[str, Any]:
     """One line of the log."""
     turn, reply = told.turn, told.replies.get(message.id, NOTHING)
     is_answer = message.role == "assistant"
@@ -133,7 +133,7 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _usage(told: ToldTurn, message: Message, reply: Reply) -> dict[str, int] | None:
+def _usage(told: FullTurn, message: Message, reply: MessageReply) -> dict[str, int] | None:
     """The answer's own numbers; those of the turn where this is its only answer."""
     usage = reply.usage
     if usage is None and told.shown is None:

@@ -33,7 +33,7 @@ from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.full_threads import FullTurn, Strand
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -93,7 +93,7 @@ class _Page:
         told = f"From turn {code(strand.leaves)}{inside}{link}"
         yield f"## {told}" if self.level > 2 else f"*{told} on:*"
 
-    def turn(self, told: ToldTurn, next_turn: str | None) -> Iterator[str]:
+    def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
         turn = told.turn
         yield f"{'#' * self.level} Turn {turn.depth}"
         yield DOT.join([code(turn.id), *(escaped(fact) for fact in turn_facts(told))])
@@ -113,7 +113,7 @@ class _Page:
             yield "Other branches leave here:"
             yield "\n".join(f"- {code(branch.turn_id)} {escaped(branch_text(branch))}" for branch in branches)
 
-    def _message(self, told: ToldTurn, message: Message, called: set[str]) -> Iterator[str]:
+    def _message(self, told: FullTurn, message: Message, called: set[str]) -> Iterator[str]:
         yield f"**{escaped(speaker(message, told.turn))}**"
         for part in message.content:
             if not (isinstance(part, ToolUsePart) and part.id in called):

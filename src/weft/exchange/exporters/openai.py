@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.dialogue import CallIds, Spoken, dialogue
+from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogue
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line, result_text
@@ -26,15 +26,15 @@ class OpenAi:
 
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
         lead = b'{"messages":[\n'
-        for message in _Messages(wishes, report).all(story):
+        for message in _OpenAiMessages(wishes, report).all(story):
             yield lead + json_line(message)
             lead = b",\n"
         yield b'{"messages":[]}\n' if lead[:1] == b"{" else b"\n]}\n"
 
 
-class _Messages:
+class _OpenAiMessages:
     def __init__(self, wishes: Wishes, report: Report) -> None:
-        self._wishes, self._report, self._ids = wishes, report, CallIds()
+        self._wishes, self._report, self._ids = wishes, report, ExportCallIds()
         self._system: str | None = None
 
     def all(self, story: Story) -> Iterator[dict[str, Any]]:

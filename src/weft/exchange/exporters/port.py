@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.full_threads import FullTurn, Strand
 
 
 class Thinking(StrEnum):
@@ -25,7 +25,7 @@ class Thinking(StrEnum):
     NONE = "none"
 
 
-class Tip(Struct, frozen=True, kw_only=True):
+class ThreadTip(Struct, frozen=True, kw_only=True):
     """The end of a thread that was asked for."""
 
     name: str
@@ -39,14 +39,14 @@ class Story(Struct, frozen=True, kw_only=True):
     """What is to be written: strands of turns, parents before children."""
 
     title: str
-    tips: tuple[Tip, ...]
+    tips: tuple[ThreadTip, ...]
     strands: tuple[Strand, ...]
-    turns_of: Callable[[Strand], Iterator[ToldTurn]]
+    turns_of: Callable[[Strand], Iterator[FullTurn]]
     is_context: bool = False
     """It is what a model saw or would see, rather than all that was said."""
 
     @property
-    def turns(self) -> Iterator[ToldTurn]:
+    def turns(self) -> Iterator[FullTurn]:
         return (told for strand in self.strands for told in self.turns_of(strand))
 
 
@@ -76,7 +76,7 @@ class Report(Struct):
     left_out: Counter[str] = field(default_factory=Counter)
     """What the form has no place for, or was not asked for, by what it is."""
 
-    def count(self, told: ToldTurn) -> None:
+    def count(self, told: FullTurn) -> None:
         from weft.ledger.model import Message
 
         said = sum(isinstance(item, Message) for item in told.items)

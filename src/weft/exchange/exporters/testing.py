@@ -15,11 +15,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.exchange.exporters.export import Exported, export
-from weft.exchange.exporters.port import Exporter, Report, Story, Tip, Wishes
+from weft.exchange.exporters.port import Exporter, Report, Story, ThreadTip, Wishes
 from weft.kernel.contents import ERASED
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import Strand, ToldTurn
+from weft.ledger.read.full_threads import FullTurn, Strand
 
 ODD = ("", "\0", "\ud800 alone", "\x1b[31mred\x1b[0m", "line\r\nline\u2028", "</script><!--", "```\n# no end", "﷽" * 99)
 PIXEL = (
@@ -134,14 +134,14 @@ class ExporterContract:
         """A thread that never ends: what it looks at ahead of what it gives stays small."""
         asked = 0
 
-        def turns_of(_: Strand) -> Iterator[ToldTurn]:
+        def turns_of(_: Strand) -> Iterator[FullTurn]:
             nonlocal asked
             for told in _endless():
                 asked += 1
                 yield told
 
         strand = Strand(number=0, segment=1, low=1, high=10**9, events=None, first="a", last="z")
-        story = Story(title="t", tips=(Tip(name="t", turn_id="z"),), strands=(strand,), turns_of=turns_of)
+        story = Story(title="t", tips=(ThreadTip(name="t", turn_id="z"),), strands=(strand,), turns_of=turns_of)
         given = 0
         for _ in self.exporter.write(story, Wishes(), Report()):
             assert asked - given <= AHEAD
@@ -151,7 +151,7 @@ class ExporterContract:
         raise AssertionError("it ended before the thread did")
 
 
-def _endless() -> Iterator[ToldTurn]:
+def _endless() -> Iterator[FullTurn]:
     from weft.kernel.ulid import offset
     from weft.ledger.model import Message, Turn
 
@@ -162,7 +162,7 @@ def _endless() -> Iterator[ToldTurn]:
     )  # fmt: skip
     said = ("user", "assistant")
     items = tuple(Message(offset(id, 1 + i), role, (TextPart(role),), i, 0) for i, role in enumerate(said))
-    told = ToldTurn(turn=turn, items=items, positions=(0, 1))
+    told = FullTurn(turn=turn, items=items, positions=(0, 1))
     while True:
         turn = replace(turn, id=offset(turn.id, 10), depth=turn.depth + 1)
         yield replace(told, turn=turn)

@@ -18,7 +18,7 @@ from typing import Any
 from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
 from weft.exchange.importers.transcript import NativeSession, NativeTurn
-from weft.exchange.importing.run import Importing, ImportSummary
+from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.ambient import SystemClock
 from weft.ledger.api.ledger import Ledger
 
@@ -65,7 +65,7 @@ class ImporterContract:
     def take(self, ledger: Ledger, *paths: Path) -> ImportSummary:
         for path in paths:
             os.utime(path, (LONG_AGO, LONG_AGO))
-        return Importing(ledger, [self.importer], SystemClock()).run(paths)
+        return ImportRun(ledger, [self.importer], SystemClock()).run(paths)
 
     def test_it_has_a_name_a_mapping_and_places(self, tmp_path: Path) -> None:
         assert self.importer.origin.replace("-", "").isalnum()

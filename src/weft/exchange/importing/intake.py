@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from weft.exchange.importers.port import Source
 from weft.exchange.importers.transcript import NativeTurn, Transcript
-from weft.ledger.imports import ImportCounts, ImportDesk, Landed, RawBytes, RawFile, Tail
+from weft.ledger.imports import ImportCounts, ImportWriter, Landed, OpenTail, RawBytes, RawFile
 
 
 class Taking(Struct):
     """Takes what one reading of a source gives."""
 
-    desk: ImportDesk
+    writer: ImportWriter
     source: Source
     stamp: int
     """The source's time."""
@@ -38,8 +38,8 @@ class Taking(Struct):
             raise AssertionError(f"a reader passes over turns of {session.id} that nobody took")
         self.file.end = self.source.size if transcript.until is None else transcript.until
         raw = self.file if transcript.raw is None else RawBytes(transcript.raw)
-        sieve, erased = Sieve(self.source.quiet, raw, Tail(self.stamp), known), counts.erased
-        landed = self.desk.take(
+        sieve, erased = OpenTailFilter(self.source.quiet, raw, OpenTail(self.stamp), known), counts.erased
+        landed = self.writer.take(
             session,
             sieve.closed(transcript.turns),
             self.source.name,
@@ -51,16 +51,16 @@ class Taking(Struct):
         )
         counts.open_turns += sieve.left
         self.is_open |= sieve.left > 0
-        if session.id in self.landed or counts.erased > erased or self.desk.refuses(session):
+        if session.id in self.landed or counts.erased > erased or self.writer.refuses(session):
             self.is_plain = False
         self.landed[session.id] = landed[: sieve.leading]
 
 
-class Sieve:
+class OpenTailFilter:
     """The open tail of a source that is still written to is not a fact yet, nor is what grew from it. Nor is what
     stands there kept: a source that grows up to its last closed turn, another one once it is quiet."""
 
-    def __init__(self, quiet: bool, raw: RawFile, tail: Tail, known: list[Landed]) -> None:
+    def __init__(self, quiet: bool, raw: RawFile, tail: OpenTail, known: list[Landed]) -> None:
         """`known` are turns that came before."""
         self.tail, self.left = tail, 0
         """Turns that are left out, and how many."""

@@ -30,7 +30,7 @@ from weft.exchange.importing.read_positions import Follower, Followers
 from weft.kernel.ambient import Clock
 from weft.kernel.errors import StoreError
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports import ImportCounts, ImportDesk, ImportSource, RawFile
+from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, RawFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -60,7 +60,7 @@ class ImportSummary(Struct):
         return self.origins.setdefault(origin, OriginTotals())
 
 
-class Step(Struct, frozen=True):
+class ImportStep(Struct, frozen=True):
     """How far an import is."""
 
     files: int
@@ -84,7 +84,7 @@ class Unit(Struct, frozen=True):
     """A file that it brings in has changed: it is read, however it looks itself."""
 
 
-class Part(Struct, frozen=True):
+class ImportPart(Struct, frozen=True):
     """A candidate that another file brings in."""
 
     whole: Path | None
@@ -104,14 +104,14 @@ class Plan(Struct, frozen=True):
         return sum(unit.candidate.size for unit in self.units if unit.unread)
 
 
-Progress = Callable[[Step], None]
+Progress = Callable[[ImportStep], None]
 
 
-def _silent(step: Step) -> None:
+def _silent(step: ImportStep) -> None:
     """No progress wanted."""
 
 
-class Importing:
+class ImportRun:
     """One run of `weft import`."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Importing:
         self._since, self._remap, self._force = since, remap, force
         self._progress = progress
         self._followers = Followers() if follow else None
-        self._desks: dict[str, ImportDesk] = {}
+        self._desks: dict[str, ImportWriter] = {}
         self.summary = ImportSummary()
 
     def run(self, paths: Iterable[Path | Address]) -> ImportSummary:
@@ -158,8 +158,8 @@ class Importing:
 
     def note(self) -> None:
         """What was read up to now is not read again."""
-        for desk in self._desks.values():
-            desk.finish()
+        for writer in self._desks.values():
+            writer.finish()
 
     def finish(self) -> None:
         """Note what was read, and let go of what only a run needs."""
@@ -170,18 +170,18 @@ class Importing:
 
     def forget_gone(self) -> list[str]:
         """Open tails of sources that are not there any more; their names."""
-        desk = next(iter(self._desks.values()), None) or (self._importers and self._desk(self._importers[0]))
-        return desk.forget_tails(_is_there) if desk else []
+        writer = next(iter(self._desks.values()), None) or (self._importers and self._writer(self._importers[0]))
+        return writer.forget_tails(_is_there) if writer else []
 
     def _index(self) -> None:
         """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
         if self._ledger is not None:
             self._ledger.index_if_behind()
 
-    def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> Step:
+    def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> ImportStep:
         counts = [totals.counts for totals in self.summary.origins.values()]
         sessions, turns = sum(each.sessions for each in counts), sum(each.turns for each in counts)
-        return Step(files, of_files, done, of_bytes, sessions, name, turns, len(self.summary.problems))
+        return ImportStep(files, of_files, done, of_bytes, sessions, name, turns, len(self.summary.problems))
 
     def _units(self, paths: Iterable[Path | Address]) -> Iterable[Unit]:
         """What is to be read. A source that was read to its end is opened only if it, or something it brings in, has
@@ -201,13 +201,13 @@ class Importing:
 
     def _is_retold(self, unit: Unit, beside: Mapping[Path, int]) -> bool:
         """Was a part written since the file that brings it in was read? One that stands for its parts tells itself."""
-        candidate, desk = unit.candidate, self._desk(unit.importer)
-        if desk is None or isinstance(candidate, OnServer) or candidate.beside or candidate.path not in beside:
+        candidate, writer = unit.candidate, self._writer(unit.importer)
+        if writer is None or isinstance(candidate, OnServer) or candidate.beside or candidate.path not in beside:
             return False
-        before = desk.last_read(candidate.name)
+        before = writer.last_read(candidate.name)
         return before is not None and beside[candidate.path] >= before.read_at
 
-    def recognise(self, candidate: Candidate | OnServer) -> Unit | Part | None:
+    def recognise(self, candidate: Candidate | OnServer) -> Unit | ImportPart | None:
         """With the importer that reads it; one that was read and has not changed is not opened for that."""
         if self._since is not None and candidate.changed_ms < self._since:
             return None
@@ -215,9 +215,9 @@ class Importing:
 
     def _unchanged(self, candidate: Candidate | OnServer) -> Unit | None:
         """One that was read to its end and is as it was then: told without opening it."""
-        desk = self._desk(self._importers[0]) if self._importers else None
-        before = desk.last_read(candidate.name) if desk else None
-        if desk is None or before is None:
+        writer = self._writer(self._importers[0]) if self._importers else None
+        before = writer.last_read(candidate.name) if writer else None
+        if writer is None or before is None:
             return None
         found = next((each for each in self._importers if each.origin == before.origin), None)
         if found is None:
@@ -225,12 +225,12 @@ class Importing:
         candidate = _gathered(candidate, found)
         if not candidate.is_as(before):
             return None
-        desk = self._desk(found) or desk
+        writer = self._writer(found) or writer
         if _is_renamed(candidate, found, before):
             return Unit(candidate, found, is_stale=True)
-        return Unit(candidate, found, desk.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
+        return Unit(candidate, found, writer.is_due(before, candidate.is_quiet(self._clock.now_ms() / 1000)))
 
-    def _recognised(self, candidate: Candidate | OnServer) -> Unit | Part | None:
+    def _recognised(self, candidate: Candidate | OnServer) -> Unit | ImportPart | None:
         try:
             with candidate.open(self._clock.now_ms() / 1000) as source:
                 part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
@@ -249,10 +249,10 @@ class Importing:
         name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
         self.summary.problems.append(Problem(source=name, line=None, what=error.strerror or str(error)))
 
-    def _desk(self, importer: Importer) -> ImportDesk | None:
+    def _writer(self, importer: Importer) -> ImportWriter | None:
         if self._ledger is not None and importer.origin not in self._desks:
-            desk = self._ledger.import_desk(importer.origin, importer.mapping, remap=self._remap)
-            self._desks[importer.origin] = desk
+            writer = self._ledger.import_writer(importer.origin, importer.mapping, remap=self._remap)
+            self._desks[importer.origin] = writer
         return self._desks.get(importer.origin)
 
     def take(self, unit: Unit) -> None:
@@ -262,12 +262,12 @@ class Importing:
 
     def _take(self, unit: Unit) -> None:
         importer, candidate = unit.importer, unit.candidate
-        totals, desk = self.summary.of(importer.origin), self._desk(importer)
+        totals, writer = self.summary.of(importer.origin), self._writer(importer)
         totals.files += 1
-        before = desk.last_read(candidate.name) if desk else None
+        before = writer.last_read(candidate.name) if writer else None
         quiet = candidate.is_quiet(self._clock.now_ms() / 1000)
         is_known = before is not None and candidate.is_as(before) and not unit.is_stale
-        if desk and before and is_known and not desk.is_due(before, quiet):
+        if writer and before and is_known and not writer.is_due(before, quiet):
             totals.unchanged += 1
             return
         report = Report(candidate.name)
@@ -275,10 +275,10 @@ class Importing:
             with candidate.open(self._clock.now_ms() / 1000) as source:
                 if source.is_cut:
                     report.problem(None, "it ends too early; what could be unpacked was taken")
-                if desk is None:
+                if writer is None:
                     self._walk(importer, source, report, totals)
                 else:
-                    self._write(desk, unit, source, report, totals)
+                    self._write(writer, unit, source, report, totals)
         except OSError as error:
             self.failed(_where(candidate), error)
         except StoreError:
@@ -304,14 +304,14 @@ class Importing:
 
     def _write(
         self,
-        desk: ImportDesk,
+        writer: ImportWriter,
         unit: Unit,
         source: Source,
         report: Report,
         totals: OriginTotals,
     ) -> None:
         importer, candidate, now = unit.importer, unit.candidate, self._clock.now_ms()
-        before = desk.last_read(source.name)
+        before = writer.last_read(source.name)
         own, beginning = _digests(source.path, source.size, before.size if before else 0)
         read = ImportSource(
             name=source.name,
@@ -321,37 +321,37 @@ class Importing:
             read_at=now,
         )
         same = before is not None and (before.size, before.digest) == (read.size, read.digest) and not unit.is_stale
-        if before and same and not desk.is_due(before, source.quiet):
-            desk.remember(replace(read, open=before.open, kept=before.kept), alike=True)
+        if before and same and not writer.is_due(before, source.quiet):
+            writer.remember(replace(read, open=before.open, kept=before.kept), alike=True)
             totals.unchanged += 1
             return
         file = _still_to_keep(source, before, beginning)
-        follower = self._follower(desk, importer, before, file.grows)
+        follower = self._follower(writer, importer, before, file.grows)
         known = {} if follower is None else follower.landed
-        taking = Taking(desk, source, candidate.stamp, file, totals.counts, before is not None, known)
+        taking = Taking(writer, source, candidate.stamp, file, totals.counts, before is not None, known)
         found = importer.read(source, report) if follower is None else follower.read(source, report)
         for transcript in found:
             taking.take(transcript)
-        desk.remember(replace(read, open=taking.is_open, kept=file.at if taking.is_open else None))
+        writer.remember(replace(read, open=taking.is_open, kept=file.at if taking.is_open else None))
         if follower is not None and self._followers is not None and taking.is_plain:
             follower.note(read, taking.landed)
             self._followers.keep(source.name, follower)
 
     def _follower(
-        self, desk: ImportDesk, importer: Importer, before: ImportSource | None, grown: bool
+        self, writer: ImportWriter, importer: Importer, before: ImportSource | None, grown: bool
     ) -> Follower | None:
         """Who reads a file that will be read again; the one who read it last, if all that it knows still holds."""
         if self._followers is None or not isinstance(importer, FollowingImporter):
             return None
         last = self._followers.take(before.name) if before is not None else None
-        erasures = desk.erasures()
-        if last is not None and grown and last.is_true(desk.mapping, before, erasures):
+        erasures = writer.erasures()
+        if last is not None and grown and last.is_true(writer.mapping, before, erasures):
             return last
-        return Follower(importer.reader(), desk.mapping, erasures)
+        return Follower(importer.reader(), writer.mapping, erasures)
 
 
-def _part(importer: Importer, source: Source) -> Part:
-    return Part(importer.whole(source) if isinstance(importer, GatheringImporter) else None)
+def _part(importer: Importer, source: Source) -> ImportPart:
+    return ImportPart(importer.whole(source) if isinstance(importer, GatheringImporter) else None)
 
 
 def _gathered(candidate: Candidate | OnServer, importer: Importer) -> Candidate | OnServer:

@@ -90,7 +90,7 @@ def _glance(entry: os.DirEntry[str]) -> Look | None:
     return found.st_size, found.st_mtime_ns
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundPlace(Struct, frozen=True, kw_only=True):
     """A place where a tool keeps its sessions, and how much lies there."""
 
     origin: str
@@ -102,18 +102,18 @@ class Found(Struct, frozen=True, kw_only=True):
     newest_ms: int | None = None
 
 
-def discover(importers: Iterable[Importer], home: Path, environment: dict[str, str]) -> list[Found]:
+def discover(importers: Iterable[Importer], home: Path, environment: dict[str, str]) -> list[FoundPlace]:
     """Where the tools keep their sessions, whether or not there is something."""
     places = [(importer.origin, place) for importer in importers for place in importer.places(home, environment)]
     return [_found(origin, place.what, str(place.path)) for origin, place in dict.fromkeys(places)]
 
 
-def _found(origin: str, what: str, path: str) -> Found:
+def _found(origin: str, what: str, path: str) -> FoundPlace:
     if not os.path.exists(path):
-        return Found(origin=origin, what=what, path=path, exists=False)
+        return FoundPlace(origin=origin, what=what, path=path, exists=False)
     looks = [found for _, found in sweep(path)]
     newest = max((stamp for _, stamp in looks), default=None)
-    return Found(
+    return FoundPlace(
         origin=origin,
         what=what,
         path=path,

@@ -25,7 +25,7 @@ from weft.exchange.importers.port import Importer
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import QUIET_SECONDS, Candidate, candidates
 from weft.exchange.importing.change_notices import Waiting, listening
-from weft.exchange.importing.run import Importing, ImportSummary, Part, Unit
+from weft.exchange.importing.run import ImportPart, ImportRun, ImportSummary, Unit
 from weft.exchange.importing.sweep import Look, is_database, look, source_of, sweep
 from weft.kernel.ambient import Clock, SystemClock
 from weft.ledger.api.ledger import Ledger
@@ -103,7 +103,7 @@ class Watching:
 
     def __init__(
         self,
-        importing: Importing,
+        importing: ImportRun,
         waiting: Callable[[list[Path]], Waiting],
         clock: Clock,
         *,
@@ -287,7 +287,7 @@ class Watching:
         is_stale = str(where) in self._stale
         self._stale.discard(str(where))
         found = [self._importing.recognise(each) for each in candidates(where, self._importing.failed)]
-        for whole in {str(each.whole) for each in found if isinstance(each, Part) and each.whole and is_news}:
+        for whole in {str(each.whole) for each in found if isinstance(each, ImportPart) and each.whole and is_news}:
             self._stale.add(whole)
             self._due.setdefault(whole, self._when(whole))
         return [replace(unit, is_stale=unit.is_stale or is_stale) for unit in found if isinstance(unit, Unit)]
@@ -339,5 +339,5 @@ def watch(
     """Follow the sessions at these places: what happens, for as long as it is asked. Closing the iterator, or an
     interrupt, ends it cleanly."""
     clock = clock or SystemClock()
-    importing = Importing(ledger, load_importers() if importers is None else importers, clock, follow=True)
+    importing = ImportRun(ledger, load_importers() if importers is None else importers, clock, follow=True)
     return Watching(importing, waiting or partial(listening, clock=clock), clock).run(places)

@@ -11,11 +11,13 @@ from weft.exchange.importers.jsonl import record_at, sample
 from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
 from weft.exchange.resuming.dialogue import Records
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.imports import ImportDesk, KeptStretch
+from weft.ledger.imports import ImportWriter, KeptStretch
 from weft.ledger.model import Turn
 
 
-def verbatim_records(ledger: Ledger, importer: Importer, desk: ImportDesk, turns: Iterable[Turn]) -> dict[str, Records]:
+def verbatim_records(
+    ledger: Ledger, importer: Importer, writer: ImportWriter, turns: Iterable[Turn]
+) -> dict[str, Records]:
     """The records of those turns that are of this origin, as far as their sources are still whole."""
     wanted: dict[str, set[str]] = {}
     for turn in turns:
@@ -28,7 +30,7 @@ def verbatim_records(ledger: Ledger, importer: Importer, desk: ImportDesk, turns
                 path = Path(folder, str(len(found)), str(number), PurePath(name).name or "source")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-                found |= _records(importer, desk, as_source(path), ids - found.keys())
+                found |= _records(importer, writer, as_source(path), ids - found.keys())
                 path.unlink()
     return found
 
@@ -53,13 +55,13 @@ def _files(stretches: Iterable[KeptStretch]) -> Iterator[tuple[str, bytes]]:
             yield str(file), bytes(rest)
 
 
-def _records(importer: Importer, desk: ImportDesk, source: Source, wanted: set[str]) -> dict[str, Records]:
+def _records(importer: Importer, writer: ImportWriter, source: Source, wanted: set[str]) -> dict[str, Records]:
     found: dict[str, Records] = {}
     if not wanted:
         return found
     with source.path.open("rb") as file:
         for transcript in importer.read(source, Report(source.name)):
-            for turn, id in desk.identify(transcript.turns):
+            for turn, id in writer.identify(transcript.turns):
                 if id in wanted and id not in found and turn.places:
                     records = _read(file, turn.places)
                     if records is not None:

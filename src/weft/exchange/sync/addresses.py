@@ -73,7 +73,7 @@ def _ssh_program(address: str) -> list[str]:
     return ["ssh", *ports, "--", target, f"weft sync-stdio --ledger {shlex.quote(path)}"]
 
 
-class Program:
+class ProgramStream:
     """A program's standard input and output as one stream of bytes."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ def write_all(out: IO[bytes], data: bytes) -> None:
 
 
 def start(words: Sequence[str]) -> Channel:
-    channel = Channel(Program(words))
+    channel = Channel(ProgramStream(words))
     try:
         channel.greet()
     except ConnectionCut:

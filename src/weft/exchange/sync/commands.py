@@ -15,7 +15,7 @@ from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.peers import Remote
 from weft.exchange.sync.pump import Channel, Served
 from weft.exchange.sync.selection import select
-from weft.exchange.sync.sender import Report, Sent, silent
+from weft.exchange.sync.sender import Report, SyncOutcome, silent
 from weft.exchange.sync.talk import Talk
 from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
 from weft.ledger.api.ledger import Ledger
@@ -57,7 +57,7 @@ class Link:
     def converse(self, talk: Talk[T]) -> T:
         return self._pump.converse(talk)
 
-    def synced(self, sent: Sent, *, dry: bool) -> Synced:
+    def synced(self, sent: SyncOutcome, *, dry: bool) -> Synced:
         assert self.asking.peer is not None
         return Synced(
             address=without_password(self.address),

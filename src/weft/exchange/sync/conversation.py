@@ -24,11 +24,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.sync.frames import Frame, Kind
-from weft.exchange.sync.messages import VERSION, Hello, Imports, Known, Push, Ready, Secret, framed, said
+from weft.exchange.sync.messages import (
+    VERSION,
+    Hello,
+    Imports,
+    ImportSecretMessage,
+    KnownLog,
+    Push,
+    Ready,
+    framed,
+    said,
+)
 from weft.exchange.sync.peers import note_heard, remembered
 from weft.exchange.sync.receiver import Receiver
 from weft.exchange.sync.selection import Selection
-from weft.exchange.sync.sender import Report, Sender, Sent, ensure_chain, silent
+from weft.exchange.sync.sender import Report, Sender, SyncOutcome, ensure_chain, silent
 from weft.exchange.sync.sink import LedgerSink
 from weft.exchange.sync.source import LedgerSource
 from weft.exchange.sync.talk import Talk, hear
@@ -60,7 +70,7 @@ def greet(store: Store, source: LedgerSource, *, first: bool) -> Talk[Hello]:
     if not first:
         yield framed(Kind.HELLO, own)
         yield framed(Kind.KNOWN, _remembered(store, peer))
-    known = said((yield from hear(Kind.KNOWN)), Known)
+    known = said((yield from hear(Kind.KNOWN)), KnownLog)
     ensure_chain(source, known.n, known.chain)
     if first:
         yield framed(Kind.KNOWN, _remembered(store, peer))
@@ -82,7 +92,7 @@ def _checked(peer: Hello, own: Hello) -> Hello:
     return peer
 
 
-def _remembered(store: Store, peer: Hello) -> Known:
+def _remembered(store: Store, peer: Hello) -> KnownLog:
     """Whoever was cut or rolled back notices by it; its log may have grown since it said where it ends."""
     with store.read() as txn:
         return remembered(txn.sql, peer.replica)
@@ -108,14 +118,14 @@ class Asking:
         self.peer = yield from greet(self._store, self._source, first=True)
         return self.peer
 
-    def pulling(self, *, dry: bool = False) -> Talk[Sent]:
+    def pulling(self, *, dry: bool = False) -> Talk[SyncOutcome]:
         peer = self._greeted()
         sink = LedgerSink(self._store, peer.replica)
         ready = replace(sink.ready(peer.replica), dry=dry)
         yield framed(Kind.PULL, ready)
         return (yield from Receiver(sink, peer, self._report).receive(ready))
 
-    def pushing(self, selection: Selection | None = None, *, dry: bool = False) -> Talk[Sent]:
+    def pushing(self, selection: Selection | None = None, *, dry: bool = False) -> Talk[SyncOutcome]:
         peer, limited = self._greeted(), selection is not None
         source = LedgerSource(self._store, selection) if selection is not None else self._source
         yield framed(Kind.PUSH, Push(dry=dry, limited=limited))
@@ -135,11 +145,11 @@ class Asking:
                 "they stay two trees; share the secret before the first import",
             )
         if own.imported:
-            yield framed(Kind.SECRET, Secret(secret=secret.hex()))
+            yield framed(Kind.SECRET, ImportSecretMessage(secret=secret.hex()))
             yield from hear(Kind.SECRET)
             return "given"
-        yield framed(Kind.SECRET, Secret())
-        adopt_secret(self._store, _secret(said((yield from hear(Kind.SECRET)), Secret)))
+        yield framed(Kind.SECRET, ImportSecretMessage())
+        adopt_secret(self._store, _secret(said((yield from hear(Kind.SECRET)), ImportSecretMessage)))
         return "taken"
 
     def leaving(self) -> Talk[None]:
@@ -157,7 +167,7 @@ def imports_of(store: Store) -> Imports:
     return Imports(fingerprint=fingerprint, imported=imported)
 
 
-def _secret(told: Secret) -> bytes:
+def _secret(told: ImportSecretMessage) -> bytes:
     try:
         secret = bytes.fromhex(told.secret)
     except ValueError:
@@ -188,7 +198,7 @@ class Serving:
             elif frame.kind == Kind.IMPORTS:
                 yield framed(Kind.IMPORTS, imports_of(self._store))
             else:
-                yield from self._share(said(frame, Secret))
+                yield from self._share(said(frame, ImportSecretMessage))
 
     def _take(self, push: Push, peer: Hello) -> Talk[None]:
         if not self._manners.takes or self._store.read_only:
@@ -198,7 +208,7 @@ class Serving:
         yield framed(Kind.READY, ready)
         yield from Receiver(sink, peer, silent, limited=push.limited).receive(ready)
 
-    def _share(self, told: Secret) -> Talk[None]:
+    def _share(self, told: ImportSecretMessage) -> Talk[None]:
         if not self._manners.tells_secret:
             raise NotApplicable(
                 "this ledger does not share its import secret", "sync without it: `weft clone --no-imports-secret`"
@@ -209,4 +219,4 @@ class Serving:
             adopt_secret(self._store, _secret(told))
             yield Frame(Kind.SECRET)
         else:
-            yield framed(Kind.SECRET, Secret(secret=import_secret(self._store).hex()))
+            yield framed(Kind.SECRET, ImportSecretMessage(secret=import_secret(self._store).hex()))

@@ -23,7 +23,7 @@ class Hello(Struct, frozen=True, kw_only=True):
     chain: str
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class KnownLog(Struct, frozen=True, kw_only=True):
     """What the speaker remembers of the other's log; `n` 0: nothing."""
 
     n: int = 0
@@ -45,7 +45,7 @@ class Push(Struct, frozen=True, kw_only=True):
     limited: bool = False
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class BatchEnd(Struct, frozen=True, kw_only=True):
     """The end of a batch. All up to event `n` of the sender's log is taken then; 0: it ends in the midst of a row."""
 
     n: int = 0
@@ -75,7 +75,7 @@ class Imports(Struct, frozen=True, kw_only=True):
     imported: bool = False
 
 
-class Secret(Struct, frozen=True, kw_only=True):
+class ImportSecretMessage(Struct, frozen=True, kw_only=True):
     """A ledger's import secret; empty: please tell yours."""
 
     secret: str = ""

@@ -11,7 +11,7 @@ import json
 
 from msgspec import Struct
 
-from weft.exchange.sync.messages import Hello, Known, Mark, Ready
+from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready
 from weft.kernel.errors import InvalidInput, LabelTaken, NotFound
 from weft.store.sql import Row, Sql
 
@@ -31,10 +31,10 @@ class Remote(Struct, frozen=True, kw_only=True):
     added_at: int = 0
 
 
-def remembered(sql: Sql, replica: str) -> Known:
+def remembered(sql: Sql, replica: str) -> KnownLog:
     """Where that peer's log ended when it was last heard of."""
     row = sql.one(_PEER, (replica,))
-    return Known(n=row[2], chain=bytes(row[3]).hex()) if row else Known()
+    return KnownLog(n=row[2], chain=bytes(row[3]).hex()) if row else KnownLog()
 
 
 def cursor(sql: Sql, replica: str, *, empty: bool) -> Ready:
@@ -47,7 +47,7 @@ def note_heard(sql: Sql, peer: Hello, at: int) -> None:
     _note(sql, peer.replica, "seen", "seen_chain", peer.n, peer.chain, at)
 
 
-def note_taken(sql: Sql, replica: str, mark: Mark, at: int) -> None:
+def note_taken(sql: Sql, replica: str, mark: BatchEnd, at: int) -> None:
     """Its log is taken up to there; that only moves on, whoever else takes from it."""
     _note(sql, replica, "n", "chain", mark.n, mark.chain, at)
 

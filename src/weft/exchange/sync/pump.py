@@ -14,7 +14,7 @@ T = TypeVar("T")
 READ_BYTES = 256 * 1024
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """Bytes both ways."""
 
     def read(self, most: int) -> bytes:
@@ -30,7 +30,7 @@ class Stream(Protocol):
 class Channel:
     """Frames over a stream of bytes."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._stream, self._reader = stream, FrameReader()
         self._frames: deque[Frame] = deque()
         self.sent = 0

@@ -11,8 +11,8 @@ from tempfile import TemporaryFile
 from typing import IO, Protocol
 
 from weft.exchange.sync.frames import Frame, Kind, bitmap
-from weft.exchange.sync.messages import Hello, Mark, Ready, Taken, Would, framed, said
-from weft.exchange.sync.sender import HASH, LARGE, RECORD, Report, Sent, mentioned
+from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, said
+from weft.exchange.sync.sender import HASH, LARGE, RECORD, Report, SyncOutcome, mentioned
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, ContentHasher
 from weft.kernel.errors import InvalidFact, ProtocolBroken
@@ -45,7 +45,7 @@ class Sink(Protocol):
     def refuse_forged(self, events: Sequence[NewEvent]) -> None:
         """Raise if one of these claims to be written here."""
 
-    def take(self, facts: Sequence[Fact], mark: Mark) -> Taken:
+    def take(self, facts: Sequence[Fact], mark: BatchEnd) -> Taken:
         """All of it in one transaction, with the place in the peer's log; or InvalidFact, and nothing."""
 
 
@@ -58,7 +58,7 @@ class Receiver:
         self._event_bytes = self._content_bytes = 0
         self._offered = self._at = self._idle = 0
 
-    def receive(self, ready: Ready) -> Talk[Sent]:
+    def receive(self, ready: Ready) -> Talk[SyncOutcome]:
         """Until the sender is done."""
         lacking = [] if ready.dry else self._sink.lacking()
         yield Frame(Kind.LACK, b"".join(lacking))
@@ -74,8 +74,8 @@ class Receiver:
             self._report(min(self._at, self._peer.n), self._peer.n)
         return self._sum()
 
-    def _sum(self) -> Sent:
-        return Sent(
+    def _sum(self) -> SyncOutcome:
+        return SyncOutcome(
             events=self._taken.events,
             contents=self._taken.contents,
             known=self._taken.known,
@@ -107,7 +107,7 @@ class Receiver:
             if events:
                 needed = yield from self._need(events)
                 marked = yield from self._contents(needed, stage)
-            mark = self._checked(said(marked or (yield from hear(Kind.MARK)), Mark), frame.kind == Kind.MARK)
+            mark = self._checked(said(marked or (yield from hear(Kind.MARK)), BatchEnd), frame.kind == Kind.MARK)
             yield from self._take([*stage.contents, *events], mark)
 
     def _want(self, frame: Frame) -> Talk[list[bytes]]:
@@ -186,15 +186,15 @@ class Receiver:
     def _take_lacking(self, lacking: list[bytes]) -> Talk[None]:
         with Stage() as stage:
             marked = yield from self._contents(lacking, stage)
-            said(marked, Mark)
-            yield from self._take(stage.contents, Mark())
+            said(marked, BatchEnd)
+            yield from self._take(stage.contents, BatchEnd())
 
-    def _take(self, facts: Sequence[Fact], mark: Mark) -> Talk[None]:
+    def _take(self, facts: Sequence[Fact], mark: BatchEnd) -> Talk[None]:
         taken = self._sink.take(facts, mark)
         self._count(taken)
         yield framed(Kind.TAKEN, taken)
 
-    def _checked(self, mark: Mark, alone: bool) -> Mark:
+    def _checked(self, mark: BatchEnd, alone: bool) -> BatchEnd:
         """The place in the sender's log only moves on, and never beyond its end."""
         if mark.n and (self._limited or not self._at <= mark.n <= self._peer.n):
             raise ProtocolBroken(f"the log is marked at {mark.n}, after {self._at} and before {self._peer.n}")

@@ -17,7 +17,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from weft.exchange.sync.frames import Frame, Kind, flags_of
-from weft.exchange.sync.messages import Hello, Mark, Ready, Taken, Would, framed, said
+from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, said
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import ProtocolBroken, ReplicaDiverged
@@ -31,12 +31,12 @@ Report = Callable[[int, int], None]
 _hexes = re.compile(rb'"([0-9a-f]{64})"').findall
 
 
-class Batch(Struct, frozen=True):
+class EventBatch(Struct, frozen=True):
     """Events to be offered, in their order, and where the log is once they are taken."""
 
     lines: list[bytes]
     ids: list[bytes]
-    mark: Mark
+    mark: BatchEnd
     done: int
     """How far the log has been read, for those who watch."""
 
@@ -50,7 +50,7 @@ class Outgoing(Struct, frozen=True):
     pieces: Iterable[bytes]
 
 
-class Source(Protocol):
+class SyncSource(Protocol):
     """A ledger, as a sender needs it."""
 
     def hello(self) -> Hello:
@@ -59,7 +59,7 @@ class Source(Protocol):
     def chain_at(self, n: int) -> str | None:
         """The chain of arrival at the end of a row; None where no row ends."""
 
-    def batches(self, after: int, peer: str, limited: bool) -> Iterator[Batch]:
+    def batches(self, after: int, peer: str, limited: bool) -> Iterator[EventBatch]:
         """What came after that event and did not come from that peer."""
 
     def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[Outgoing]:
@@ -69,7 +69,7 @@ class Source(Protocol):
         """How much these events are, with their contents."""
 
 
-class Sent(Struct, frozen=True, kw_only=True):
+class SyncOutcome(Struct, frozen=True, kw_only=True):
     """What a receiver made of what it was sent."""
 
     events: int = 0
@@ -100,13 +100,13 @@ def mentioned(lines: Sequence[bytes]) -> list[bytes]:
 class Sender:
     """One run of sending."""
 
-    def __init__(self, source: Source, peer: str, limited: bool, report: Report) -> None:
+    def __init__(self, source: SyncSource, peer: str, limited: bool, report: Report) -> None:
         self._source, self._peer, self._limited, self._report = source, peer, limited, report
         self._event_bytes = self._content_bytes = 0
         self._taken = Taken()
         self._marked: Marked | None = None
 
-    def send(self, ready: Ready) -> Talk[Sent]:
+    def send(self, ready: Ready) -> Talk[SyncOutcome]:
         """Everything that the receiver lacks, batch by batch."""
         ensure_chain(self._source, ready.after, ready.chain)
         end = self._source.hello().n
@@ -120,7 +120,7 @@ class Sender:
                 yield from self._send(batch, ready)
         yield from self._settle()
         yield Frame(Kind.DONE)
-        return Sent(
+        return SyncOutcome(
             events=self._taken.events,
             contents=self._taken.contents,
             known=self._taken.known,
@@ -129,7 +129,7 @@ class Sender:
             content_bytes=self._content_bytes,
         )
 
-    def _send(self, batch: Batch, ready: Ready) -> Talk[None]:
+    def _send(self, batch: EventBatch, ready: Ready) -> Talk[None]:
         lines = batch.lines
         if lines and not ready.empty:
             lines = yield from self._wanted(batch)
@@ -151,13 +151,13 @@ class Sender:
             self._count(said((yield from hear(Kind.TAKEN)), Taken), known=marked.known)
             self._report(marked.done, max(self._source.hello().n, marked.done))
 
-    def _wanted(self, batch: Batch) -> Talk[list[bytes]]:
+    def _wanted(self, batch: EventBatch) -> Talk[list[bytes]]:
         yield Frame(Kind.OFFER, b"".join(batch.ids))
         yield from self._settle()
         flags = flags_of((yield from hear(Kind.WANT)).body, len(batch.ids))
         return [line for line, flag in zip(batch.lines, flags, strict=True) if flag]
 
-    def _would(self, batch: Batch, ready: Ready) -> Talk[None]:
+    def _would(self, batch: EventBatch, ready: Ready) -> Talk[None]:
         lines = batch.lines if ready.empty or not batch.lines else (yield from self._wanted(batch))
         would = self._source.weigh(lines)
         self._event_bytes += would.event_bytes
@@ -174,7 +174,7 @@ class Sender:
         if refs:
             if not self._limited:
                 yield from self._send_contents(refs)
-            yield framed(Kind.MARK, Mark())
+            yield framed(Kind.MARK, BatchEnd())
             self._count(said((yield from hear(Kind.TAKEN)), Taken))
 
     def _send_contents(self, refs: Sequence[bytes]) -> Talk[None]:
@@ -204,7 +204,7 @@ class Sender:
         )
 
 
-def ensure_chain(source: Source, n: int, chain: str) -> None:
+def ensure_chain(source: SyncSource, n: int, chain: str) -> None:
     """Does this ledger's log say what the other one remembers of it?"""
     if n and source.chain_at(n) != chain:
         raise ReplicaDiverged(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 
-from weft.exchange.sync.messages import Mark, Ready, Taken
+from weft.exchange.sync.messages import BatchEnd, Ready, Taken
 from weft.exchange.sync.peers import cursor, note_range, note_taken
 from weft.ledger.upkeep.facts_file import Fact, NewEvent, refuse_forged, take_batch
 from weft.store.port import ReadTxn, Store, WriteTxn
@@ -56,13 +56,13 @@ class LedgerSink:
         for new in events:
             refuse_forged(new, self._store.replica)
 
-    def take(self, facts: Sequence[Fact], mark: Mark) -> Taken:
+    def take(self, facts: Sequence[Fact], mark: BatchEnd) -> Taken:
         taken = self._store.write(partial(self._take, facts, mark))
         if facts:
             self._store.catch_up()
         return taken
 
-    def _take(self, facts: Sequence[Fact], mark: Mark, txn: WriteTxn) -> Taken:
+    def _take(self, facts: Sequence[Fact], mark: BatchEnd, txn: WriteTxn) -> Taken:
         first = txn.facts.tip().n + 1
         brought = take_batch(list(enumerate(facts, 1)), txn, excerpts=True)
         note_range(txn.sql, self._peer, first, txn.facts.tip().n)

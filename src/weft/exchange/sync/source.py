@@ -13,10 +13,10 @@ from itertools import chain
 
 from msgspec import Struct
 
-from weft.exchange.sync.messages import Hello, Mark, Would
+from weft.exchange.sync.messages import BatchEnd, Hello, Would
 from weft.exchange.sync.peers import ranges_from
 from weft.exchange.sync.selection import Selection
-from weft.exchange.sync.sender import Batch, Outgoing
+from weft.exchange.sync.sender import EventBatch, Outgoing
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import ContentGone, ContentMissing
 from weft.kernel.facts import content_refs
@@ -32,7 +32,7 @@ CONTENTS_AT_ONCE = 256
 HELD_BYTES = 1024 * 1024
 
 
-class Found(Struct, frozen=True, gc=False):
+class FoundEvent(Struct, frozen=True, gc=False):
     index: int
     head: ContentHead
 
@@ -55,7 +55,7 @@ class LedgerSource:
             chain = txn.facts.chain_at(n)
         return None if chain is None else chain.hex()
 
-    def batches(self, after: int, peer: str, limited: bool) -> Iterator[Batch]:
+    def batches(self, after: int, peer: str, limited: bool) -> Iterator[EventBatch]:
         """Up to where the log ended when the conversation began: it may be growing all the while."""
         with self._store.read() as txn:
             theirs = ranges_from(txn.sql, peer, after)
@@ -80,7 +80,7 @@ class LedgerSource:
         allowed = self._selection.contents if limited and self._selection else None
         with self._store.read() as txn:
             heads = [
-                Found(start + i, head)
+                FoundEvent(start + i, head)
                 for i, head in _heads(txn.sql, refs).items()
                 if allowed is None or head.ref in allowed
             ]
@@ -92,7 +92,7 @@ class LedgerSource:
             if head.size > ROW_BYTES:
                 yield Outgoing(found.index, head.salt, head.size, checked_pieces(head, partial(self._piece, head)))
 
-    def _take_small(self, waiting: list[Found]) -> list[Outgoing]:
+    def _take_small(self, waiting: list[FoundEvent]) -> list[Outgoing]:
         """Some of those that wait, in one snapshot: as many as fit into memory without anybody noticing."""
         made, weight = [], 0
         with self._store.read() as txn:
@@ -146,7 +146,7 @@ class Gathering:
         self._size = self._next = 0
         self._ended: LogRow | None = None
 
-    def take(self, row: LogRow) -> Iterator[Batch]:
+    def take(self, row: LogRow) -> Iterator[EventBatch]:
         """A batch may end in the midst of a row; the place in the log is then the end of the row before."""
         for n, line in enumerate(row.lines(), row.first):
             if self._skips(n, line):
@@ -159,7 +159,7 @@ class Gathering:
         if self._is_full():
             yield self._batch(row.n)
 
-    def rest(self) -> Batch | None:
+    def rest(self) -> EventBatch | None:
         return None if self._ended is None else self._batch(self._ended.n)
 
     def _is_full(self) -> bool:
@@ -172,9 +172,9 @@ class Gathering:
             return True
         return self._selection is not None and not self._selection.holds(n, line)
 
-    def _batch(self, done: int) -> Batch:
+    def _batch(self, done: int) -> EventBatch:
         row = self._ended if self._selection is None else None
-        mark = Mark() if row is None else Mark(n=row.n, chain=row.chain.hex())
-        made = Batch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
+        mark = BatchEnd() if row is None else BatchEnd(n=row.n, chain=row.chain.hex())
+        made = EventBatch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
         self._lines, self._size = [], 0
         return made

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.reports import audit
 from weft.ledger.reports.actor_history import Deed, deeds
-from weft.ledger.reports.audit import AuditChoice, AuditTally, Finding
+from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.usage import read_moment
 
 
-class Auditing(Face):
+class AuditVerbs(LedgerBase):
     """What answers for what agents did."""
 
-    def audit(self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]) -> Iterator[Finding]:
+    def audit(
+        self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
+    ) -> Iterator[AuditFinding]:
         """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
         what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
         `tally` is told what was looked at."""

@@ -13,13 +13,13 @@ from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
-from weft.ledger.read.revisions import Spot, parse_moment, require, resolve
+from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
 from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
 from weft.ledger.views.recorded_events import event_at
-from weft.ledger.write.append import Desk
+from weft.ledger.write.append import LedgerWriter
 from weft.ledger.write.leases import sweep_dead
 from weft.store.port import ReadTxn, Store
 
@@ -27,7 +27,7 @@ LEASE_TTL = 30.0
 WAIT = 10.0
 
 
-class Face:
+class LedgerBase:
     """One ledger, open."""
 
     def __init__(
@@ -42,9 +42,9 @@ class Face:
     ) -> None:
         self._store, self._clock, self._zone = store, clock, zone
         self._owner, self._ttl = owner, lease_ttl
-        self._desk = Desk(store, clock, ulids)
+        self._writer = LedgerWriter(store, clock, ulids)
         if not store.read_only:
-            sweep_dead(self._desk)
+            sweep_dead(self._writer)
             with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
                 finish_erasing(store, patience=0)
 
@@ -73,7 +73,7 @@ class Face:
             event = None if spot.events is None else event_at(txn.facts, spot.turn, spot.events - 1)
             return Point(turn_id=spot.turn.id, event_id=event, number=spot.events, session=spot.session)
 
-    def _resolve(self, txn: ReadTxn, name: str) -> Spot:
+    def _resolve(self, txn: ReadTxn, name: str) -> Revision:
         return resolve(txn, name, self._parse_time)
 
     def _parse_time(self, text: str) -> int:
@@ -85,7 +85,7 @@ class Face:
 
 
 @contextmanager
-def open_thread_facts(ledger: Face, names: Sequence[str]) -> Iterator[ThreadFacts]:
+def open_thread_facts(ledger: LedgerBase, names: Sequence[str]) -> Iterator[ThreadFacts]:
     """The facts of the threads that these names mean, of one moment."""
     if not names:
         raise InvalidInput("no thread was named", "name sessions or turns")
@@ -94,9 +94,9 @@ def open_thread_facts(ledger: Face, names: Sequence[str]) -> Iterator[ThreadFact
         yield ThreadFacts(txn, [ledger._resolve(txn, name) for name in names])
 
 
-def desk_of(ledger: Face) -> Desk:
-    return ledger._desk
+def writer_of(ledger: LedgerBase) -> LedgerWriter:
+    return ledger._writer
 
 
-def store_of(ledger: Face) -> Store:
+def store_of(ledger: LedgerBase) -> Store:
     return ledger._store

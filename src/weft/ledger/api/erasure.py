@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.kernel.errors import ErasureChanged, InvalidInput
 from weft.ledger import erasing
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.model import DEFAULT_AGENT
@@ -16,7 +16,7 @@ from weft.ledger.upkeep.recompute import silent
 ATTEMPTS = 5
 
 
-class Erasing(Face):
+class ErasureVerbs(LedgerBase):
     """What takes contents away for good."""
 
     def plan_erasure(
@@ -50,15 +50,15 @@ class Erasing(Face):
         if not checked_text(reason, "reason").strip():
             raise InvalidInput("an erasure needs a reason", "say why, without saying what")
         if isinstance(what, ErasurePlan):
-            return erasing.erase(self._desk, what, reason, actor)
+            return erasing.erase(self._writer, what, reason, actor)
         for _ in range(ATTEMPTS - 1):
             try:
                 plan = self.plan_erasure(what, tree=tree, everywhere=everywhere, progress=progress)
-                return erasing.erase(self._desk, plan, reason, actor)
+                return erasing.erase(self._writer, plan, reason, actor)
             except ErasureChanged:
                 continue
         plan = self.plan_erasure(what, tree=tree, everywhere=everywhere, progress=progress)
-        return erasing.erase(self._desk, plan, reason, actor)
+        return erasing.erase(self._writer, plan, reason, actor)
 
     def finish_erasing(self) -> bool:
         """Go on with an erasure that could not be finished, since somebody read what was there before. True when

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports import (
-    ImportDesk,
+    ImportWriter,
     KeptStretch,
     ProvisionalTurn,
     adopt_secret,
@@ -17,13 +17,13 @@ from weft.ledger.imports import (
 from weft.ledger.read.revisions import require
 
 
-class Importing(Face):
+class ImportVerbs(LedgerBase):
     """What takes imported history in."""
 
-    def import_desk(self, origin: str, mapping: int, *, remap: bool = False) -> ImportDesk:
+    def import_writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self._store.catch_up()
-        return ImportDesk(self._desk, checked_text(origin, "origin"), mapping, remap=remap)
+        return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
 
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
@@ -37,8 +37,8 @@ class Importing(Face):
         with self._store.read() as txn:
             return provisional_turns(txn, None if session is None else require(txn, session).id)
 
-    def share_imports_of(self, other: Face) -> None:
+    def share_imports_of(self, other: LedgerBase) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
-        if not isinstance(other, Face):
+        if not isinstance(other, LedgerBase):
             raise InvalidInput(f"other is {type(other).__name__}", "give an open ledger")
         adopt_secret(self._store, import_secret(other._store))

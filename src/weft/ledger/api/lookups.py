@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from weft.kernel.errors import InvalidInput, NotFound
-from weft.ledger.api.search import Searching
+from weft.ledger.api.search import SearchVerbs
 from weft.ledger.arguments import checked_count, checked_text
 from weft.ledger.model import Message, Session, SessionMove, ToolCall, Turn
 from weft.ledger.read.request_inputs import find_message
@@ -23,7 +23,7 @@ from weft.ledger.write.turn_events import checked_id
 from weft.store.port import ReadTxn
 
 
-class Finding(Searching):
+class LookupVerbs(SearchVerbs):
     """What answers to columns rather than to words."""
 
     def find_turns(

@@ -9,17 +9,17 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, NotApplicable
 from weft.ledger.api.base import WAIT
-from weft.ledger.api.lookups import Finding
-from weft.ledger.api.reading import Reading
+from weft.ledger.api.lookups import LookupVerbs
+from weft.ledger.api.reading import ReadVerbs
 from weft.ledger.arguments import checked_names, checked_text
 from weft.ledger.model import Turn
 from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.write.append import Draft
+from weft.ledger.write.append import Append
 from weft.ledger.write.leases import Patience
 
 
-class Merging(Reading, Finding):
+class MergeVerbs(ReadVerbs, LookupVerbs):
     """What brings back what a branch found."""
 
     def cherry_pick(
@@ -81,7 +81,7 @@ class Merging(Reading, Finding):
         wait: float,
     ) -> list[Turn]:
         """With a key, only where the head stood when nothing of that key was there: whoever comes between is seen."""
-        patience = Patience(self._desk, wait, self._ttl)
+        patience = Patience(self._writer, wait, self._ttl)
         while True:
             pinned = expected
             if key is not None:
@@ -90,11 +90,11 @@ class Merging(Reading, Finding):
                     return made
                 pinned = head if expected is UNSET else expected
 
-            def work(draft: Draft, pinned: str | UnsetType | None = pinned) -> list[str]:
-                return merge(draft, session, pinned, patience, key, writers)
+            def work(append: Append, pinned: str | UnsetType | None = pinned) -> list[str]:
+                return merge(append, session, pinned, patience, key, writers)
 
             try:
-                ids = patience.keep_trying(lambda: self._desk.write(work))
+                ids = patience.keep_trying(lambda: self._writer.write(work))
             except HeadMoved:
                 if key is None or expected is not UNSET:
                     raise

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_flag, checked_names, checked_progress
 from weft.ledger.upkeep import packing
 from weft.ledger.upkeep.packing import Packed
 from weft.ledger.upkeep.recompute import silent
 
 
-class Packing(Face):
+class PackVerbs(LedgerBase):
     """What compresses cold trees."""
 
     def pack(

@@ -10,11 +10,11 @@ from msgspec import UNSET
 
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.facts import is_digest
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_count, checked_seconds, checked_text
 from weft.ledger.model import Codeblock, Compaction, Message, ToolCall, Turn
 from weft.ledger.read.contexts import Context, context_after, context_of_turn, load_compaction
-from weft.ledger.read.full_threads import Telling, strands_to
+from weft.ledger.read.full_threads import FullThreads, strands_to
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import (
@@ -39,7 +39,7 @@ from weft.store.facts import checked_pieces
 from weft.store.records import ContentHead
 
 
-class Reading(Face):
+class ReadVerbs(LedgerBase):
     """What answers without changing anything."""
 
     def turn(self, name: str) -> Turn:
@@ -52,11 +52,11 @@ class Reading(Face):
             spot = self._resolve(txn, name)
         return Thread(self._store, spot.turn, spot.events)
 
-    def telling(self, *names: str, trees: bool = False, requests: bool = False) -> Telling:
+    def full_threads(self, *names: str, trees: bool = False, requests: bool = False) -> FullThreads:
         """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
         with self._store.read() as txn:
             strands = strands_to(txn.sql, [self._resolve(txn, name) for name in names], trees=trees)
-        return Telling(self._store, strands, requests=requests)
+        return FullThreads(self._store, strands, requests=requests)
 
     def messages(self, turn: str) -> list[Message]:
         """The messages of one turn."""

@@ -9,13 +9,13 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import WAIT, Face
+from weft.ledger.api.base import WAIT, LedgerBase
 from weft.ledger.arguments import checked_label, checked_text
 from weft.ledger.model import DEFAULT_AGENT, NewError, RecordedTurn, StoredContent, as_record
 from weft.ledger.sessions import compactions
 from weft.ledger.write.late_results import record_late_result
 from weft.ledger.write.leases import Patience
-from weft.ledger.write.record_turn import WholeTurn, record_turn
+from weft.ledger.write.record_turn import NewTurn, record_turn
 from weft.ledger.write.turn_events import as_setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
 from weft.store.records import LEDGER_SCOPE
@@ -23,7 +23,7 @@ from weft.store.records import LEDGER_SCOPE
 CHUNK = 1024 * 1024
 
 
-class Recording(Face):
+class RecordVerbs(LedgerBase):
     """What adds turns and contents."""
 
     def record_turn(
@@ -46,9 +46,9 @@ class Recording(Face):
         if session is not None:
             checked_label(session, "session")
         _check_pins(parent, expected)
-        whole = WholeTurn(query=query, response=response, **turn)
+        whole = NewTurn(query=query, response=response, **turn)
         return record_turn(
-            self._desk, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
+            self._writer, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
         )
 
     def begin_turn(
@@ -66,7 +66,7 @@ class Recording(Face):
             checked_label(session, "session")
         _check_pins(parent, expected)
         return begin_turn(
-            self._desk,
+            self._writer,
             session=session,
             parent=parent,
             expected=expected,
@@ -106,12 +106,14 @@ class Recording(Face):
             metadata=metadata,
             **measures,
         )
-        patience = Patience(self._desk, wait, self._ttl)
-        return compactions.record_compaction(self._desk, compaction, session=session, parent=parent, patience=patience)
+        patience = Patience(self._writer, wait, self._ttl)
+        return compactions.record_compaction(
+            self._writer, compaction, session=session, parent=parent, patience=patience
+        )
 
     def choose_compaction(self, session: str, compaction: str | None) -> None:
         """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
-        compactions.choose_compaction(self._desk, session, compaction)
+        compactions.choose_compaction(self._writer, session, compaction)
 
     def record_late_result(
         self, turn: str, call_id: str, result: Any = UNSET, *, error: Any = None, status: str | None = None
@@ -120,7 +122,7 @@ class Recording(Face):
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         ended = None if status is None else member(ToolCallStatus, status, "status")
         checked_text(call_id, "tool call id")
-        record_late_result(self._desk, self.resolve(turn), call_id, result, fault, ended)
+        record_late_result(self._writer, self.resolve(turn), call_id, result, fault, ended)
 
     def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
         """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""

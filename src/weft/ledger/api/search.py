@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from weft.kernel.errors import InvalidInput, StoreError
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_count, checked_flag, checked_text
 from weft.ledger.search import passages
 from weft.ledger.search.filters import as_filters
@@ -21,7 +21,7 @@ A_LITTLE, MUCH = 128, 16_384
 """Events that are looked through rather than indexed, which takes a commit; and those that nobody shall find undone."""
 
 
-class Searching(Face):
+class SearchVerbs(LedgerBase):
     """What finds."""
 
     def search(self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any) -> list[Hit]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scan
@@ -16,7 +16,7 @@ from weft.ledger.secrets.scanner import checked_scanner
 from weft.ledger.upkeep.recompute import silent
 
 
-class Secrets(Face):
+class SecretVerbs(LedgerBase):
     """What finds credentials, and remembers which finding is none."""
 
     def find_secrets(

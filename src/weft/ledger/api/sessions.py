@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import NotFound
 from weft.kernel.facts import is_digest
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_count, checked_flag, checked_names, checked_number
 from weft.ledger.model import DEFAULT_AGENT, Branch, HeadMove, Session
 from weft.ledger.read.listing import Listing
@@ -26,18 +26,18 @@ from weft.ledger.read.sessions import (
 )
 from weft.ledger.sessions import heads
 from weft.ledger.sessions.archiving import choose_sessions
-from weft.ledger.sessions.settling import Choice, settle
+from weft.ledger.sessions.settling import SettleChoice, settle
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.leases import Patience
 
 
-class Sessions(Face):
+class SessionVerbs(LedgerBase):
     """What makes, moves and lists sessions."""
 
     def create_session(self, label: str, *, persona: str = DEFAULT_AGENT, **details: Any) -> Session:
         """A session before its first turn. Details: routing_key, origin, origin_session_id, parent_session,
         parent_turn_id, spawn_tool_call_id, task_description."""
-        made = heads.create(self._desk, label, persona, details)
+        made = heads.create(self._writer, label, persona, details)
         return self.session(made)
 
     def sessions(self, *, every: bool = False) -> list[Session]:
@@ -52,7 +52,7 @@ class Sessions(Face):
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
         point = self.point(at)
-        made = heads.fork(self._desk, point.turn_id, point.event_id, label, session or point.session, persona)
+        made = heads.fork(self._writer, point.turn_id, point.event_id, label, session or point.session, persona)
         return self.session(made)
 
     def move_head(
@@ -99,24 +99,24 @@ class Sessions(Face):
         at_event: str | None = None,
     ) -> Session:
         heads.move_head(
-            self._desk,
+            self._writer,
             session,
             new=new,
             expected=expected,
             why=why,
             reason=reason,
-            patience=Patience(self._desk, 0, self._ttl),
+            patience=Patience(self._writer, 0, self._ttl),
             at_event=at_event,
         )
         return self.session(session)
 
     def rename_session(self, session: str, label: str) -> Session:
-        heads.rename(self._desk, session, label)
+        heads.rename(self._writer, session, label)
         return self.session(label)
 
     def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
         """Another name for a session. Lookups go by label, then alias, and never chain."""
-        heads.add_alias(self._desk, alias, session, reason)
+        heads.add_alias(self._writer, alias, session, reason)
         return self.session(alias)
 
     def archive_session(self, session: str, *, reason: str | None = None) -> Session:
@@ -148,7 +148,7 @@ class Sessions(Face):
 
     def _set_status(self, session: str, status: SessionStatus, reason: str | None) -> Session:
         found = self.session(session)
-        heads.set_status(self._desk, found.id, status, reason)
+        heads.set_status(self._writer, found.id, status, reason)
         return self.session(found.id)
 
     def branches(self, session: str | None = None) -> list[Branch]:
@@ -169,7 +169,7 @@ class Sessions(Face):
         """Join the branches of a session: at a turn, where this ledger stands, where the other one stands, or as two
         sessions, of which `fork` labels the other's. Every replica follows once it has synced."""
         point = None if to is None else self.point(to)
-        choice = Choice(
+        choice = SettleChoice(
             turn=None if point is None else point.turn_id,
             event=None if point is None else point.event_id,
             ours=checked_flag(ours, "ours"),
@@ -178,7 +178,7 @@ class Sessions(Face):
         )
         found = self.session(session)
         self._store.catch_up()
-        settle(self._desk, found.id, choice, reason, Patience(self._desk, 0, self._ttl))
+        settle(self._writer, found.id, choice, reason, Patience(self._writer, 0, self._ttl))
         return self.session(found.id)
 
     def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:

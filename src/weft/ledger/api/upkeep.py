@@ -12,7 +12,7 @@ from typing import Any
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.kernel.sites import Site
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_place, checked_progress, path_error
 from weft.ledger.search import passages
 from weft.ledger.upkeep import facts_file, recompute, stats, verify
@@ -23,7 +23,7 @@ from weft.ledger.views import codeblocks
 TO_FILES = "give the path of a new file; to another server or schema goes `weft copy`"
 
 
-class Keeping(Face):
+class UpkeepVerbs(LedgerBase):
     """What looks after a ledger."""
 
     def verify(

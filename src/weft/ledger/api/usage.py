@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from weft.ledger.api.base import Face
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.reports import usage
-from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Choice, Prices, UsageReport
+from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport, work_report
 
 
-class Spending(Face):
+class UsageVerbs(LedgerBase):
     """Tokens and cost."""
 
-    def usage(self, by: str = "day", **only: Unpack[Choice]) -> UsageReport:
+    def usage(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         with self._store.read() as txn:
             return usage.report(txn, by, only, self._clock.now_ms(), self._zone)

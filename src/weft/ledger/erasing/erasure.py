@@ -28,13 +28,13 @@ from weft.ledger.upkeep.recompute import VIEWS_STALE, rebuild, silent
 from weft.ledger.views import codeblocks
 from weft.ledger.views.rows import load_turn
 from weft.ledger.views.values import text_of
-from weft.ledger.write.append import Desk, Draft
-from weft.store.erased_contents import IN_LOG, Forgotten, note_finished, note_rewritten, unfinished
+from weft.ledger.write.append import Append, LedgerWriter
+from weft.store.erased_contents import IN_LOG, ErasedContents, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.records import LEDGER_SCOPE
 
 ROW_EVENTS = 128
-FORGETTERS: list[Callable[[Store, WriteTxn, Forgotten], None]] = [
+FORGETTERS: list[Callable[[Store, WriteTxn, ErasedContents], None]] = [
     codeblocks.forget,
     passages.forget,
     secrets.forget,
@@ -68,10 +68,10 @@ def ensure_may_erase(actor: str, sessions: Sequence[str]) -> None:
         )
 
 
-def erase(desk: Desk, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
+def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
     """Carry a plan out, if it still says the truth."""
     if not plan.is_done:
-        desk.write(lambda draft: _write(desk.store, draft, plan, reason, actor))
+        writer.write(lambda append: _write(writer.store, append, plan, reason, actor))
     return Erasure(
         contents=len(plan.contents),
         bytes=plan.bytes,
@@ -80,7 +80,7 @@ def erase(desk: Desk, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
         erased_already=plan.erased_already,
         stays=len(plan.stays),
         copies=plan.copies,
-        complete=_finished(desk.store),
+        complete=_finished(writer.store),
     )
 
 
@@ -92,40 +92,40 @@ def _finished(store: Store) -> bool:
         return False
 
 
-def _write(store: Store, draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
+def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, actor: str) -> None:
     ensure_may_erase(actor, [session.id for session in plan.sessions])
-    _ensure_unchanged(draft, plan)
+    _ensure_unchanged(append, plan)
     if plan.contents:
-        _erase_contents(store, draft, plan)
-        _add_tombstones(draft, plan, reason, actor)
+        _erase_contents(store, append, plan)
+        _add_tombstones(append, plan, reason, actor)
     for session in plan.named_sessions:
-        row = require_session(draft, session)
+        row = require_session(append, session)
         if row.status != SessionStatus.DELETED:
-            stream_of(draft, row, actor).add(SessionArchived, status=SessionStatus.DELETED)
-    draft.seal_and_forget()
+            stream_of(append, row, actor).add(SessionArchived, status=SessionStatus.DELETED)
+    append.seal_and_forget()
     if plan.renames:
-        _note_stale(draft)
+        _note_stale(append)
 
 
-def _erase_contents(store: Store, draft: Draft, plan: ErasurePlan) -> None:
-    reading = ReadTxn(draft.sql, draft.txn.facts)
+def _erase_contents(store: Store, append: Append, plan: ErasurePlan) -> None:
+    reading = ReadTxn(append.sql, append.txn.facts)
     numbers = numbers_of(reading, plan)
-    forget_sources(draft.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
-    draft.txn.facts.erase(numbers)
+    forget_sources(append.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
+    append.txn.facts.erase(numbers)
     for forget in FORGETTERS:
-        forget(store, draft.txn, Forgotten(numbers, (*plan.turns, *plan.reached)))
+        forget(store, append.txn, ErasedContents(numbers, (*plan.turns, *plan.reached)))
 
 
 def text_at(txn: ReadTxn, ref: str) -> str:
     return text_of(txn, txn.facts.find_content(bytes.fromhex(ref))) or ""
 
 
-def _add_tombstones(draft: Draft, plan: ErasurePlan, reason: str, actor: str) -> None:
+def _add_tombstones(append: Append, plan: ErasurePlan, reason: str, actor: str) -> None:
     """In the ledger's own stream, so that no turn's digest changes."""
-    draft.scope = LEDGER_SCOPE
-    why, name = draft.put_text(reason, "reason"), ledger_stream(draft.replica)
-    tip = draft.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-    stream = draft.stream(name, bytes(tip[0]).hex() if tip else None, draft.agent(actor))
+    append.scope = LEDGER_SCOPE
+    why, name = append.put_text(reason, "reason"), ledger_stream(append.replica)
+    tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+    stream = append.stream(name, bytes(tip[0]).hex() if tip else None, append.agent(actor))
     for doomed in plan.contents:
         stream.add(
             ContentErased,
@@ -134,29 +134,29 @@ def _add_tombstones(draft: Draft, plan: ErasurePlan, reason: str, actor: str) ->
             turn=doomed.turn_id or UNSET,
             session=doomed.session_id or UNSET,
         )
-        if len(draft.lines) >= ROW_EVENTS:
-            draft.seal()
+        if len(append.lines) >= ROW_EVENTS:
+            append.seal()
 
 
-def _note_stale(draft: Draft) -> None:
+def _note_stale(append: Append) -> None:
     """Labels and names are words in views: those are made anew from what is left."""
-    draft.sql.run(
+    append.sql.run(
         "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        (VIEWS_STALE, f"erased at {draft.txn.facts.tip().n}"),
+        (VIEWS_STALE, f"erased at {append.txn.facts.tip().n}"),
     )
 
 
-def _ensure_unchanged(draft: Draft, plan: ErasurePlan) -> None:
+def _ensure_unchanged(append: Append, plan: ErasurePlan) -> None:
     """Nobody has used these contents since, or gone on in what was named, or begun a turn there."""
     refs = {doomed.ref for doomed in plan.contents}
     streams = {f"session:{session}" for session in plan.named_sessions}
     streams |= {f"{kind}:{name}" for name in (*plan.turns, *plan.named_sessions) for kind in ("run", "import")}
-    for _, line in draft.txn.facts.lines(plan.until):
+    for _, line in append.txn.facts.lines(plan.until):
         event = KINDS.decode(line)
         if event.stream in streams or any(ref in refs for _, ref in references(event)):
             raise ErasureChanged
     for turn in plan.turns:
-        row = load_turn(draft.sql, turn)
+        row = load_turn(append.sql, turn)
         if row is None or not row.closed:
             raise ErasureChanged
 

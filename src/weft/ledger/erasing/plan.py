@@ -10,7 +10,7 @@ from msgspec import Struct
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ContentMissing
 from weft.ledger.erasing.verbatim import copies_of_sessions, copies_that_need
-from weft.ledger.read.content_uses import Report, Use, Uses, find_uses
+from weft.ledger.read.content_uses import ContentUse, Report, Uses, find_uses
 from weft.ledger.read.sessions import sessions_containing
 from weft.ledger.read.targets import Resolve, Target, find_target
 from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
@@ -154,7 +154,7 @@ def _verbatim(
     return {bytes(ref): size for ref, size in rows}
 
 
-def _is_file(use: Use) -> bool:
+def _is_file(use: ContentUse) -> bool:
     return (use.kind, use.path) == ("sighting", "file")
 
 
@@ -191,7 +191,7 @@ def _staying(ref: bytes, size: int, uses: Uses) -> Staying:
     return Staying(ref=ref.hex(), size=size, what=_what(ref, uses), used_by=users)
 
 
-def _user(use: Use) -> str:
+def _user(use: ContentUse) -> str:
     kind, _, name = use.stream.partition(":")
     return f"turn {name}" if kind == "run" else f"{kind} {name}"
 

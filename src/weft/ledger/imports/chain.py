@@ -20,7 +20,7 @@ from weft.kernel.dag_events import (
     ModelResponse,
     RunFinished,
     RunStarted,
-    ToolCall,
+    ToolCallRequested,
     ToolResult,
 )
 from weft.kernel.enums import (
@@ -49,13 +49,13 @@ from weft.kernel.ledger_events import CompactionRecorded
 from weft.kernel.ulid import LAST_ULID, decode, encode
 from weft.ledger.imports.natives import NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import IMPORTED_AGENT, ImagePart, Part, ReasoningPart, TextPart
-from weft.ledger.write.append import MESSAGE_ROOM, Draft
+from weft.ledger.write.append import MESSAGE_ROOM, Append
 
 NAMELESS = "unknown"
 
 
-def put_value(draft: Draft, value: Any) -> str:
-    return draft.put_bytes(value_bytes(value))
+def put_value(append: Append, value: Any) -> str:
+    return append.put_bytes(value_bytes(value))
 
 
 def value_bytes(value: Any) -> bytes:
@@ -96,15 +96,15 @@ def _nested(value: Any) -> Iterator[tuple[bool, Any]]:
     yield True, "}" if is_object else "]"
 
 
-def named(draft: Draft, name: str | None) -> Named:
-    return draft.named(name if isinstance(name, str) and name else NAMELESS, "name")
+def named(append: Append, name: str | None) -> Named:
+    return append.named(name if isinstance(name, str) and name else NAMELESS, "name")
 
 
 class Chain:
     """Writes one turn's events into a draft."""
 
-    def __init__(self, draft: Draft, turn_id: str) -> None:
-        self.draft, self.id = draft, turn_id
+    def __init__(self, append: Append, turn_id: str) -> None:
+        self.append, self.id = append, turn_id
         self._envelope: dict[str, Any] = {"stream": run_stream(turn_id), "actor": IMPORTED_AGENT}
         self._number = decode(turn_id)
         self._prev: str | None = None
@@ -114,7 +114,7 @@ class Chain:
 
     def write(self, turn: NativeTurn, start: RunStarted, through: str | None, first_kept: str | None) -> str:
         """All events; returns the last one's id, the thread digest."""
-        self._prev = self.draft.add_event(start)
+        self._prev = self.append.add_event(start)
         for item in turn.items:
             if isinstance(item, NativeCall):
                 self._call(item)
@@ -129,7 +129,7 @@ class Chain:
         return self._add(RunFinished, exit=exit, response=self._answer, error=error)
 
     def _add(self, kind: type[Event], **fields: Any) -> str:
-        self._prev = self.draft.add_event(kind(prev=self._prev, **self._envelope, **fields))
+        self._prev = self.append.add_event(kind(prev=self._prev, **self._envelope, **fields))
         return self._prev
 
     def _message(self, message: NativeMessage) -> None:
@@ -140,7 +140,7 @@ class Chain:
             id=encode(self._number + self._messages & LAST_ULID),
             role=message.role,
             parts=tuple(map(self._part, message.parts)),
-            native=UNSET if message.native is None else self.draft.put_text(message.native),
+            native=UNSET if message.native is None else self.append.put_text(message.native),
         )
         if message.role == MessageRole.ASSISTANT:
             self._answer = fact.id
@@ -149,7 +149,7 @@ class Chain:
             self._add(HistoryAppend, list="main", message=fact)
 
     def _part(self, part: Part) -> PartFact:
-        put = self.draft.put_text
+        put = self.append.put_text
         if isinstance(part, TextPart):
             return TextFact(text=put(part.text))
         if isinstance(part, ReasoningPart):
@@ -159,13 +159,13 @@ class Chain:
         raise InvalidInput(f"a native message holds no {type(part).__name__}", "tool uses and results are calls")
 
     def _call(self, call: NativeCall) -> None:
-        draft = self.draft
-        call_id = draft.put_text(call.id)
+        append = self.append
+        call_id = append.put_text(call.id)
         event = self._add(
-            ToolCall,
-            tool=named(draft, call.name),
+            ToolCallRequested,
+            tool=named(append, call.name),
             call_id=call_id,
-            args=put_value(draft, call.arguments),
+            args=put_value(append, call.arguments),
             correlation_id=self.id,
             message=self._answer,
         )
@@ -178,17 +178,17 @@ class Chain:
             call_id=call_id,
             status=call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR),
             correlation_id=self.id,
-            result=UNSET if call.result is UNSET else put_value(draft, call.result),
+            result=UNSET if call.result is UNSET else put_value(append, call.result),
             error=UNSET if call.error is None else self._error(call.error),
         )
 
     def _error(self, text: str) -> ErrorFact:
-        return ErrorFact(code="error", message=self.draft.put_text(text))
+        return ErrorFact(code="error", message=self.append.put_text(text))
 
     def _compaction(self, summary: str, through: str, first_kept: str | None) -> None:
         self._add(
             CompactionRecorded,
-            summary=self.draft.put_text(summary),
+            summary=self.append.put_text(summary),
             summarized_through=through,
             first_kept=UNSET if first_kept is None else first_kept,
             compaction_type=CompactionType.SUMMARY,
@@ -197,7 +197,7 @@ class Chain:
 
 
 def beginning(
-    draft: Draft, turn_id: str, turn: NativeTurn, *, fork: ForkPoint | None, origin: str, mapping: str, source: str
+    append: Append, turn_id: str, turn: NativeTurn, *, fork: ForkPoint | None, origin: str, mapping: str, source: str
 ) -> RunStarted:
     return RunStarted(
         stream=run_stream(turn_id),
@@ -209,5 +209,5 @@ def beginning(
         origin=origin,
         mapping=mapping,
         source=source,
-        native=draft.put_text(turn.key),
+        native=append.put_text(turn.key),
     )

@@ -22,16 +22,16 @@ from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, Turn
 from weft.ledger.imports.chain import Chain, beginning
 from weft.ledger.imports.kept_sources import PIECE_BYTES, WORTH, RawFile, is_kept, pack, was_erased
 from weft.ledger.imports.natives import NativeSession, NativeTurn
-from weft.ledger.imports.provisional import Tail, drop_tails, sources_with_tails, write_tail
+from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails, write_tail
 from weft.ledger.imports.resumes import ROW_EVENTS, Resumes
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.sighting_events import Seeing
-from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed, Mark, Task
+from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed, Task, TaskMark
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number, versions_of
-from weft.ledger.write.append import Desk, Draft
+from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.erased_contents import ERASING, is_carried_out, is_husk
 from weft.store.port import WriteTxn
 from weft.store.records import KEY_BYTES
@@ -42,12 +42,12 @@ BATCH_BYTES = 2 * 1024 * 1024
 _NAMED = "SELECT t.id FROM import_name i JOIN turn t ON t.n = i.turn WHERE i.key = ?"
 
 
-class ImportDesk:
+class ImportWriter:
     """One origin's way into one ledger."""
 
-    def __init__(self, desk: Desk, origin: str, mapping: int, *, remap: bool = False) -> None:
-        self._desk, self.origin, self.mapping = desk, origin, f"{origin}/{mapping}"
-        self.secret = ImportSecret(import_secret(desk.store), origin)
+    def __init__(self, writer: LedgerWriter, origin: str, mapping: int, *, remap: bool = False) -> None:
+        self._writer, self.origin, self.mapping = writer, origin, f"{origin}/{mapping}"
+        self.secret = ImportSecret(import_secret(writer.store), origin)
         self._scope = -1 - int.from_bytes(sha256(origin.encode()).digest()[:4], "big")
         self._remap = remap
         self._resumes = Resumes(self.mapping)
@@ -62,7 +62,7 @@ class ImportDesk:
 
     def last_read(self, name: str) -> ImportSource | None:
         """A source as it was when it was last read to its end, by whichever importer."""
-        with self._desk.store.read() as txn:
+        with self._writer.store.read() as txn:
             row = txn.sql.one(
                 "SELECT size, stamp, digest, mapping, open, kept, read_at FROM import_source WHERE name IN (?, ?)",
                 (name, self._reference(text_bytes(name)).hex()),
@@ -94,7 +94,7 @@ class ImportDesk:
         *,
         reread: bool = False,
         raw: RawFile | None = None,
-        tail: Tail | None = None,
+        tail: OpenTail | None = None,
         known: Sequence[Landed] = (),
     ) -> list[Landed]:
         """One transcript. `session` may be completed while its turns are walked; `raw` is kept along with them. `tail`
@@ -117,33 +117,33 @@ class ImportDesk:
 
     def erasures(self) -> int:
         """A number that changes with every erasure: what was known before it may not be there any more."""
-        with self._desk.store.read() as txn:
+        with self._writer.store.read() as txn:
             return txn.facts.watermark(ERASING)
 
     def refuses(self, session: NativeSession) -> bool:
         """Was something of this session passed over, because it was erased?"""
         return self.secret.session_id(session.id) in self._refused
 
-    def _run(self, work: Callable[[Draft], None], weight: int = 0) -> None:
+    def _run(self, work: Callable[[Append], None], weight: int = 0) -> None:
         """A transaction. Its work may be run again before it lasts; what is noted beside the ledger counts after it."""
 
-        def run(draft: Draft) -> int:
-            draft.scope, self._fresh = self._scope, set()
-            self._look(draft)
-            work(draft)
-            draft.seal()
-            self._note_read(draft.txn)
-            return draft.first - 1
+        def run(append: Append) -> int:
+            append.scope, self._fresh = self._scope, set()
+            self._look(append)
+            work(append)
+            append.seal()
+            self._note_read(append.txn)
+            return append.first - 1
 
-        self._looked = self._desk.write(run, weight, secret=self.secret)
+        self._looked = self._writer.write(run, weight, secret=self.secret)
         self._written |= self._fresh
         self._read = []
 
-    def _look(self, draft: Draft) -> None:
+    def _look(self, append: Append) -> None:
         """What others told meanwhile: the view that finds events by their ids may not have it yet."""
-        facts = draft.txn.facts
+        facts = append.txn.facts
         after = facts.watermark("lookup_event") if self._looked is None else self._looked
-        if after < draft.first - 1:
+        if after < append.first - 1:
             told = (line for _, line in facts.lines(after) if b'"stream":"import:' in line)
             self._written.update(sha256(line).digest()[:KEY_BYTES] for line in told)
 
@@ -153,31 +153,33 @@ class ImportDesk:
         if self.secret.session_id(session.id) in self._refused or self._is_erased(session):
             return
 
-        def work(draft: Draft) -> None:
+        def work(append: Append) -> None:
             for at in range(0, len(piece) or 1, PIECE_BYTES):
                 some = piece[at : at + PIECE_BYTES]
-                self._keep(draft, self._seeing(draft, session, file), some, start + at, [])
+                self._keep(append, self._seeing(append, session, file), some, start + at, [])
 
         self._run(work, len(piece))
 
-    def _keep(self, draft: Draft, seeing: Seeing, piece: bytes, start: int, contents: list[tuple[str, bytes]]) -> None:
+    def _keep(
+        self, append: Append, seeing: Seeing, piece: bytes, start: int, contents: list[tuple[str, bytes]]
+    ) -> None:
         """Unless an import that was cut short has kept it: then it was packed with what it brought then."""
-        session, file = draft.view.session_number(seeing.session), draft.number(draft.put_text(seeing.file))
+        session, file = append.view.session_number(seeing.session), append.number(append.put_text(seeing.file))
         place = (session, file, start, start + len(piece))
-        if not is_kept(draft.txn, place, piece):
-            self._see(draft, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
+        if not is_kept(append.txn, place, piece):
+            self._see(append, seeing.kept(pack(piece, contents), start, start + len(piece)), new=False)
 
     def remember(self, source: ImportSource, *, alike: bool = False) -> None:
         """The source has been read to its end, or is `alike` to what was read then: noted with the next write, or by
         `finish`."""
         (self._alike.add if alike else self._alike.discard)(source.name)
-        read_at = source.read_at or self._desk.clock.now_ms()
+        read_at = source.read_at or self._writer.clock.now_ms()
         told = (source.size, source.stamp, source.digest, source.open, read_at, source.kept)
         self._read.append((source.name, self.origin, self.mapping, *told))
 
     def finish(self) -> None:
         if self._read:
-            self._desk.store.write(self._note_read)
+            self._writer.store.write(self._note_read)
             self._read = []
 
     def _note_read(self, txn: WriteTxn) -> None:
@@ -204,40 +206,40 @@ class ImportDesk:
 
     def forget_tails(self, is_there: Callable[[str], bool]) -> list[str]:
         """The open tails of sources that are gone go too; the sources' names."""
-        with self._desk.store.read() as txn:
+        with self._writer.store.read() as txn:
             gone = [name for name in sources_with_tails(txn.sql) if not is_there(name)]
         if gone:
-            self._desk.store.write(partial(_drop, gone))
+            self._writer.store.write(partial(_drop, gone))
         return gone
 
-    def _seeing(self, draft: Draft, session: NativeSession, file: str) -> Seeing:
-        return Seeing(draft, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
+    def _seeing(self, append: Append, session: NativeSession, file: str) -> Seeing:
+        return Seeing(append, self.origin, self.secret.session_id(session.id), self.secret.session_id, file)
 
-    def _write(self, task: Task, mark: Mark, batch: list[NativeTurn], is_last: bool, draft: Draft) -> None:
+    def _write(self, task: Task, mark: TaskMark, batch: list[NativeTurn], is_last: bool, append: Append) -> None:
         task.go_back(mark)
-        draft.gathered = []
-        self._ensure_session(draft, task)
-        seeing = self._seeing(draft, task.session, task.file)
+        append.gathered = []
+        self._ensure_session(append, task)
+        seeing = self._seeing(append, task.session, task.file)
         for turn in batch:
-            task.landed.append(self._land(draft, seeing, turn, task))
-            if len(draft.lines) >= ROW_EVENTS:
-                draft.seal()
-        self._note_names(draft, batch, task.landed[mark.landed :])
+            task.landed.append(self._land(append, seeing, turn, task))
+            if len(append.lines) >= ROW_EVENTS:
+                append.seal()
+        self._note_names(append, batch, task.landed[mark.landed :])
         if is_last:
-            self._bring_back(draft, seeing, task)
-            self._tell(draft, seeing, task)
-            self._note_tail(draft, seeing, task)
-        self._keep_along(draft, seeing, task, None if is_last else task.end)
+            self._bring_back(append, seeing, task)
+            self._tell(append, seeing, task)
+            self._note_tail(append, seeing, task)
+        self._keep_along(append, seeing, task, None if is_last else task.end)
 
-    def _note_tail(self, draft: Draft, seeing: Seeing, task: Task) -> None:
+    def _note_tail(self, append: Append, seeing: Seeing, task: Task) -> None:
         """What is still open, beside what is a fact now; of a session that lost something nothing is shown early."""
         if task.tail is None:
             return
-        if seeing.session in self._refused or was_erased(draft.sql, draft.view.session(seeing.session).n):
+        if seeing.session in self._refused or was_erased(append.sql, append.view.session(seeing.session).n):
             task.tail.turns.clear()
-        now, place = self._desk.clock.now_ms(), (task.file, seeing.session)
-        parents, is_erased = partial(_id_at, task.landed), self._erased_contents(draft.txn)
-        write_tail(draft.sql, place, self.origin, now, task.tail, parents, is_erased)
+        now, place = self._writer.clock.now_ms(), (task.file, seeing.session)
+        parents, is_erased = partial(_id_at, task.landed), self._erased_contents(append.txn)
+        write_tail(append.sql, place, self.origin, now, task.tail, parents, is_erased)
 
     def _erased_contents(self, txn: WriteTxn) -> Callable[[bytes], bool]:
         """Which bytes are those of an erased content."""
@@ -250,39 +252,39 @@ class ImportDesk:
 
         return is_erased
 
-    def _keep_along(self, draft: Draft, seeing: Seeing, task: Task, until: int | None) -> None:
+    def _keep_along(self, append: Append, seeing: Seeing, task: Task, until: int | None) -> None:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
         if task.raw is None:
             return
-        gathered, draft.gathered = draft.gathered or [], None
-        if self._spells_erased(draft, seeing.session, gathered):
+        gathered, append.gathered = append.gathered or [], None
+        if self._spells_erased(append, seeing.session, gathered):
             self._refused.add(seeing.session)
             return
         contents = [(ref, data) for ref, data in gathered if len(data) >= WORTH]
         for start, piece in task.raw.take(until):
-            self._keep(draft, seeing, piece, start, contents)
+            self._keep(append, seeing, piece, start, contents)
 
-    def _spells_erased(self, draft: Draft, session: str, gathered: list[tuple[str, bytes]]) -> bool:
+    def _spells_erased(self, append: Append, session: str, gathered: list[tuple[str, bytes]]) -> bool:
         """Would the source bring back what was erased: of this session, or a content that lies in this batch?"""
         if session in self._refused:
             return True
-        if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+        if append.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return False
         husks = rows_in(
-            draft.sql,
+            append.sql,
             "SELECT 1 FROM content WHERE length(salt) = 0 AND n IN",
-            {draft.number(ref) for ref, _ in gathered},
+            {append.number(ref) for ref, _ in gathered},
         )
-        return next(husks, None) is not None or was_erased(draft.sql, draft.view.session(session).n)
+        return next(husks, None) is not None or was_erased(append.sql, append.view.session(session).n)
 
-    def _land(self, draft: Draft, seeing: Seeing, turn: NativeTurn, task: Task) -> Landed:
+    def _land(self, append: Append, seeing: Seeing, turn: NativeTurn, task: Task) -> Landed:
         landed, counts = task.landed, task.counts
         parent = None if turn.parent is None else landed[turn.parent]
         source = self.secret.source(turn.records)
         id = imported_turn_id(parent.digest if parent else None, self.mapping, source)
-        written = self._resumes.find(draft.sql, draft.view.find_turn, parent.digest if parent else None, source)
-        row = written or draft.view.find_turn(id) or self._mapped_before(draft, turn, parent, source)
-        gone = self._erased_version(draft, row, turn)
+        written = self._resumes.find(append.sql, append.view.find_turn, parent.digest if parent else None, source)
+        row = written or append.view.find_turn(id) or self._mapped_before(append, turn, parent, source)
+        gone = self._erased_version(append, row, turn)
         if gone is not None:
             self._refused.add(seeing.session)
             counts.erased += 1
@@ -290,36 +292,36 @@ class ImportDesk:
         new = row is None
         if row is None:
             fork = ForkPoint(parent.id, parent.digest) if parent else None
-            start = beginning(draft, id, turn, fork=fork, origin=self.origin, mapping=self.mapping, source=source)
-            older = self._outdated(draft, seeing, turn, landed) if task.reread or self._remap else []
-            digest = Chain(draft, id).write(turn, start, *self._range(turn, landed))
-            self._supersede(draft, older, id, counts)
+            start = beginning(append, id, turn, fork=fork, origin=self.origin, mapping=self.mapping, source=source)
+            older = self._outdated(append, seeing, turn, landed) if task.reread or self._remap else []
+            digest = Chain(append, id).write(turn, start, *self._range(turn, landed))
+            self._supersede(append, older, id, counts)
             counts.turns += 1
         else:
             id, digest = row.id, row.digest
             counts.known += 1
-        self._see(draft, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
+        self._see(append, seeing.turn(id, turn) if written is None else seeing.copy(id, turn), new)
         return Landed(id, digest, turn.end, outdated=row is not None and not row.current)
 
     def _is_erased(self, session: NativeSession) -> bool:
         """Was this session erased as a whole?"""
         id = self.secret.session_id(session.id)
-        with self._desk.store.read() as txn:
+        with self._writer.store.read() as txn:
             return is_carried_out(txn.sql, "session", id)
 
-    def _erased_version(self, draft: Draft, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
+    def _erased_version(self, append: Append, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
         """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
-        if draft.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
+        if append.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return None
-        for each in [row] if row is not None else self._versions(draft, turn):
-            if is_carried_out(draft.sql, "turn", each.id):
+        for each in [row] if row is not None else self._versions(append, turn):
+            if is_carried_out(append.sql, "turn", each.id):
                 return each
         return None
 
     def identify(self, turns: Iterable[NativeTurn]) -> Iterator[tuple[NativeTurn, str | None]]:
         """Each turn of a source with the id that it has here; None: it is not here."""
         digests: list[str | None] = []
-        with self._desk.store.read() as txn:
+        with self._writer.store.read() as txn:
             find = partial(load_turn, txn.sql)
             for turn in turns:
                 grows_from = None if turn.parent is None else digests[turn.parent]
@@ -339,9 +341,9 @@ class ImportDesk:
             return 0
         counted = 0
 
-        def work(draft: Draft) -> None:
+        def work(append: Append) -> None:
             nonlocal counted
-            counted = self._resumes.claim(draft, self.secret, pairs, self._is_known)
+            counted = self._resumes.claim(append, self.secret, pairs, self._is_known)
 
         self._run(work)
         return counted
@@ -354,46 +356,48 @@ class ImportDesk:
         through = turn.parent if compaction.through is None else compaction.through
         return _id_at(landed, through), _id_at(landed, compaction.first_kept)
 
-    def _versions(self, draft: Draft, turn: NativeTurn) -> list[TurnRow]:
+    def _versions(self, append: Append, turn: NativeTurn) -> list[TurnRow]:
         """Turns with the same native id that are here already."""
-        n = draft.number(draft.put_text(turn.key))
-        draft.view.flush(keep=True)
-        found = draft.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
-        return [draft.view.turn(id) for (id,) in found]
+        n = append.number(append.put_text(turn.key))
+        append.view.flush(keep=True)
+        found = append.sql.all("SELECT id FROM turn WHERE native = ?", (n,))
+        return [append.view.turn(id) for (id,) in found]
 
-    def _outdated(self, draft: Draft, seeing: Seeing, turn: NativeTurn, landed: list[Landed]) -> list[TurnRow]:
+    def _outdated(self, append: Append, seeing: Seeing, turn: NativeTurn, landed: list[Landed]) -> list[TurnRow]:
         """Turns of the same session that its source no longer shows: older versions of this one, and what it took in;
         a copy elsewhere stands for itself."""
-        session = draft.view.session_number(seeing.session)
+        session = append.view.session_number(seeing.session)
         keys = sorted({self._key(name) for name in (turn.key, *turn.names)})
-        found = {row.id: row for row in self._versions(draft, turn)}
+        found = {row.id: row for row in self._versions(append, turn)}
         for key in keys:
-            for (id,) in draft.sql.all(_NAMED, (key,)):
-                if id not in found and (row := draft.view.find_turn(id)) is not None:
+            for (id,) in append.sql.all(_NAMED, (key,)):
+                if id not in found and (row := append.view.find_turn(id)) is not None:
                     found[id] = row
         shown = {at.id for at in landed}
         ours = (row for row in found.values() if row.id not in shown and (self._remap or row.session == session))
         left = [row for row in ours if row.current and row.origin == self.origin]
-        if self._remap or session is None or not _has_other_files(draft, session, seeing.file):
+        if self._remap or session is None or not _has_other_files(append, session, seeing.file):
             return left
-        return [row for row in left if _is_told_in(draft, row, seeing.file)]
+        return [row for row in left if _is_told_in(append, row, seeing.file)]
 
-    def _mapped_before(self, draft: Draft, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
+    def _mapped_before(self, append: Append, turn: NativeTurn, parent: Landed | None, source: str) -> TurnRow | None:
         """A source that an older mapping has read is not mapped again, unless that is wanted."""
         number = mapping_number(self.mapping)
         if self._remap or number <= 1:
             return None
-        for row in self._versions(draft, turn):
+        for row in self._versions(append, turn):
             same = row.source == bytes.fromhex(source) and row.parent == (parent.id if parent else None)
             if same and mapping_number(row.mapping) < number:
                 return row
         return None
 
-    def _supersede(self, draft: Draft, older: list[TurnRow], by: str, counts: ImportCounts, back: bool = False) -> None:
+    def _supersede(
+        self, append: Append, older: list[TurnRow], by: str, counts: ImportCounts, back: bool = False
+    ) -> None:
         """The same source, read again, tells it another way: this is the way it stands now, or stands once more."""
         for row in older:
             why = SupersedeReason.REREAD if row.mapping == self.mapping else SupersedeReason.REMAP
-            round = _last_round(draft, row, draft.view.turn(by)) + back
+            round = _last_round(append, row, append.view.turn(by)) + back
             event = TurnSuperseded(
                 stream=import_stream(row.id),
                 prev=None,
@@ -403,45 +407,45 @@ class ImportDesk:
                 why=why,
                 round=round or UNSET,
             )
-            draft.add_event(event)
+            append.add_event(event)
             counts.superseded += 1
 
-    def _bring_back(self, draft: Draft, seeing: Seeing, task: Task) -> None:
+    def _bring_back(self, append: Append, seeing: Seeing, task: Task) -> None:
         """A source that was rewritten and now shows again what it showed before: what replaced that goes."""
         if not task.reread:
             return
-        session, shown = draft.view.session_number(seeing.session), {at.id for at in task.landed}
+        session, shown = append.view.session_number(seeing.session), {at.id for at in task.landed}
         for id in [at.id for at in task.landed if at.outdated and not at.erased]:
-            if draft.view.turn(id).current:
+            if append.view.turn(id).current:
                 continue
-            found = draft.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
-            rows = (draft.view.find_turn(by) for (by,) in found if by not in shown)
+            found = append.sql.all("SELECT by FROM superseded WHERE turn = ? ORDER BY by", (id,))
+            rows = (append.view.find_turn(by) for (by,) in found if by not in shown)
             rivals = [row for row in rows if row is not None and (row.session, row.origin) == (session, self.origin)]
-            self._supersede(draft, rivals, id, task.counts, back=True)
+            self._supersede(append, rivals, id, task.counts, back=True)
 
-    def _see(self, draft: Draft, sighting: Sighting, new: bool) -> None:
+    def _see(self, append: Append, sighting: Sighting, new: bool) -> None:
         """Written unless it is known; of a turn that is new itself nothing can be."""
         line = encode(sighting)
         digest = sha256(line).digest()
-        if new or not self._is_known(draft, digest):
-            draft.add_event(sighting)
+        if new or not self._is_known(append, digest):
+            append.add_event(sighting)
             self._fresh.add(digest[:KEY_BYTES])
 
-    def _is_known(self, draft: Draft, event: bytes) -> bool:
+    def _is_known(self, append: Append, event: bytes) -> bool:
         key = event[:KEY_BYTES]
         if key in self._written or key in self._fresh:
             return True
-        for (n,) in draft.sql.all("SELECT n FROM lookup_event WHERE key = ?", (key,)):
-            if draft.txn.facts.event_id(n) == event:
+        for (n,) in append.sql.all("SELECT n FROM lookup_event WHERE key = ?", (key,)):
+            if append.txn.facts.event_id(n) == event:
                 return True
         return False
 
-    def _ensure_session(self, draft: Draft, task: Task) -> None:
+    def _ensure_session(self, append: Append, task: Task) -> None:
         id = self.secret.session_id(task.session.id)
-        if draft.view.find_session_id(id) is not None:
+        if append.view.find_session_id(id) is not None:
             return
-        native = draft.put_text(task.session.id)
-        draft.add_event(
+        native = append.put_text(task.session.id)
+        append.add_event(
             SessionCreated(
                 stream=session_stream(id),
                 prev=None,
@@ -454,40 +458,40 @@ class ImportDesk:
         )
         task.counts.sessions += 1
 
-    def _tell(self, draft: Draft, seeing: Seeing, task: Task) -> None:
+    def _tell(self, append: Append, seeing: Seeing, task: Task) -> None:
         """What the source tells of the session itself, and links whose other end has come."""
         end = max(task.end, task.raw.end) if task.raw else task.end
-        self._see(draft, seeing.told(task.session, end), new=False)
-        draft.seal()
-        waiting = draft.sql.all(
+        self._see(append, seeing.told(task.session, end), new=False)
+        append.seal()
+        waiting = append.sql.all(
             "SELECT w.child, w.wants, w.why, w.session FROM import_wait w WHERE EXISTS (SELECT 1 FROM import_name n"
             " WHERE n.key = w.wants) OR EXISTS (SELECT 1 FROM session s WHERE s.id = w.session AND s.head IS NOT NULL)"
         )
         for child, wants, why, session in waiting:
-            self._join(draft, child, bytes(wants), why, session, task.counts)
+            self._join(append, child, bytes(wants), why, session, task.counts)
 
-    def _note_names(self, draft: Draft, batch: list[NativeTurn], landed: list[Landed]) -> None:
+    def _note_names(self, append: Append, batch: list[NativeTurn], landed: list[Landed]) -> None:
         """Native ids of the batch, for links from elsewhere, and what the batch itself wants to be linked to."""
-        draft.seal()
-        names = sorted({(self._key(name), draft.view.turn(at.id).n) for turn, at in zip(batch, landed, strict=True)
+        append.seal()
+        names = sorted({(self._key(name), append.view.turn(at.id).n) for turn, at in zip(batch, landed, strict=True)
                         for name in (turn.key, *turn.names) if not at.erased})  # fmt: skip
-        draft.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
+        append.sql.run_many("INSERT INTO import_name(key, turn) VALUES (?, ?) ON CONFLICT DO NOTHING", names)
         for turn, at in zip(batch, landed, strict=True):
             if turn.link is not None and turn.parent is None and not at.erased:
                 wants = self._key(turn.link.to)
                 session = None if turn.link.session is None else self.secret.session_id(turn.link.session)
-                draft.sql.run(
+                append.sql.run(
                     "INSERT INTO import_wait(child, wants, why, session) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                     (at.id, wants, turn.link.why, session),
                 )
 
     def _join(
-        self, draft: Draft, child: str, wants: bytes, why: str, session: str | None, counts: ImportCounts
+        self, append: Append, child: str, wants: bytes, why: str, session: str | None, counts: ImportCounts
     ) -> None:
-        found = draft.sql.all(_NAMED, (wants,))
-        parents = [row for (id,) in found if id != child and (row := draft.view.find_turn(id)) is not None]
+        found = append.sql.all(_NAMED, (wants,))
+        parents = [row for (id,) in found if id != child and (row := append.view.find_turn(id)) is not None]
         if not parents and session is not None:
-            parents = _last_before(draft, session, child)
+            parents = _last_before(append, session, child)
         if not parents:
             return
         parent = min(parents, key=lambda row: (-row.current, row.id))
@@ -499,33 +503,33 @@ class ImportDesk:
             parent=parent.id,
             why=LinkReason(why),
         )
-        if not self._is_known(draft, sha256(encode(event)).digest()):
-            draft.add_event(event)
+        if not self._is_known(append, sha256(encode(event)).digest()):
+            append.add_event(event)
             counts.links += 1
-        draft.sql.run("DELETE FROM import_wait WHERE child = ? AND wants = ? AND why = ?", (child, wants, why))
+        append.sql.run("DELETE FROM import_wait WHERE child = ? AND wants = ? AND why = ?", (child, wants, why))
 
     def _key(self, name: str) -> bytes:
         return sha256(f"{self.origin}\0{name}".encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
 
 
-def _has_other_files(draft: Draft, session: int, file: str) -> bool:
+def _has_other_files(append: Append, session: int, file: str) -> bool:
     """Several may give themselves out as one session, such as fragments of it."""
-    known = draft.number(draft.put_text(file))
-    return draft.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
+    known = append.number(append.put_text(file))
+    return append.sql.one("SELECT 1 FROM kept WHERE session = ? AND file <> ? LIMIT 1", (session, known)) is not None
 
 
-def _is_told_in(draft: Draft, row: TurnRow, file: str) -> bool:
+def _is_told_in(append: Append, row: TurnRow, file: str) -> bool:
     """Is it this file whose telling of a turn is shown?"""
-    n = None if row.seen is None else draft.txn.facts.find_event(row.seen)
-    line = None if n is None else draft.txn.facts.line(n)
+    n = None if row.seen is None else append.txn.facts.find_event(row.seen)
+    line = None if n is None else append.txn.facts.line(n)
     told = None if n is None or line is None else recorded(n, line).event
-    return not isinstance(told, Sighting) or told.file == draft.put_text(file)
+    return not isinstance(told, Sighting) or told.file == append.put_text(file)
 
 
-def _last_round(draft: Draft, *turns: TurnRow) -> int:
+def _last_round(append: Append, *turns: TurnRow) -> int:
     """How often versions of these turns have come back after others had replaced them."""
-    ids = {row.id for turn in turns for row in versions_of(draft.view, turn)}
-    found = rows_in(draft.sql, "SELECT round FROM superseded WHERE turn IN", ids)
+    ids = {row.id for turn in turns for row in versions_of(append.view, turn)}
+    found = rows_in(append.sql, "SELECT round FROM superseded WHERE turn IN", ids)
     return max((int(round) for (round,) in found), default=0)
 
 
@@ -539,17 +543,17 @@ def _id_at(landed: list[Landed], index: int | None) -> str | None:
     return landed[index].id if index is not None and 0 <= index < len(landed) else None
 
 
-def _last_before(draft: Draft, session: str, child: str) -> list[TurnRow]:
+def _last_before(append: Append, session: str, child: str) -> list[TurnRow]:
     """The turn that a session stood on when another one was begun from it, as far as times tell."""
-    row, begun = draft.view.find_session_id(session), draft.view.turn(child)
+    row, begun = append.view.find_session_id(session), append.view.turn(child)
     if row is None:
         return []
-    found = draft.sql.one(
+    found = append.sql.one(
         "SELECT id FROM turn WHERE session = ? AND id <> ? AND current = 1 AND (started_at <= ? OR ?)"
         " ORDER BY started_at DESC, depth DESC, id LIMIT 1",
         (row.n, child, begun.started_at, bool(begun.synthesised)),
     )
-    return [draft.view.turn(found[0])] if found else []
+    return [append.view.turn(found[0])] if found else []
 
 
 def _batches(turns: Iterable[NativeTurn]) -> Iterator[tuple[list[NativeTurn], bool]]:

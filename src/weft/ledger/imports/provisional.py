@@ -17,7 +17,7 @@ from weft.kernel.contents import ERASED, showable, text_bytes
 from weft.ledger.imports.chain import value_bytes
 from weft.ledger.imports.natives import Item, NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import Part, ReasoningPart, TextPart
-from weft.store.erased_contents import Forgotten
+from weft.store.erased_contents import ErasedContents
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import Sql
 
@@ -67,7 +67,7 @@ class Opened(Struct, frozen=True):
     parent: int | None
 
 
-class Tail(Struct):
+class OpenTail(Struct):
     """The open turns of one transcript, filled while it is walked."""
 
     stamp: int
@@ -115,7 +115,7 @@ def write_tail(
     place: tuple[str, str],
     origin: str,
     now: int,
-    tail: Tail,
+    tail: OpenTail,
     parents: Callable[[int | None], str | None],
     is_erased: IsErased,
 ) -> None:
@@ -167,6 +167,6 @@ def _turn(source: str, session: str, seen_at: int, body: bytes) -> ProvisionalTu
     return convert({**orjson.loads(bytes(body)), **told}, ProvisionalTurn)
 
 
-def forget(_: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """An erasure: what is open may spell what is erased. The next look at a source writes what may be shown."""
     txn.sql.run("DELETE FROM provisional")

@@ -18,7 +18,7 @@ from weft.ledger.imports.natives import NativeTurn
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.views.versions import mapping_number
-from weft.ledger.write.append import Draft
+from weft.ledger.write.append import Append
 from weft.store.sql import Sql
 
 ROW_EVENTS = 128
@@ -49,10 +49,10 @@ class Resumes:
 
     def claim(
         self,
-        draft: Draft,
+        append: Append,
         secret: ImportSecret,
         pairs: Sequence[tuple[NativeTurn, str]],
-        is_known: Callable[[Draft, bytes], bool],
+        is_known: Callable[[Append, bytes], bool],
     ) -> int:
         """Every written turn gets its link. Parents come before children, as an importer gives them."""
         digests: list[str] = []
@@ -60,7 +60,7 @@ class Resumes:
         for turn, parent in pairs:
             grows_from = None if turn.parent is None else digests[turn.parent]
             child = imported_turn_id(grows_from, self.mapping, secret.source(turn.records))
-            digests.append(draft.view.turn(parent).digest)
+            digests.append(append.view.turn(parent).digest)
             event = TurnLinked(
                 stream=import_stream(child),
                 prev=None,
@@ -69,10 +69,10 @@ class Resumes:
                 parent=parent,
                 why=LinkReason.RESUMED,
             )
-            if not is_known(draft, sha256(encode(event)).digest()):
-                draft.add_event(event)
+            if not is_known(append, sha256(encode(event)).digest()):
+                append.add_event(event)
                 counted += 1
-            if len(draft.lines) >= ROW_EVENTS:
-                draft.seal()
+            if len(append.lines) >= ROW_EVENTS:
+                append.seal()
         self._any = True
         return counted

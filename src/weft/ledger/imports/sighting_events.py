@@ -24,7 +24,7 @@ from weft.ledger.imports.chain import named, put_value
 from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeMessage, NativeSession, NativeTurn, Tokens
 from weft.ledger.model import IMPORTED_AGENT, FileNote, LintNote
 from weft.ledger.views.sightings import is_dated
-from weft.ledger.write.append import Draft
+from weft.ledger.write.append import Append
 
 TRIGGERS = {
     "auto": CompactionTrigger.CONTEXT_LIMIT,
@@ -39,7 +39,7 @@ verbatim copy has them all."""
 class Seeing(Struct, frozen=True):
     """Puts what was seen into a draft's contents."""
 
-    draft: Draft
+    append: Append
     origin: str
     session: str
     session_ids: Any
@@ -47,7 +47,7 @@ class Seeing(Struct, frozen=True):
     file: str
 
     def turn(self, turn_id: str, turn: NativeTurn) -> Sighting:
-        draft = self.draft
+        append = self.append
         return Sighting(
             stream=import_stream(turn_id),
             prev=None,
@@ -63,14 +63,14 @@ class Seeing(Struct, frozen=True):
             version=self._text(turn.version),
             role=UNSET if turn.role == AgentRole.UNIFIED else turn.role,
             toolset=self._name(turn.toolset),
-            tools=UNSET if turn.tools is None else put_value(draft, list(turn.tools)),
+            tools=UNSET if turn.tools is None else put_value(append, list(turn.tools)),
             permissions=self._json(turn.permissions),
             config=self._json(turn.config),
             metadata=self._json(turn.metadata),
             messages=self._messages(turn) or UNSET,
             calls=self._calls(turn) or UNSET,
             compaction=UNSET if turn.compaction is None else self._compaction(turn.compaction),
-            file=draft.put_text(self.file),
+            file=append.put_text(self.file),
             offset=turn.offset,
             end=turn.end,
         )
@@ -84,7 +84,7 @@ class Seeing(Struct, frozen=True):
             origin=self.origin,
             session=self.session,
             turn=turn_id,
-            file=self.draft.put_text(self.file),
+            file=self.append.put_text(self.file),
             offset=turn.offset,
             end=turn.end,
         )
@@ -109,7 +109,7 @@ class Seeing(Struct, frozen=True):
             task=self._text(session.task),
             metadata=self._json(session.metadata),
             archived=True if session.archived else UNSET,
-            file=self.draft.put_text(self.file),
+            file=self.append.put_text(self.file),
             end=end,
         )
 
@@ -121,20 +121,20 @@ class Seeing(Struct, frozen=True):
             actor=IMPORTED_AGENT,
             origin=self.origin,
             session=self.session,
-            file=self.draft.put_text(self.file),
+            file=self.append.put_text(self.file),
             offset=start,
             end=end,
-            raw=self.draft.put_bytes(raw),
+            raw=self.append.put_bytes(raw),
         )
 
     def _text(self, text: str | None) -> str | UnsetType:
-        return UNSET if text is None else self.draft.put_text(text)
+        return UNSET if text is None else self.append.put_text(text)
 
     def _json(self, value: Any) -> str | UnsetType:
-        return UNSET if value is None else put_value(self.draft, value)
+        return UNSET if value is None else put_value(self.append, value)
 
     def _name(self, name: str | None) -> Named | UnsetType:
-        return UNSET if not name else named(self.draft, name)
+        return UNSET if not name else named(self.append, name)
 
     def _messages(self, turn: NativeTurn) -> tuple[SeenMessage, ...]:
         """Files and lints of a call belong to the message that made it."""
@@ -173,14 +173,14 @@ class Seeing(Struct, frozen=True):
             return ()
         things = context if isinstance(context, dict) else {"context": context}
         return tuple(
-            SeenContext(name=named(self.draft, name), value=put_value(self.draft, value), listed=listed or UNSET)
+            SeenContext(name=named(self.append, name), value=put_value(self.append, value), listed=listed or UNSET)
             for name, given in things.items()
             for listed, values in [(isinstance(given, list), given if isinstance(given, list) else [given])]
             for value in values[:NOTES]
         )
 
     def _file(self, note: FileNote) -> FileFact:
-        path = self.draft.put_text(note.path)
+        path = self.append.put_text(note.path)
         return FileFact(kind=note.kind, path=path, line_start=number(note.line_start), line_end=number(note.line_end))
 
     def _lint(self, note: LintNote) -> LintFact:

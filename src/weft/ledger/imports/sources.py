@@ -7,7 +7,7 @@ from msgspec.structs import astuple
 
 from weft.ledger.imports.kept_sources import RawFile
 from weft.ledger.imports.natives import NativeSession
-from weft.ledger.imports.provisional import Tail
+from weft.ledger.imports.provisional import OpenTail
 
 
 class ImportSource(Struct, frozen=True, kw_only=True):
@@ -64,14 +64,14 @@ class Task(Struct):
     counts: ImportCounts
     reread: bool
     raw: RawFile | None
-    tail: Tail | None = None
+    tail: OpenTail | None = None
     end: int = 0
     landed: list[Landed] = field(default_factory=list)
 
-    def mark(self) -> Mark:
-        return Mark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
+    def mark(self) -> TaskMark:
+        return TaskMark(len(self.landed), self.raw.at if self.raw else 0, astuple(self.counts))
 
-    def go_back(self, mark: Mark) -> None:
+    def go_back(self, mark: TaskMark) -> None:
         """What came since has not lasted."""
         del self.landed[mark.landed :]
         if self.raw:
@@ -80,7 +80,7 @@ class Task(Struct):
             setattr(self.counts, name, value)
 
 
-class Mark(Struct, frozen=True):
+class TaskMark(Struct, frozen=True):
     """How far a task was."""
 
     landed: int

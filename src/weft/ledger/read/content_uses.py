@@ -45,7 +45,7 @@ _NAMES: dict[type, str] = {
 _hex = re.compile(rb"[0-9a-f]{64}").findall
 
 
-class Use(Struct, frozen=True, gc=False):
+class ContentUse(Struct, frozen=True, gc=False):
     """One event that refers to a content, and where in it."""
 
     n: int
@@ -57,8 +57,8 @@ class Use(Struct, frozen=True, gc=False):
 class Uses(Struct):
     """What was found, by reference."""
 
-    inside: dict[bytes, list[Use]] = field(default_factory=dict)
-    outside: dict[bytes, list[Use]] = field(default_factory=dict)
+    inside: dict[bytes, list[ContentUse]] = field(default_factory=dict)
+    outside: dict[bytes, list[ContentUse]] = field(default_factory=dict)
     about: dict[bytes, About] = field(default_factory=dict)
     """The turn or session that a reference was found in first."""
     everywhere: frozenset[bytes] | None = frozenset()
@@ -68,7 +68,7 @@ class Uses(Struct):
     names: set[bytes] = field(default_factory=set)
     """References of labels, aliases, programs' names and tags, which views hold as words."""
 
-    def of(self, ref: bytes) -> Iterator[Use]:
+    def of(self, ref: bytes) -> Iterator[ContentUse]:
         """Wherever it was found."""
         yield from self.inside.get(ref, ())
         yield from self.outside.get(ref, ())
@@ -169,8 +169,8 @@ def _note_outside(uses: Uses, n: int, line: bytes) -> None:
                 uses.names.add(key)
 
 
-def _note(found: dict[bytes, list[Use]], key: bytes, n: int, event: Event | UnknownEvent, path: str) -> None:
+def _note(found: dict[bytes, list[ContentUse]], key: bytes, n: int, event: Event | UnknownEvent, path: str) -> None:
     places = found.setdefault(key, [])
     if len(places) < KEPT_USES:
         kind = event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
-        places.append(Use(n, kind, path[2:], event.stream))
+        places.append(ContentUse(n, kind, path[2:], event.stream))

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.enums import TurnType
 from weft.kernel.errors import NotFound
-from weft.ledger.model import Compaction, Message
+from weft.ledger.model import COMPACTION_MEASURES, Compaction, Message
 from weft.ledger.read.request_inputs import Ref, messages_named, resolve, summary_message
 from weft.ledger.read.threads import CHUNK, Range, ranges_to, turns_in
 from weft.ledger.read.turns import Leaf, calls_of, messages_between, placed_messages, read_leaves, transcript
-from weft.ledger.sessions.compactions import MEASURES
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.values import json_of, name_of, text_of
@@ -159,7 +158,7 @@ def load_compaction(txn: ReadTxn, turn: str) -> Compaction:
         compaction_type=row[5],
         model=name_of(txn, row[6]) or "",
         provider=name_of(txn, row[7]),
-        **dict(zip(MEASURES, row[8:14], strict=True)),
+        **dict(zip(COMPACTION_MEASURES, row[8:14], strict=True)),
         trigger=row[14],
         metadata=json_of(txn, row[15]),
     )

@@ -17,7 +17,7 @@ from weft.kernel.ledger_events import CompactionRecorded
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
 from weft.ledger.read.contexts import load_compaction
 from weft.ledger.read.listing import load_files
-from weft.ledger.read.revisions import Spot
+from weft.ledger.read.revisions import Revision
 from weft.ledger.read.threads import Range, ranges_to, turns_in
 from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.read.turns import Leaf, read_leaves, to_turns
@@ -59,7 +59,7 @@ class Strand(Struct, frozen=True, kw_only=True):
         return self.high - self.low + 1
 
 
-def strands_to(sql: Sql, spots: Iterable[Spot], *, trees: bool) -> tuple[Strand, ...]:
+def strands_to(sql: Sql, spots: Iterable[Revision], *, trees: bool) -> tuple[Strand, ...]:
     """The threads that end at these spots; with `trees`, everything that shares a root with them."""
     reach: dict[int, Range] = {}
     above: dict[int, Range] = {}
@@ -154,7 +154,7 @@ COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_t
 Item = Message | ToolCall
 
 
-class Branch(Struct, frozen=True, kw_only=True):
+class BranchPoint(Struct, frozen=True, kw_only=True):
     """A turn that goes on from a turn that is told, but not next to it."""
 
     turn_id: str
@@ -169,7 +169,7 @@ class Branch(Struct, frozen=True, kw_only=True):
     """The strand that begins with it, where it is told too."""
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class MessageReply(Struct, frozen=True, kw_only=True):
     """What is known of the model's answer that brought a message."""
 
     provider: str | None = None
@@ -178,7 +178,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     latency_ms: int | None = None
 
 
-class ToldTurn(Struct, frozen=True, kw_only=True):
+class FullTurn(Struct, frozen=True, kw_only=True):
     """A turn with its messages and tool calls in the order of their events."""
 
     turn: Turn
@@ -190,14 +190,14 @@ class ToldTurn(Struct, frozen=True, kw_only=True):
     session: str | None = None
     """The label of the session that made it."""
     summary: Compaction | None = None
-    branches: tuple[Branch, ...] = ()
-    replies: Mapping[str, Reply] = MappingProxyType({})
+    branches: tuple[BranchPoint, ...] = ()
+    replies: Mapping[str, MessageReply] = MappingProxyType({})
     """By message."""
     files: Mapping[str, list[FileNote]] = MappingProxyType({})
     """What each message notes of files."""
 
 
-class Telling:
+class FullThreads:
     """Strands of turns, told one after the other; parents before children."""
 
     def __init__(self, store: Store, strands: tuple[Strand, ...], *, requests: bool = False) -> None:
@@ -209,12 +209,12 @@ class Telling:
         return self._strands
 
     @property
-    def turns(self) -> Iterator[ToldTurn]:
+    def turns(self) -> Iterator[FullTurn]:
         """All of them, strand by strand."""
         for strand in self._strands:
             yield from self.turns_of(strand)
 
-    def turns_of(self, strand: Strand) -> Iterator[ToldTurn]:
+    def turns_of(self, strand: Strand) -> Iterator[FullTurn]:
         for low in range(strand.low, strand.high + 1, AT_ONCE):
             high = min(low + AT_ONCE - 1, strand.high)
             events = strand.events if high == strand.high else None
@@ -223,7 +223,7 @@ class Telling:
                 told = self._tell(txn, part, ends=high == strand.high)
             yield from told
 
-    def _tell(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[ToldTurn]:
+    def _tell(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[FullTurn]:
         rows = list(turns_in(txn.sql, part))
         if len(rows) != part.high - part.low + 1:
             raise Damaged(f"segment {part.segment} lacks turns between depths {part.low} and {part.high}", REBUILD)
@@ -238,7 +238,7 @@ class Telling:
             shown = part.events if row is rows[-1] else None
             items = _in_order(leaf)
             made.append(
-                ToldTurn(
+                FullTurn(
                     turn=turn,
                     items=tuple(item for _, item in items),
                     positions=tuple(position for position, _ in items),
@@ -287,13 +287,13 @@ class _Leaving(NamedTuple):
 
 def _branches(
     txn: ReadTxn, part: Range, rows: list[TurnRow], begins: Mapping[str, int], ends: bool
-) -> dict[int, list[Branch]]:
+) -> dict[int, list[BranchPoint]]:
     """By the depth that they leave at."""
     found = list(_leaving(txn.sql, part, {row.id: row.depth for row in rows}, ends))
     subjects = load_subjects(txn, [leaving.turn_id for leaving in found])
-    made: dict[int, list[Branch]] = {}
+    made: dict[int, list[BranchPoint]] = {}
     for leaving in found:
-        branch = Branch(
+        branch = BranchPoint(
             turn_id=leaving.turn_id,
             session=leaving.session,
             subject=subjects.get(leaving.turn_id, ""),
@@ -348,7 +348,7 @@ def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
 
 def _answered(
     txn: ReadTxn, row: TurnRow, leaf: Leaf, known: Mapping[str, dict[str, Any]], *, look: bool
-) -> dict[str, Reply]:
+) -> dict[str, MessageReply]:
     """Which request an answer came to and how long it took only the events of the turn tell; imported ones do not."""
     told = {placed.message.id: dict(known.get(placed.message.id, {})) for placed in leaf.messages}
     if look and row.origin is None:
@@ -359,7 +359,7 @@ def _answered(
                 asked[event.correlation_id] = event
             elif isinstance(event, ModelResponse) and event.output is not UNSET and event.output.id in told:
                 told[event.output.id] |= _of_response(event, asked.get(event.correlation_id))
-    return {message: Reply(**fields) for message, fields in told.items() if fields}
+    return {message: MessageReply(**fields) for message, fields in told.items() if fields}
 
 
 def _of_response(event: ModelResponse, request: ModelRequest | None) -> dict[str, Any]:

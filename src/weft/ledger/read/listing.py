@@ -28,7 +28,7 @@ _UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-\d\d-\d\d")
 _TOKENS = "SELECT id, tokens_before + COALESCE(total_tokens, 0) FROM turn WHERE id IN"
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class SessionFilter(Struct, frozen=True, kw_only=True):
     """Which sessions to list; null: whatever it is."""
 
     origin: str | None = None
@@ -40,7 +40,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ListedSession(Struct, frozen=True, kw_only=True):
     """A session as lists show it."""
 
     session: Session
@@ -57,7 +57,7 @@ class Listed(Struct, frozen=True, kw_only=True):
 
 
 class SessionList(Struct, frozen=True):
-    sessions: list[Listed]
+    sessions: list[ListedSession]
     hidden: int
     """Subagents' sessions that were left out."""
     further: int
@@ -70,7 +70,7 @@ class Listing:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def sessions(self, wanted: Wanted) -> SessionList:
+    def sessions(self, wanted: SessionFilter) -> SessionList:
         """The latest first; those of subagents below the session that started them."""
         with self._store.read() as txn:
             rows = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
@@ -120,7 +120,7 @@ def is_subagent(row: SessionRow) -> bool:
     return row.parent_session is not None or row.parent_turn is not None
 
 
-def _fits(row: SessionRow, wanted: Wanted) -> bool:
+def _fits(row: SessionRow, wanted: SessionFilter) -> bool:
     return (
         (wanted.every or row.status == "active")
         and wanted.origin in (None, row.origin or HERE)
@@ -176,7 +176,7 @@ def _nested(rows: list[SessionRow]) -> list[SessionRow]:
     return ordered
 
 
-def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> list[Listed]:
+def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> list[ListedSession]:
     tokens: dict[str | None, int] = dict(rows_in(txn.sql, _TOKENS, (row.head for row in rows if row.head)))
     sessions = to_sessions(txn, rows)
     untitled = [row for row, session in zip(rows, sessions, strict=True) if not has_title(session)]
@@ -191,7 +191,7 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
         if row.parent_session and row.status != "deleted":
             children[row.parent_session] = children.get(row.parent_session, 0) + 1
     return [
-        Listed(
+        ListedSession(
             session=session,
             short_label=labels.get(row.label, row.label) if row.origin else row.label,
             project=project_of(session.workspace_path),

@@ -105,7 +105,7 @@ def _turn(txn: ReadTxn, turn: str) -> TurnRow:
     return row
 
 
-def _chain_before(txn: ReadTxn, turn: str, request: str | None) -> list[Step]:
+def _chain_before(txn: ReadTxn, turn: str, request: str | None) -> list[InputStep]:
     """The steps of the nearest request before that says what it was sent."""
     sent = None if request is None else _Requests(txn).get(request)
     if request is not None and sent is not None:
@@ -122,7 +122,7 @@ def _chain_before(txn: ReadTxn, turn: str, request: str | None) -> list[Step]:
 # --- and back ---------------------------------------------------------------------------------------------------
 
 
-class Step(Struct):
+class InputStep(Struct):
     """What one request of a chain brings to the list: the entries from `begin` up to `end`."""
 
     request: str
@@ -150,7 +150,7 @@ class _Requests:
         return event.input if isinstance(event, ModelRequest) and event.input is not UNSET else None
 
 
-def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[Step]:
+def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[InputStep]:
     """A request and those it builds on, the newest first, each with its place in the list."""
     steps, requests = [(request, sent)], _Requests(txn)
     while (base := steps[-1][1].base) is not None:
@@ -162,7 +162,7 @@ def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[Step]:
     for name, step in reversed(steps):
         begin = min(step.keep, length)
         length = begin + len(step.then)
-        found.append(Step(name, step.then, begin, length))
+        found.append(InputStep(name, step.then, begin, length))
     found.reverse()
     for above, below_it in pairwise(found):
         below_it.end = min(below_it.end, above.begin)
@@ -170,7 +170,7 @@ def _chain(txn: ReadTxn, request: str, sent: RequestInput) -> list[Step]:
     return found
 
 
-def _joined(chain: Sequence[Step]) -> list[Ref]:
+def _joined(chain: Sequence[InputStep]) -> list[Ref]:
     return [ref for step in reversed(chain) for ref in step.refs[: step.end - step.begin]]
 
 

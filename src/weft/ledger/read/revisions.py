@@ -31,7 +31,7 @@ FAR = 10**15
 ParseTime = Callable[[str], int]
 
 
-class Spot(Struct, frozen=True):
+class Revision(Struct, frozen=True):
     """A turn, and how many of its events count (null: all); the session it was reached through, if any."""
 
     turn: TurnRow
@@ -39,11 +39,11 @@ class Spot(Struct, frozen=True):
     session: str | None = None
 
 
-def resolve(txn: ReadTxn, name: str, parse_time: ParseTime) -> Spot:
+def resolve(txn: ReadTxn, name: str, parse_time: ParseTime) -> Revision:
     """The turn that these words mean; raises NotFound or AmbiguousName."""
     base, steps = _split_steps(checked_text(name, "name"))
     spot = _resolve_base(txn, base, parse_time)
-    return spot if steps == 0 else Spot(_ancestor(txn, spot.turn, steps, name), None, spot.session)
+    return spot if steps == 0 else Revision(_ancestor(txn, spot.turn, steps, name), None, spot.session)
 
 
 def _split_steps(name: str) -> tuple[str, int]:
@@ -60,12 +60,12 @@ def _split_steps(name: str) -> tuple[str, int]:
     return name[:end], steps
 
 
-def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
+def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
     if match := _AT.search(base):
         session = require(txn, base[: match.start()] or "main")
         return _moved_from(txn, session, match.group(1).strip(), parse_time)
     if is_ulid(base.upper()) and (turn := load_turn(txn.sql, base.upper())) is not None:
-        return Spot(turn)
+        return Revision(turn)
     session_row = find_session(txn.sql, base)
     if session_row is not None:
         return _head(txn, session_row)
@@ -73,11 +73,11 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Spot:
         name = base[: match.start()]
         keyed = find_session(txn.sql, name) or find_by_beginning(txn.sql, name)
         if keyed is not None:
-            return Spot(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
+            return Revision(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
     if "/" in base and (branch := find_branch(txn, base)) is not None:
         if branch.head is None:
             raise NotFound("turn in branch", base, "that branch has no head")
-        return Spot(_load(txn, branch.head), branch.head_event)
+        return Revision(_load(txn, branch.head), branch.head_event)
     return _by_id(txn, base)
 
 
@@ -112,10 +112,10 @@ def _number(digits: str) -> int:
     return int(digits) if len(digits) < 16 else FAR
 
 
-def _head(txn: ReadTxn, session: SessionRow) -> Spot:
+def _head(txn: ReadTxn, session: SessionRow) -> Revision:
     if session.head is None:
         raise NotFound("turn in session", session.label, "the session has no head yet")
-    return Spot(_load(txn, session.head), session.head_events, session.label)
+    return Revision(_load(txn, session.head), session.head_events, session.label)
 
 
 def _load(txn: ReadTxn, turn: str) -> TurnRow:
@@ -125,7 +125,7 @@ def _load(txn: ReadTxn, turn: str) -> TurnRow:
     return row
 
 
-def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseTime) -> Spot:
+def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseTime) -> Revision:
     if when.isdecimal():
         moves = reflog(txn, session, 1, _number(when))
         if not moves:
@@ -138,7 +138,7 @@ def _moved_from(txn: ReadTxn, session: SessionRow, when: str, parse_time: ParseT
         found, events = then
     if found is None:
         raise NotFound("head of session", f"{session.label}@{{{when}}}", "the session had been reset")
-    return Spot(_load(txn, found), events, session.label)
+    return Revision(_load(txn, found), events, session.label)
 
 
 def _at_depth(txn: ReadTxn, session: SessionRow, depth: int, name: str) -> TurnRow:
@@ -161,13 +161,13 @@ def _ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
     raise NotFound("turn", name, f"that thread has {turn.depth} turn{'' if turn.depth == 1 else 's'}")
 
 
-def _by_id(txn: ReadTxn, text: str) -> Spot:
+def _by_id(txn: ReadTxn, text: str) -> Revision:
     if is_ulid(text.upper()):
-        return Spot(_load(txn, text.upper()))
-    candidates: dict[str, Spot] = {}
+        return Revision(_load(txn, text.upper()))
+    candidates: dict[str, Revision] = {}
     if _SUFFIX.fullmatch(text):
         rows = txn.sql.all("SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN))
-        candidates |= {id: Spot(_load(txn, id)) for (id,) in rows}
+        candidates |= {id: Revision(_load(txn, id)) for (id,) in rows}
     if _HEX.fullmatch(text.lower()):
         candidates |= _by_digest(txn, text.lower())
     if not candidates and (session := _by_part(txn, text)) is not None:
@@ -179,7 +179,7 @@ def _by_id(txn: ReadTxn, text: str) -> Spot:
     return next(iter(candidates.values()))
 
 
-def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Spot]:
+def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Revision]:
     """Events whose id begins so; an event that ends its turn stands for the whole turn."""
     even = len(digits) // 2 * 2
     found = {}
@@ -188,7 +188,7 @@ def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Spot]:
             turn, position = place_of_event(txn.sql, txn.facts, event)
         except NotFound:
             continue
-        found[event] = Spot(turn, None if turn.closed and position == turn.events - 1 else position + 1)
+        found[event] = Revision(turn, None if turn.closed and position == turn.events - 1 else position + 1)
     return found
 
 

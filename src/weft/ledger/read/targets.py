@@ -9,13 +9,13 @@ from msgspec import Struct, field
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger.arguments import checked_names
-from weft.ledger.read.revisions import Spot
+from weft.ledger.read.revisions import Revision
 from weft.ledger.read.threads import ranges_to
 from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings, find_session, load_session
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 
-Resolve = Callable[[ReadTxn, str], Spot]
+Resolve = Callable[[ReadTxn, str], Revision]
 
 
 class Target(Struct):

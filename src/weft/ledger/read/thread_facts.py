@@ -22,7 +22,7 @@ from msgspec import Struct
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import FactDamaged
 from weft.kernel.events import event_id
-from weft.ledger.read.revisions import Spot
+from weft.ledger.read.revisions import Revision
 from weft.ledger.read.threads import CHUNK, Range, ranges_to
 from weft.ledger.views.recorded_events import event_at, stream_of
 from weft.store.facts import FactReader
@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 256
 _IN_RANGE = "segment = ? AND depth BETWEEN ? AND ?"
 
 
-class Head(Struct, frozen=True, order=True):
+class ThreadHead(Struct, frozen=True, order=True):
     """Where a thread ends: its turn, and the event whose id is the thread's digest."""
 
     turn: str
@@ -53,7 +53,7 @@ class _Run(Struct, frozen=True, order=True):
 class ThreadFacts:
     """Some threads in one consistent view of the ledger."""
 
-    def __init__(self, txn: ReadTxn, spots: Sequence[Spot]) -> None:
+    def __init__(self, txn: ReadTxn, spots: Sequence[Revision]) -> None:
         self.txn = txn
         self._ranges = _merged(txn, spots)
         self.heads = sorted({_head(txn, spot) for spot in spots})
@@ -263,12 +263,14 @@ def rows_at(
         limit = min(2 * limit, ROWS_AT_ONCE) if used == len(rows) else 1
 
 
-def _head(txn: ReadTxn, spot: Spot) -> Head:
+def _head(txn: ReadTxn, spot: Revision) -> ThreadHead:
     whole = spot.events is None
-    return Head(spot.turn.id, spot.turn.digest if whole else event_at(txn.facts, spot.turn, (spot.events or 1) - 1))
+    return ThreadHead(
+        spot.turn.id, spot.turn.digest if whole else event_at(txn.facts, spot.turn, (spot.events or 1) - 1)
+    )
 
 
-def _merged(txn: ReadTxn, spots: Sequence[Spot]) -> dict[int, Range]:
+def _merged(txn: ReadTxn, spots: Sequence[Revision]) -> dict[int, Range]:
     """Every segment once, as far as any of the threads goes in it."""
     found: dict[int, Range] = {}
     for spot in spots:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from weft.kernel.dag_events import ToolCall
+from weft.kernel.dag_events import ToolCallRequested
 from weft.kernel.events import Event, UnknownEvent, kind_of
 from weft.kernel.fields import Words
 from weft.kernel.times import ms_from_iso
@@ -72,7 +72,7 @@ def _deed(txn: ReadTxn, at: int, found: Recorded) -> Deed:
 
 
 def _tool(txn: ReadTxn, event: Event | UnknownEvent) -> str | None:
-    if not isinstance(event, ToolCall):
+    if not isinstance(event, ToolCallRequested):
         return None
     if not isinstance(event.tool, Words):
         return event.tool

@@ -20,8 +20,8 @@ from weft.ledger.read.sessions import agent_names
 from weft.ledger.reports.permissions import (
     MISSING,
     Grant,
-    Use,
-    Verdict,
+    PermissionVerdict,
+    ToolUse,
     covers,
     glob,
     is_available,
@@ -64,7 +64,7 @@ class FindingKind(StrEnum):
 PROBLEMS = tuple(FindingKind)[:4]
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class AuditFinding(Struct, frozen=True, kw_only=True):
     """One thing that an audit found, and where. Of a group, `turns` says in how many of its turns."""
 
     kind: FindingKind
@@ -167,10 +167,10 @@ def actor_id(txn: ReadTxn, name: str) -> str:
     raise NotFound("agent", wanted, "`weft sessions --json` shows the persona of each session")
 
 
-def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[Finding]:
+def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[AuditFinding]:
     """Problems as they are met; then, by group, what was not known and what was granted and never used."""
     groups: dict[str, Group] = {}
-    reading, after = Reading(scope, tally), 0
+    reading, after = AuditReader(scope, tally), 0
     while True:
         with store.read() as txn:
             rows = _turns(txn, scope, after)
@@ -186,13 +186,13 @@ def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[Finding]:
     yield from _counted(_endings(groups), tally)
 
 
-def _counted(found: Iterable[Finding], tally: AuditTally) -> Iterator[Finding]:
+def _counted(found: Iterable[AuditFinding], tally: AuditTally) -> Iterator[AuditFinding]:
     for finding in found:
         tally.found[finding.kind.value] += 1
         yield finding
 
 
-def _endings(groups: dict[str, Group]) -> Iterator[Finding]:
+def _endings(groups: dict[str, Group]) -> Iterator[AuditFinding]:
     for group in groups.values():
         yield from group.findings()
 
@@ -233,7 +233,7 @@ class Group:
     def wonder(self, why: str) -> None:
         self._unknown[why] = self._unknown.get(why, 0) + 1
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[AuditFinding]:
         for why, turns in self._unknown.items():
             yield self._finding(FindingKind.NOT_KNOWN, Severity.UNKNOWN, why, turns)
         for right, turns in self._rights.items():
@@ -245,11 +245,11 @@ class Group:
                 kind = FindingKind.TOOL_UNUSED
                 yield self._finding(kind, Severity.NOTE, f"{tool} was there and never used", turns, tool=tool)
 
-    def _finding(self, kind: FindingKind, severity: Severity, detail: str, turns: int, **what: str) -> Finding:
-        return Finding(kind=kind, severity=severity, detail=detail, turns=turns, **{**self._about, **what})
+    def _finding(self, kind: FindingKind, severity: Severity, detail: str, turns: int, **what: str) -> AuditFinding:
+        return AuditFinding(kind=kind, severity=severity, detail=detail, turns=turns, **{**self._about, **what})
 
 
-class Reading:
+class AuditReader:
     """Turns with their calls, a few hundred at a time. Toolsets and grants repeat, so they are remembered."""
 
     def __init__(self, scope: Scope, tally: AuditTally) -> None:
@@ -310,7 +310,7 @@ class TurnAudit:
     """One turn: what it had, what it did."""
 
     def __init__(
-        self, reading: Reading, txn: ReadTxn, row: TurnRow, persona: str, session: tuple[str | None, str | None]
+        self, reading: AuditReader, txn: ReadTxn, row: TurnRow, persona: str, session: tuple[str | None, str | None]
     ) -> None:
         self._reading, self._txn, self._row = reading, txn, row
         self._tools = reading.tools(txn, row.tools)
@@ -324,7 +324,7 @@ class TurnAudit:
             "origin": row.origin,
         }
 
-    def judge(self, groups: dict[str, Group]) -> Iterator[Finding]:
+    def judge(self, groups: dict[str, Group]) -> Iterator[AuditFinding]:
         group = self._group(groups)
         used = parse_grant(None if (n := self._row.permissions_used) is None else _json_or_none(self._txn, n))
         self._note_grants(group, used)
@@ -358,14 +358,14 @@ class TurnAudit:
             group.wonder("which of the rights granted were used was not recorded")
         group.grant((), (tool for tool in self._tools or () if scope.wants_tool(tool)))
 
-    def _calls(self) -> Iterator[tuple[str, str, Use]]:
+    def _calls(self) -> Iterator[tuple[str, str, ToolUse]]:
         if not self._row.calls:
             return
         patterned = self._grant is not None and any(rule.pattern for rule in self._grant.rules)
         query = "SELECT call_id, repeated, tool, server, params FROM tool_call WHERE turn = ? ORDER BY seq"
         for call_id, repeated, tool, server, params in self._txn.sql.all(query, (self._row.n,)):
             name = name_of(self._txn, tool) or ""
-            use = Use(name, name_of(self._txn, server), self._arguments(params) if patterned else None)
+            use = ToolUse(name, name_of(self._txn, server), self._arguments(params) if patterned else None)
             if self._reading.scope.wants_tool(*use.names):
                 native = _text_or_none(self._txn, call_id) or ""
                 yield f"{self._row.id}:{repeated_id(native, repeated)}", native, use
@@ -376,20 +376,20 @@ class TurnAudit:
         except ContentMissing:
             return MISSING
 
-    def _judge_call(self, group: Group, call: str, native: str, use: Use) -> Iterator[Finding]:
+    def _judge_call(self, group: Group, call: str, native: str, use: ToolUse) -> Iterator[AuditFinding]:
         tally = self._reading.tally
         tally.calls += 1
         verdict = judge(use, self._tools, self._grant, partial=self._partial)
         group.use((), [tool for tool in self._tools or () if is_available(use, (tool,))])
         if self._grant is not None:
             group.use(rules_used(use, self._grant))
-        if verdict is Verdict.ALLOWED:
+        if verdict is PermissionVerdict.ALLOWED:
             tally.allowed += 1
-        elif verdict is Verdict.UNKNOWN:
+        elif verdict is PermissionVerdict.UNKNOWN:
             tally.not_known += 1
             group.wonder(self._why_unknown(use))
         else:
-            yield Finding(
+            yield AuditFinding(
                 kind=FindingKind(verdict.value),
                 severity=Severity.PROBLEM,
                 detail=_WORDS[verdict].format(use.name),
@@ -398,21 +398,21 @@ class TurnAudit:
                 **self._place,
             )
 
-    def _why_unknown(self, use: Use) -> str:
+    def _why_unknown(self, use: ToolUse) -> str:
         if self._tools is None and (self._grant is None or not self._grant.rules):
             return "calls of turns that recorded neither their tools nor rules for them"
         if self._grant is not None and self._grant.rules:
             return f"whether somebody was asked and allowed {use.name} was not recorded"
         return f"{use.name} is not among the tools that {self._row.origin} names, which need not be all there were"
 
-    def _judge_rights(self, used: Grant) -> Iterator[Finding]:
+    def _judge_rights(self, used: Grant) -> Iterator[AuditFinding]:
         if self._reading.scope.tool is not None:
             return
         granted = self._grant.texts if self._grant is not None else None
         for right in used.texts:
             if granted is None or any(covers(one, right) for one in granted) or self._grant_is_everything():
                 continue
-            yield Finding(
+            yield AuditFinding(
                 kind=FindingKind.RIGHT_NOT_GRANTED,
                 severity=Severity.PROBLEM,
                 detail=f"{right} was used and is not among the rights granted",
@@ -432,7 +432,7 @@ def _text_or_none(txn: ReadTxn, n: int) -> str | None:
 
 
 _WORDS = {
-    Verdict.UNAVAILABLE: "{} was called and is not among the turn's tools",
-    Verdict.DENIED: "{} was called and a rule denies it",
-    Verdict.UNCOVERED: "{} was called and no rule allows it so",
+    PermissionVerdict.UNAVAILABLE: "{} was called and is not among the turn's tools",
+    PermissionVerdict.DENIED: "{} was called and a rule denies it",
+    PermissionVerdict.UNCOVERED: "{} was called and no rule allows it so",
 }

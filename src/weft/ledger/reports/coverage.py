@@ -23,7 +23,7 @@ WHOLE = MAX_INTEGER
 NOWHERE: Place = (0, 0)
 
 
-class Head(Struct, frozen=True):
+class SessionHead(Struct, frozen=True):
     """Where a session stands."""
 
     session: int
@@ -68,11 +68,11 @@ def _links(sql: Sql) -> dict[int, Leaving]:
     return found
 
 
-def heads(sql: Sql, where: str, values: tuple[object, ...] = ()) -> list[Head]:
+def heads(sql: Sql, where: str, values: tuple[object, ...] = ()) -> list[SessionHead]:
     rows = sql.all(
         f"SELECT n, head_segment, head_depth, head_events FROM session WHERE head IS NOT NULL AND ({where})", values
     )
-    return [Head(n, segment, (depth, WHOLE if events is None else events)) for n, segment, depth, events in rows]
+    return [SessionHead(n, segment, (depth, WHOLE if events is None else events)) for n, segment, depth, events in rows]
 
 
 class Reach:
@@ -81,7 +81,7 @@ class Reach:
     Of each segment the two sessions that go furthest are kept: what lies between them is the first one's alone.
     """
 
-    def __init__(self, tree: Tree, heads: list[Head]) -> None:
+    def __init__(self, tree: Tree, heads: list[SessionHead]) -> None:
         self._furthest: dict[int, dict[int, Place]] = {}
         self._told: dict[int, set[int]] = {}
         waiting = [(head.segment, head.place, head.session) for head in heads]
@@ -112,7 +112,7 @@ class Reach:
 class Count:
     """How many threads contain a place, each by its own chain alone."""
 
-    def __init__(self, tree: Tree, heads: list[Head]) -> None:
+    def __init__(self, tree: Tree, heads: list[SessionHead]) -> None:
         ends: dict[int, list[tuple[Place, int]]] = {}
         for head in heads:
             ends.setdefault(head.segment, []).append((head.place, 1))

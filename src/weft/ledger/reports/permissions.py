@@ -40,7 +40,7 @@ class Missing(Enum):
 MISSING: Final = Missing.ARGUMENTS
 
 
-class Verdict(StrEnum):
+class PermissionVerdict(StrEnum):
     ALLOWED = "allowed"
     UNAVAILABLE = "tool_not_available"
     DENIED = "tool_denied"
@@ -72,7 +72,7 @@ class Grant(Struct, frozen=True):
         return tuple(dict.fromkeys([*(rule.text for rule in self.rules if rule.action == "allow"), *self.rights]))
 
 
-class Use(Struct, frozen=True):
+class ToolUse(Struct, frozen=True):
     """A tool call, as far as rules look at it."""
 
     name: str
@@ -191,62 +191,64 @@ def _text(item: Any) -> str:
 # --- judging calls ----------------------------------------------------------------------------------------------
 
 
-def is_available(use: Use, tools: Iterable[str]) -> bool:
+def is_available(use: ToolUse, tools: Iterable[str]) -> bool:
     return any(glob(tool)(name) for tool in tools for name in use.names)
 
 
-def judge(use: Use, tools: Sequence[str] | None, grant: Grant | None, *, partial: bool = False) -> Verdict:
+def judge(
+    use: ToolUse, tools: Sequence[str] | None, grant: Grant | None, *, partial: bool = False
+) -> PermissionVerdict:
     """Was this call allowed? `partial`: the list of tools names some that there were, not all."""
-    if grant is not None and (found := _permitted(use, grant)) is not Verdict.UNKNOWN:
-        if found is not Verdict.ALLOWED:
+    if grant is not None and (found := _permitted(use, grant)) is not PermissionVerdict.UNKNOWN:
+        if found is not PermissionVerdict.ALLOWED:
             return found
         permitted = True
     else:
         permitted = False
     if tools is None:
-        return Verdict.ALLOWED if permitted else Verdict.UNKNOWN
+        return PermissionVerdict.ALLOWED if permitted else PermissionVerdict.UNKNOWN
     if is_available(use, tools):
         says_nothing = grant is None or (not grant.rules and not grant.everything)
-        return Verdict.ALLOWED if permitted or says_nothing else Verdict.UNKNOWN
+        return PermissionVerdict.ALLOWED if permitted or says_nothing else PermissionVerdict.UNKNOWN
     if partial:
-        return Verdict.ALLOWED if permitted else Verdict.UNKNOWN
-    return Verdict.UNAVAILABLE
+        return PermissionVerdict.ALLOWED if permitted else PermissionVerdict.UNKNOWN
+    return PermissionVerdict.UNAVAILABLE
 
 
-def _permitted(use: Use, grant: Grant) -> Verdict:
+def _permitted(use: ToolUse, grant: Grant) -> PermissionVerdict:
     """By the rules alone. Every part of a compound command needs leave of its own; the worst of them counts."""
     if not grant.rules and not grant.everything:
-        return Verdict.UNKNOWN
+        return PermissionVerdict.UNKNOWN
     found = [_permitted_part(use, part, grant) for part in parts_of(use.arguments)]
     return max(found, key=_WORST.index)
 
 
-_WORST = (Verdict.ALLOWED, Verdict.UNKNOWN, Verdict.UNCOVERED, Verdict.DENIED)
+_WORST = (PermissionVerdict.ALLOWED, PermissionVerdict.UNKNOWN, PermissionVerdict.UNCOVERED, PermissionVerdict.DENIED)
 
 
-def _permitted_part(use: Use, part: str | Missing | None, grant: Grant) -> Verdict:
+def _permitted_part(use: ToolUse, part: str | Missing | None, grant: Grant) -> PermissionVerdict:
     matches = [(rule.action, _matches(rule, use, part)) for rule in grant.rules]
     sure = [action for action, is_match in matches if is_match]
     unsure = [action for action, is_match in matches if is_match is None]
     if grant.last_wins:
         sure = sure[-1:]
     if "deny" in sure:
-        return Verdict.DENIED
+        return PermissionVerdict.DENIED
     if "deny" in unsure or "ask" in sure:
-        return Verdict.UNKNOWN
+        return PermissionVerdict.UNKNOWN
     if "allow" in sure or grant.everything:
-        return Verdict.ALLOWED
-    return Verdict.UNCOVERED if grant.closed and not unsure else Verdict.UNKNOWN
+        return PermissionVerdict.ALLOWED
+    return PermissionVerdict.UNCOVERED if grant.closed and not unsure else PermissionVerdict.UNKNOWN
 
 
-def rules_used(use: Use, grant: Grant) -> Iterator[str]:
+def rules_used(use: ToolUse, grant: Grant) -> Iterator[str]:
     """The texts of the rules that this call made use of."""
     for rule in grant.rules:
         if rule.action == "allow" and any(_matches(rule, use, part) for part in parts_of(use.arguments)):
             yield rule.text
 
 
-def _matches(rule: Rule, use: Use, part: str | Missing | None) -> bool | None:
+def _matches(rule: Rule, use: ToolUse, part: str | Missing | None) -> bool | None:
     """None: it cannot be said any more, or not from the outside."""
     if not any(glob(rule.tool)(name) for name in use.names):
         return False

@@ -42,7 +42,7 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return after and (self.until is None or at < _ms(self.until))
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _PriceFile(Struct, forbid_unknown_fields=True):
     models: dict[str, Price | list[Price]]
     as_of: date | None = None
     note: str | None = None
@@ -97,7 +97,7 @@ def _names(model: str) -> list[str]:
 def prices_from(data: Any, where: str) -> PriceTable:
     """A table from what a JSON or TOML file holds; `where` names it in errors."""
     try:
-        read = msgspec.convert(data, _File)
+        read = msgspec.convert(data, _PriceFile)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{where}: {error}", "docs/usage.md shows how prices are written") from None
     exact: dict[str, tuple[Price, ...]] = {}

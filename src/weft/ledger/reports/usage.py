@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.revisions import parse_moment, require
-from weft.ledger.reports.coverage import Count, Head, Reach, Tree, heads
+from weft.ledger.reports.coverage import Count, Reach, SessionHead, Tree, heads
 from weft.ledger.reports.prices import PRICED, Price, PriceTable, shipped_prices
 from weft.ledger.reports.responses import (
     REASONING,
@@ -48,7 +48,7 @@ Prices = PriceTable | None
 """None: the table that is shipped."""
 
 
-class Choice(TypedDict, total=False):
+class UsageChoice(TypedDict, total=False):
     """What a report is limited to and how it is told. Times are Unix milliseconds or words; a day means all of it."""
 
     since: int | str | None
@@ -305,12 +305,14 @@ def key_of(by: str, names: Names) -> Callable[[Reported], Any]:
     return found[by]
 
 
-class Wanted:
+class UsageScope:
     """What a report is limited to."""
 
-    def __init__(self, txn: ReadTxn, names: Names, only: Choice, now: int, zone: tzinfo) -> None:
-        if unknown := set(only) - set(Choice.__annotations__):
-            raise InvalidInput(f"usage knows no {min(unknown)!r:.80}", f"known: {', '.join(Choice.__annotations__)}")
+    def __init__(self, txn: ReadTxn, names: Names, only: UsageChoice, now: int, zone: tzinfo) -> None:
+        if unknown := set(only) - set(UsageChoice.__annotations__):
+            raise InvalidInput(
+                f"usage knows no {min(unknown)!r:.80}", f"known: {', '.join(UsageChoice.__annotations__)}"
+            )
         self._names = names
         self.since = read_moment(only.get("since"), "since", now, zone)
         self.until = read_moment(only.get("until"), "until", now, zone)
@@ -385,7 +387,7 @@ class Survey:
         self.tree = Tree(txn.sql)
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
 
-    def heads(self, where: str, *values: object) -> list[Head]:
+    def heads(self, where: str, *values: object) -> list[SessionHead]:
         return heads(self.txn.sql, where, values)
 
     def responses(self, look: Callable[[Reported], object] | None = None) -> Iterator[Response]:
@@ -400,11 +402,11 @@ class Survey:
         sums.add(key, self.names.model(row.model), response.tokens, self.price(row), not row.is_rest)
 
 
-def report(txn: ReadTxn, by: str, only: Choice, now: int, zone: tzinfo) -> UsageReport:
+def report(txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo) -> UsageReport:
     """Days, and words for times, are those of the zone that is chosen, or else of this one."""
     zone = only.get("zone") or zone
     survey = Survey(txn, zone, only.get("prices"))
-    wanted = Wanted(txn, survey.names, only, now, zone)
+    wanted = UsageScope(txn, survey.names, only, now, zone)
     key, sums = key_of(checked_text(by, "by"), survey.names), Sums()
     living = survey.heads("status <> 'deleted'")
     reach, naive, abandoned = Reach(survey.tree, living), _Naive(survey, wanted, living), Tally()
@@ -439,7 +441,7 @@ class _Naive:
     """Counts as if every session were a file by itself: what several threads contain counts for each of them, and so
     does an older version that one still has. Of one session it is that session's whole thread."""
 
-    def __init__(self, survey: Survey, wanted: Wanted, living: list[Head]) -> None:
+    def __init__(self, survey: Survey, wanted: UsageScope, living: list[SessionHead]) -> None:
         self._survey, self._wanted, self.tally = survey, wanted, Tally()
         chosen = wanted.session
         self._count = Count(survey.tree, [head for head in living if chosen in (None, head.session)])

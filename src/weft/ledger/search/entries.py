@@ -21,7 +21,7 @@ LOOSE = 1 << 16
 """The sequence of what belongs to no message: more than a turn has messages."""
 
 
-class Place(StrEnum):
+class EntryPlace(StrEnum):
     """Where words were found."""
 
     TEXT = "text"
@@ -33,10 +33,10 @@ class Place(StrEnum):
     ERROR = "error"
 
 
-class Source(Struct, frozen=True, gc=False):
+class EntrySource(Struct, frozen=True, gc=False):
     """A text that is not read yet: a content, as it is or as JSON; or a short one that stood in the row itself."""
 
-    place: Place
+    place: EntryPlace
     content: int = 0
     is_json: bool = False
     text: str = ""
@@ -51,7 +51,7 @@ class Entry(Struct, frozen=True):
     at: int
     """Of the message; of a call, that of the message that asked for it."""
     model: str | None
-    sources: tuple[Source, ...]
+    sources: tuple[EntrySource, ...]
     message: str | None = None
     call: CallRow | None = None
 
@@ -60,7 +60,7 @@ class Entry(Struct, frozen=True):
         """Sorts the newest last, the same way on every engine."""
         return self.at, self.turn.n, self.seq, -1 if self.call is None else self.call.seq
 
-    def texts(self, facts: FactReader) -> Iterator[tuple[Place, str]]:
+    def texts(self, facts: FactReader) -> Iterator[tuple[EntryPlace, str]]:
         for source in self.sources:
             yield source.place, read_source(facts, source)
 
@@ -98,40 +98,44 @@ def _entries(turn: TurnRow, messages: list[MessageRow], calls: list[CallRow], su
         for call in made.pop(row.id, ()):
             yield Entry(turn, row.seq, row.role, row.at, model, tuple(_done(call)), row.id, call)
     if summary is not None:
-        yield Entry(turn, LOOSE, "assistant", turn.started_at, turn.model, (Source(Place.SUMMARY, summary),))
+        yield Entry(turn, LOOSE, "assistant", turn.started_at, turn.model, (EntrySource(EntryPlace.SUMMARY, summary),))
     for call in sorted((call for some in made.values() for call in some), key=lambda call: call.seq):
         yield Entry(turn, LOOSE, "assistant", call.started_at, turn.model, tuple(_done(call)), call.message, call)
 
 
-def _said(row: MessageRow, called: set[int]) -> Iterator[Source]:
+def _said(row: MessageRow, called: set[int]) -> Iterator[EntrySource]:
     """A message's own words. Tools that it uses are found as calls, where the turn has them as such."""
     if row.text is not None:
-        yield Source(Place.TEXT, row.text)
+        yield EntrySource(EntryPlace.TEXT, row.text)
         return
     for part in list_in(row.parts):
         match part["type"]:
             case "text":
-                yield Source(Place.TEXT, part["text"])
+                yield EntrySource(EntryPlace.TEXT, part["text"])
             case "reasoning":
-                yield Source(Place.THINKING, part["text"])
+                yield EntrySource(EntryPlace.THINKING, part["text"])
             case "tool_use" if part["id"] not in called:
                 yield _named(part["name"])
-                yield Source(Place.ARGUMENTS, part["input"], True)
+                yield EntrySource(EntryPlace.ARGUMENTS, part["input"], True)
             case "tool_result" if part["tool_call_id"] not in called or row.role == "tool":
-                yield Source(Place.RESULT, part["output"], True)
+                yield EntrySource(EntryPlace.RESULT, part["output"], True)
 
 
-def _done(call: CallRow) -> Iterator[Source]:
+def _done(call: CallRow) -> Iterator[EntrySource]:
     yield _named(call.tool)
-    yield Source(Place.ARGUMENTS, call.params, True)
+    yield EntrySource(EntryPlace.ARGUMENTS, call.params, True)
     if call.result:
-        yield Source(Place.RESULT, call.result, True)
+        yield EntrySource(EntryPlace.RESULT, call.result, True)
     if call.error:
-        yield Source(Place.ERROR, call.error)
+        yield EntrySource(EntryPlace.ERROR, call.error)
 
 
-def _named(column: str) -> Source:
-    return Source(Place.TOOL, int(column[1:])) if column[:1] == "#" else Source(Place.TOOL, text=column)
+def _named(column: str) -> EntrySource:
+    return (
+        EntrySource(EntryPlace.TOOL, int(column[1:]))
+        if column[:1] == "#"
+        else EntrySource(EntryPlace.TOOL, text=column)
+    )
 
 
 def hold_texts(facts: FactReader, entries: Iterable[Entry], others: Iterable[int] = ()) -> None:
@@ -149,7 +153,7 @@ def known_name(facts: FactReader, column: str | None) -> str:
     return known_text(facts, int(column[1:])) if column and column[0] == "#" else column or ""
 
 
-def read_source(facts: FactReader, source: Source) -> str:
+def read_source(facts: FactReader, source: EntrySource) -> str:
     """The text; of a content that is not here none, of one beyond 1 MiB its beginning."""
     if not source.content:
         return source.text

@@ -18,7 +18,7 @@ from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.listing import HERE, project_of
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import ranges_to
-from weft.ledger.search.entries import Entry, Place, known_name, known_text
+from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
 from weft.ledger.search.passages import DAY, day_word
 from weft.ledger.search.query import Phrase, Text
 from weft.ledger.views.rows import SessionRow, TurnRow
@@ -60,7 +60,7 @@ class Filters(Struct, frozen=True, kw_only=True):
 Judge = Callable[[Entry], bool]
 
 
-class Sieve:
+class SearchFilter:
     """The filters of one search, ready to be asked."""
 
     def __init__(self, txn: ReadTxn, filters: Filters) -> None:
@@ -117,7 +117,7 @@ class Sieve:
         def judge(entry: Entry) -> bool:
             if entry.call is not None:
                 texts = entry.texts(self._txn.facts)
-                return any(place is Place.ARGUMENTS and holds(phrase, text) for place, text in texts)
+                return any(place is EntryPlace.ARGUMENTS and holds(phrase, text) for place, text in texts)
             rows = self._txn.sql.all("SELECT path FROM message_file WHERE message = ?", (entry.message,))
             return any(holds(phrase, known_text(self._txn.facts, n)) for (n,) in rows)
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from weft.ledger.model import repeated_id
 from weft.ledger.read.listing import HERE
-from weft.ledger.search.entries import Entry, Place, known_name, known_text
+from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
 from weft.ledger.search.query import Query, Span, Text
 from weft.store.port import ReadTxn
 from weft.store.sql import rows_in
@@ -43,10 +43,10 @@ class Hit(Struct, frozen=True, kw_only=True):
     """Where the words stand in the snippet: from, to."""
 
 
-class Found(Struct, frozen=True):
+class TextMatch(Struct, frozen=True):
     """Where the words of a query stand in one text."""
 
-    place: Place
+    place: EntryPlace
     text: str
     spans: list[Span]
 
@@ -55,10 +55,10 @@ class Match(Struct, frozen=True):
     """An entry, and where in it the words stand."""
 
     entry: Entry
-    found: Found
+    found: TextMatch
 
 
-def look_through(query: Query, texts: Iterable[tuple[Place, str]]) -> Found | None:
+def look_through(query: Query, texts: Iterable[tuple[EntryPlace, str]]) -> TextMatch | None:
     """The text that holds most of the query, if all the texts together hold all of it."""
     missing, best, most = set(query.phrases), None, -1
     for place, text in texts:
@@ -66,11 +66,11 @@ def look_through(query: Query, texts: Iterable[tuple[Place, str]]) -> Found | No
         found = [(phrase, spans) for phrase in query.phrases if (spans := looked.spans(phrase))]
         missing.difference_update(phrase for phrase, _ in found)
         if len(found) > most:
-            best, most = Found(place, text, sorted(span for _, spans in found for span in spans)), len(found)
+            best, most = TextMatch(place, text, sorted(span for _, spans in found for span in spans)), len(found)
     return None if missing else best
 
 
-def snippet(found: Found) -> tuple[str, tuple[Span, ...]]:
+def snippet(found: TextMatch) -> tuple[str, tuple[Span, ...]]:
     """A piece of the text around the first words found, on one line, and where they stand in it."""
     first = found.spans[0][0] if found.spans else 0
     start = 0 if first <= BEFORE else _word_start(found.text, first - BEFORE, first)

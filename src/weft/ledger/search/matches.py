@@ -14,9 +14,9 @@ from itertools import chain, islice
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.ledger.search.entries import LOOSE, Entry, Place, hold_texts, load_entries
-from weft.ledger.search.filters import Filters, Sieve, day_words
-from weft.ledger.search.hits import Found, Match, look_through
+from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, load_entries
+from weft.ledger.search.filters import Filters, SearchFilter, day_words
+from weft.ledger.search.hits import Match, TextMatch, look_through
 from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of, touched
 from weft.ledger.search.query import Query
 from weft.ledger.views.rows import TURN, TurnRow
@@ -58,7 +58,7 @@ class Finder:
 
     def __init__(self, txn: ReadTxn, index: WordIndex, query: Query, filters: Filters) -> None:
         self._txn, self._index, self._query, self._filters = txn, index, query, filters
-        self._sieve = Sieve(txn, filters)
+        self._sieve = SearchFilter(txn, filters)
         self.question: Question = (*query.question(), *self._sieve.question)
         self._loose: set[tuple[int, ...]] = set()
         self._rest, self._stale = self._not_indexed()
@@ -170,5 +170,5 @@ class Finder:
             return None
         found = look_through(self._query, entry.texts(self._txn.facts))
         if found is None and not self._query.phrases:
-            found = Found(Place.TEXT, "", [])
+            found = TextMatch(EntryPlace.TEXT, "", [])
         return None if found is None else Match(entry, found)

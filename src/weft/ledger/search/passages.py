@@ -19,13 +19,13 @@ import orjson
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.words import Gathered, index_words
+from weft.kernel.words import IndexedWords, index_words
 from weft.ledger.read.listing import HERE, project_of
-from weft.ledger.search.entries import LOOSE, Entry, Place, Txn, hold_texts, known_name, known_text, load_entries
+from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, Txn, hold_texts, known_name, known_text, load_entries
 from weft.ledger.views.recorded_events import stream_of
 from weft.ledger.views.rows import TURN, TurnRow
 from weft.store.buffer import Insert
-from weft.store.erased_contents import Forgotten
+from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
 from weft.store.port import Progress, Store, WriteTxn
 from weft.store.sql import rows_in
@@ -96,7 +96,7 @@ class _Growing:
         self.first, self.last, self.role, self.day = entry.seq, entry.seq, entry.role, entry.at // DAY
         self.at, self.messages, self.letters = entry.at, 0, 0
         self._about = {f":r{entry.role}", day_word(self.day)}
-        self._gathered, self._names = Gathered(), set[tuple[str, str]]()
+        self._gathered, self._names = IndexedWords(), set[tuple[str, str]]()
 
     def takes(self, entry: Entry) -> bool:
         """The calls of a message stay with it; what belongs to none fills passages of its own."""
@@ -115,7 +115,7 @@ class _Growing:
         for place, text in entry.texts(facts):
             self.letters += len(text)
             self._gathered.add(text)
-            if place is Place.TOOL:
+            if place is EntryPlace.TOOL:
                 self._take_name("c", text)
 
     def _take_name(self, letter: str, name: str) -> None:
@@ -224,7 +224,7 @@ def renew(txn: WriteTxn, index: WordIndex, turns: Sequence[TurnRow]) -> None:
         index.put((number, each.spelled) for number, (_, each) in numbered)
 
 
-def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+def forget(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """Turns that lost contents are indexed as they are now, and the words that went leave no trace."""
     index = store.word_index(txn.sql)
     turns = load_turns(txn, forgotten.turns)

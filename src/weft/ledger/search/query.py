@@ -15,7 +15,7 @@ from itertools import islice
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
-from weft.kernel.words import MAX_LETTERS, Token, folded, folded_alike, indexed, pattern, tokens, without_blobs
+from weft.kernel.words import MAX_LETTERS, WordToken, folded, folded_alike, indexed, pattern, tokens, without_blobs
 from weft.store.word_index import Question, Term
 
 LEAST_BEGINNING = 3
@@ -30,7 +30,7 @@ Matcher = Callable[[str, int], re.Match[str] | None]
 class Phrase(Struct, frozen=True):
     """Words that stand together; one word is a phrase, too. With `prefix` the last of them may go on."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[WordToken, ...]
     prefix: bool = False
 
     def question(self) -> Question:
@@ -42,7 +42,7 @@ class Phrase(Struct, frozen=True):
         ends = self.prefix or last.unspaced
         return (*((Term(word),) for word in words[:-1]), (Term(words[-1], ends),))
 
-    def among(self, found: Sequence[Token]) -> Iterator[Span]:
+    def among(self, found: Sequence[WordToken]) -> Iterator[Span]:
         first, rest, width = self.tokens[0].word, self.tokens[1:], len(self.tokens)
         for i, token in enumerate(found):
             if token.word == first or (width == 1 and self.prefix and token.word.startswith(first)):
@@ -50,7 +50,7 @@ class Phrase(Struct, frozen=True):
                 if len(behind) == len(rest) and all(map(self._follows, behind, rest)):
                     yield token.start, (behind[-1] if behind else token).end
 
-    def _follows(self, token: Token, wanted: Token) -> bool:
+    def _follows(self, token: WordToken, wanted: WordToken) -> bool:
         whole = token.word == wanted.word and token.joined >= wanted.joined
         return whole or (self.prefix and wanted is self.tokens[-1] and token.word.startswith(wanted.word))
 
@@ -103,7 +103,7 @@ def _spans(text: str, phrase: Phrase) -> list[Span]:
 
 def _end(text: str, at: int, phrase: Phrase, signs: _Signs) -> int | None:
     """Where the phrase that may begin here ends."""
-    before: Token | None = None
+    before: WordToken | None = None
     for i, token in enumerate(phrase.tokens):
         if before is not None and not token.joined:
             gap = signs.gap(text, at).end()  # type: ignore[union-attr]
@@ -176,7 +176,7 @@ def _phrase(quoted: str | None, bare: str | None, *, last: bool) -> Phrase:
     return Phrase(tuple(_from_here(found)), prefix)
 
 
-def _from_here(found: Iterable[Token]) -> Iterator[Token]:
+def _from_here(found: Iterable[WordToken]) -> Iterator[WordToken]:
     """Without their places, so that equal phrases are equal."""
     for token in found:
-        yield Token(0, 0, token.word, token.unspaced, token.joined)
+        yield WordToken(0, 0, token.word, token.unspaced, token.joined)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from weft.store.buffer import Insert
-from weft.store.erased_contents import Forgotten
+from weft.store.erased_contents import ErasedContents
 from weft.store.port import Store, WriteTxn
 from weft.store.sql import AT_ONCE, Sql
 
@@ -68,7 +68,7 @@ def near_file(store_path: str, model: str) -> Path | None:
     return path.with_name(f"{path.name}{NEAR}-{safe}") if path.is_file() else None
 
 
-def forget(store: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+def forget(store: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """Vectors of all that lost contents: turns and their messages, programs, and sessions, since their texts are those
     of turns. The indexes beside the ledger hold copies, and are made anew."""
     for some in _chunks(forgotten.turns):

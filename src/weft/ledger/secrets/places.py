@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.kernel.dag_events import ToolCall, ToolResult
+from weft.kernel.dag_events import ToolCallRequested, ToolResult
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import MessageFact
 from weft.kernel.kinds import KINDS
@@ -42,7 +42,7 @@ class SecretPlace(Struct, frozen=True, kw_only=True):
     """The tool's own name for the call, unless that holds a credential, too."""
 
 
-class Spot(Struct, frozen=True):
+class SecretOwner(Struct, frozen=True):
     """What a use belongs to."""
 
     turn: TurnRow | None
@@ -57,7 +57,7 @@ class Used(Struct):
     places: list[SecretPlace] = field(default_factory=list)
 
 
-Fits = Callable[[Spot], bool]
+Fits = Callable[[SecretOwner], bool]
 IsClean = Callable[[str], bool]
 
 
@@ -67,7 +67,7 @@ class PlaceFinder:
     def __init__(self, txn: ReadTxn, wanted: Iterable[bytes], fits: Fits, is_clean: IsClean) -> None:
         self._txn, self._fits, self._is_clean = txn, fits, is_clean
         self.used: dict[bytes, Used] = {ref: Used() for ref in wanted}
-        self._spots: dict[tuple[str | None, str | None], Spot] = {}
+        self._spots: dict[tuple[str | None, str | None], SecretOwner] = {}
 
     def run(self, report: Report) -> Mapping[bytes, Used]:
         facts, until = self._txn.facts, self._txn.facts.tip().n
@@ -104,7 +104,7 @@ class PlaceFinder:
             kind, _, name = stream_of(called, line).partition(":") if called and line else ("", "", "")
         return (name if kind == "run" else None), (name if kind == "session" else None)
 
-    def _spot(self, turn: str | None, session: str | None) -> Spot:
+    def _spot(self, turn: str | None, session: str | None) -> SecretOwner:
         found = self._spots.get((turn, session))
         if found is None:
             row = load_turn(self._txn.sql, turn) if turn else None
@@ -114,10 +114,10 @@ class PlaceFinder:
                 owner = load_session_number(self._txn.sql, row.session) if row and row.session is not None else None
             if len(self._spots) >= REMEMBERED:
                 self._spots.clear()
-            found = self._spots[turn, session] = Spot(row, owner, self._told(owner.label) if owner else None)
+            found = self._spots[turn, session] = SecretOwner(row, owner, self._told(owner.label) if owner else None)
         return found
 
-    def _place(self, ref: str, event: Event | UnknownEvent, path: str, spot: Spot) -> SecretPlace:
+    def _place(self, ref: str, event: Event | UnknownEvent, path: str, spot: SecretOwner) -> SecretPlace:
         kind = event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
         return SecretPlace(
             content=ref,
@@ -130,7 +130,7 @@ class PlaceFinder:
         )
 
     def _call_of(self, event: Any) -> str | None:
-        if not isinstance(event, ToolCall | ToolResult):
+        if not isinstance(event, ToolCallRequested | ToolResult):
             return None
         n = self._txn.facts.find_content(bytes.fromhex(event.call_id))
         return None if n is None else self._told(self._txn.facts.beginning(n).decode("utf-8", "replace"))

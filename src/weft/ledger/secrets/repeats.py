@@ -12,13 +12,13 @@ from functools import partial
 from weft.ledger.imports.secret import import_secret
 from weft.ledger.secrets.places import Report
 from weft.ledger.secrets.scan import next_contents, note_found, windows_of, without_escapes
-from weft.ledger.secrets.scanner import LONG, SecretScanner, Trace, redacted
+from weft.ledger.secrets.scanner import LONG, SecretScanner, SecretTrace, redacted
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import rows_in
 
 AGAIN = "weft.said-again"
 _HOLDING = "SELECT DISTINCT content, fingerprint FROM secret_found WHERE rule <> ? AND fingerprint NOT IN"
-Values = Mapping[bytes, Trace]
+Values = Mapping[bytes, SecretTrace]
 """Credentials as they are written, with what is told of them."""
 
 
@@ -55,16 +55,16 @@ def _values(store: Store, scanner: SecretScanner, beginnings: Sequence[str]) -> 
                     for mark, secret in scanner.values(data, key):
                         written = secret.encode("utf-8", "surrogatepass")
                         if mark in wanted and len(written) >= LONG:
-                            values[written] = Trace(AGAIN, 0, mark, redacted(secret))
+                            values[written] = SecretTrace(AGAIN, 0, mark, redacted(secret))
     return values
 
 
-def _said(txn: ReadTxn, n: int, values: Values) -> Iterator[Trace]:
+def _said(txn: ReadTxn, n: int, values: Values) -> Iterator[SecretTrace]:
     for window in windows_of(txn, n):
         for written, told in values.items():
             at = window.data.find(written)
             while at >= 0:
                 start = window.at + at
                 if window.low <= start < window.high:
-                    yield Trace(AGAIN, start, told.fingerprint, told.shown)
+                    yield SecretTrace(AGAIN, start, told.fingerprint, told.shown)
                 at = window.data.find(written, at + 1)

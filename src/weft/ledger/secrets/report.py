@@ -12,7 +12,7 @@ from weft.ledger.imports.secret import KEY
 from weft.ledger.read.listing import HERE, of_project
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import ranges_to
-from weft.ledger.secrets.places import PlaceFinder, Report, SecretPlace, Spot, Used
+from weft.ledger.secrets.places import PlaceFinder, Report, SecretOwner, SecretPlace, Used
 from weft.ledger.secrets.repeats import AGAIN
 from weft.ledger.secrets.scan import Scanned
 from weft.ledger.secrets.scanner import DIGITS, SecretScanner
@@ -43,7 +43,7 @@ class SecretsWanted(Struct, frozen=True, kw_only=True):
         return not (self.session is None and self.origin is None and self.project is None and self.since is None)
 
 
-class Secret(Struct, frozen=True, kw_only=True):
+class SecretFinding(Struct, frozen=True, kw_only=True):
     """A credential that lies in contents, without being shown."""
 
     fingerprint: str
@@ -62,14 +62,14 @@ class Secret(Struct, frozen=True, kw_only=True):
 
 
 class SecretReport(Struct, frozen=True, kw_only=True):
-    secrets: tuple[Secret, ...]
+    secrets: tuple[SecretFinding, ...]
     ignored: int
     """Further findings that were left out since somebody said so."""
     scanned: Scanned
     rules: str
 
 
-class Found(Struct, frozen=True, gc=False):
+class FoundSecret(Struct, frozen=True, gc=False):
     ref: bytes
     n: int
     start: int
@@ -92,7 +92,7 @@ def make_report(
         return not scanner.scan(text.encode("utf-8", "replace"), key)
 
     used = PlaceFinder(txn, (row.ref for row in listed), _sieve(txn, wanted), is_clean).run(report)
-    by_mark: dict[str, list[Found]] = {}
+    by_mark: dict[str, list[FoundSecret]] = {}
     for row in listed:
         if used[row.ref].uses or not wanted.narrow:
             by_mark.setdefault(row.fingerprint, []).append(row)
@@ -106,18 +106,18 @@ def make_report(
     )
 
 
-def _found(sql: Sql) -> list[Found]:
+def _found(sql: Sql) -> list[FoundSecret]:
     rows = sql.all(
         "SELECT c.ref, f.content, f.start, f.rule, f.fingerprint, f.shown FROM secret_found f"
         " JOIN content c ON c.n = f.content ORDER BY f.content, f.start, f.rule"
     )
-    return [Found(bytes(ref), *rest) for ref, *rest in rows]
+    return [FoundSecret(bytes(ref), *rest) for ref, *rest in rows]
 
 
-def _secret(rows: Sequence[Found], used: Mapping[bytes, Used], scanner: SecretScanner) -> Secret:
+def _secret(rows: Sequence[FoundSecret], used: Mapping[bytes, Used], scanner: SecretScanner) -> SecretFinding:
     rules = tuple(sorted({row.rule for row in rows}))
     refs = dict.fromkeys(row.ref for row in rows)
-    return Secret(
+    return SecretFinding(
         fingerprint=rows[0].fingerprint,
         rules=rules,
         kind=SAID_AGAIN if rules[0] == AGAIN else scanner.kind(rules[0]),
@@ -129,8 +129,8 @@ def _secret(rows: Sequence[Found], used: Mapping[bytes, Used], scanner: SecretSc
     )
 
 
-def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[Spot], bool]:
-    judges: list[Callable[[Spot], bool]] = []
+def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[SecretOwner], bool]:
+    judges: list[Callable[[SecretOwner], bool]] = []
     if wanted.session is not None:
         judges.append(_in_session(txn, require(txn, wanted.session)))
     if wanted.origin is not None:
@@ -144,29 +144,29 @@ def _sieve(txn: ReadTxn, wanted: SecretsWanted) -> Callable[[Spot], bool]:
     return lambda spot: all(judge(spot) for judge in judges)
 
 
-def _in_session(txn: ReadTxn, session: SessionRow) -> Callable[[Spot], bool]:
+def _in_session(txn: ReadTxn, session: SessionRow) -> Callable[[SecretOwner], bool]:
     """Its own, or in the thread that it stands on."""
     reach: dict[int, int] = {}
     if session.head_segment is not None and session.head_depth is not None:
         reach = {part.segment: part.high for part in ranges_to(txn.sql, session.head_segment, session.head_depth)}
 
-    def judge(spot: Spot) -> bool:
+    def judge(spot: SecretOwner) -> bool:
         own = spot.session is not None and spot.session.id == session.id
         return own or (spot.turn is not None and spot.turn.depth <= reach.get(spot.turn.segment, 0))
 
     return judge
 
 
-def _from_origin(origin: str) -> Callable[[Spot], bool]:
-    def judge(spot: Spot) -> bool:
+def _from_origin(origin: str) -> Callable[[SecretOwner], bool]:
+    def judge(spot: SecretOwner) -> bool:
         row = spot.turn or spot.session
         return row is not None and (row.origin or HERE) == origin
 
     return judge
 
 
-def _since(moment: int) -> Callable[[Spot], bool]:
-    def judge(spot: Spot) -> bool:
+def _since(moment: int) -> Callable[[SecretOwner], bool]:
+    def judge(spot: SecretOwner) -> bool:
         if spot.turn is not None:
             return (spot.turn.started_at or 0) >= moment
         return spot.session is not None and spot.session.updated_at >= moment

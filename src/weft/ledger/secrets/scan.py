@@ -16,8 +16,8 @@ from msgspec import Struct
 from weft.kernel.errors import ContentGone, ContentMissing, FactDamaged, NotApplicable
 from weft.ledger.imports.kept_sources import MAGIC, unpacked
 from weft.ledger.imports.secret import import_secret
-from weft.ledger.secrets.scanner import SecretScanner, Trace
-from weft.store.erased_contents import Forgotten
+from weft.ledger.secrets.scanner import SecretScanner, SecretTrace
+from weft.store.erased_contents import ErasedContents
 from weft.store.facts import refuse_disorder
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import Sql, rows_in
@@ -45,7 +45,7 @@ class Scanned(Struct, frozen=True):
     bytes: int
 
 
-class Part(Struct, frozen=True):
+class ScanPart(Struct, frozen=True):
     """Some contents after `mark`, up to `end` of `last`, and what was found in them."""
 
     mark: int
@@ -53,7 +53,7 @@ class Part(Struct, frozen=True):
     last: int
     contents: int
     bytes: int
-    found: list[tuple[int, Trace]]
+    found: list[tuple[int, SecretTrace]]
 
 
 class Window(Struct, frozen=True, gc=False):
@@ -81,7 +81,7 @@ def scan(store: Store, scanner: SecretScanner, report: Report, *, anew: bool = F
     return Scanned(contents, size)
 
 
-def _look(store: Store, scanner: SecretScanner, key: bytes) -> Part | None:
+def _look(store: Store, scanner: SecretScanner, key: bytes) -> ScanPart | None:
     """The contents that come next, if there are any."""
     with store.read() as txn:
         mark = txn.facts.watermark(MARK)
@@ -90,7 +90,7 @@ def _look(store: Store, scanner: SecretScanner, key: bytes) -> Part | None:
             return None
         (last,) = txn.sql.one("SELECT max(n) FROM content") or (0,)
         found = [(n, trace) for n, _ in numbers for trace in _traces(txn, n, scanner, key)]
-    return Part(mark, numbers[-1][0], last, len(numbers), sum(size for _, size in numbers), found)
+    return ScanPart(mark, numbers[-1][0], last, len(numbers), sum(size for _, size in numbers), found)
 
 
 def _begin(sql: Sql, rules: str) -> None:
@@ -119,12 +119,12 @@ def next_contents(sql: Sql, mark: int) -> list[tuple[int, int]]:
     return chosen
 
 
-def _traces(txn: ReadTxn, n: int, scanner: SecretScanner, key: bytes) -> Iterator[Trace]:
+def _traces(txn: ReadTxn, n: int, scanner: SecretScanner, key: bytes) -> Iterator[SecretTrace]:
     for window in windows_of(txn, n):
         for trace in _seen(scanner, window.data, key):
             start = window.at + trace.start
             if window.low <= start < window.high:
-                yield Trace(trace.rule, start, trace.fingerprint, trace.shown)
+                yield SecretTrace(trace.rule, start, trace.fingerprint, trace.shown)
 
 
 def windows_of(txn: ReadTxn, n: int) -> Iterator[Window]:
@@ -135,12 +135,12 @@ def windows_of(txn: ReadTxn, n: int) -> Iterator[Window]:
         return
 
 
-def _seen(scanner: SecretScanner, data: bytes, key: bytes) -> Iterator[Trace]:
+def _seen(scanner: SecretScanner, data: bytes, key: bytes) -> Iterator[SecretTrace]:
     """As the bytes are, and as they were before JSON wrapped them: rules that look for a quote meet a backslash."""
     yield from scanner.scan(data, key)
     if b"\\" in data and (plain := without_escapes(data)) != data:
         for trace in scanner.scan(plain, key):
-            yield Trace(trace.rule, place_before(data, trace.start), trace.fingerprint, trace.shown)
+            yield SecretTrace(trace.rule, place_before(data, trace.start), trace.fingerprint, trace.shown)
 
 
 def without_escapes(data: bytes) -> bytes:
@@ -183,7 +183,7 @@ def windows(pieces: Iterable[bytes]) -> Iterator[Window]:
         at, low, piece = at + len(data) - len(held), high, following
 
 
-def _note(rules: str, part: Part, txn: WriteTxn) -> None:
+def _note(rules: str, part: ScanPart, txn: WriteTxn) -> None:
     """What was found; the mark moves from where it stood alone: whoever
     began anew looks at these contents, too."""
     if _rules(txn.sql) != rules:
@@ -195,7 +195,7 @@ def _note(rules: str, part: Part, txn: WriteTxn) -> None:
         txn.sql.run(_MOVE, (MARK, part.end))
 
 
-def note_found(found: list[tuple[int, Trace]], txn: WriteTxn) -> None:
+def note_found(found: list[tuple[int, SecretTrace]], txn: WriteTxn) -> None:
     """But for contents that were erased meanwhile."""
     query = "SELECT n FROM content WHERE length(salt) > 0 AND n IN"
     there = {n for (n,) in rows_in(txn.sql, query, (n for n, _ in found))}
@@ -203,6 +203,6 @@ def note_found(found: list[tuple[int, Trace]], txn: WriteTxn) -> None:
     txn.sql.run_many(_FOUND, rows)
 
 
-def forget(_: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """What was found in contents that are erased now."""
     txn.sql.run_many("DELETE FROM secret_found WHERE content = ?", [(n,) for n in forgotten.contents])

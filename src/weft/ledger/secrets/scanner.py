@@ -35,7 +35,7 @@ _breaks = re.compile(rb"\\+[nrt]|\s+")
 _told = re.compile(r"^\w+ an? (?:possible |potential )?(.+)$", re.I)
 
 
-class Trace(Struct, frozen=True, gc=False):
+class SecretTrace(Struct, frozen=True, gc=False):
     """A credential that a rule found, without the credential."""
 
     rule: str
@@ -50,7 +50,7 @@ class SecretScanner(Protocol):
     rules: str
     """Which rules these are, and of which version: what was scanned with others is scanned again."""
 
-    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+    def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         """What is found in these bytes; fingerprints are made with `key`."""
 
     def values(self, data: bytes, key: bytes) -> Iterator[tuple[str, str]]:
@@ -88,9 +88,11 @@ class Kingfisher:
         self._rules = rules
         self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules"
 
-    def scan(self, data: bytes, key: bytes) -> list[Trace]:
+    def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         return [
-            Trace(found.rule_id, found.location["start_offset"], fingerprint(found.secret, key), redacted(found.secret))
+            SecretTrace(
+                found.rule_id, found.location["start_offset"], fingerprint(found.secret, key), redacted(found.secret)
+            )
             for found in self._found(data)
         ]
 

@@ -9,25 +9,16 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
-from weft.ledger.model import RecordedTurn
+from weft.ledger.model import COMPACTION_MEASURES, RecordedTurn
 from weft.ledger.read.threads import Range, ranges_to
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.write.append import MESSAGE_ROOM, Desk, Draft
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
 from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import Place, find_place, load_parent
+from weft.ledger.write.placement import Placement, find_place, load_parent
 from weft.ledger.write.record_turn import move_with_turn
-from weft.ledger.write.turn_events import Scribe, Setting, checked_id, member, whole
+from weft.ledger.write.turn_events import Setting, TurnEvents, checked_id, member, whole
 from weft.store.sql import Sql
-
-MEASURES = (
-    "tokens_before",
-    "tokens_after",
-    "summary_tokens",
-    "summarization_input_tokens",
-    "summarization_output_tokens",
-    "duration_ms",
-)
 
 
 class NewCompaction:
@@ -51,34 +42,36 @@ class NewCompaction:
         self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
         self.type = member(CompactionType, compaction_type, "compaction_type")
         self.trigger = UNSET if trigger is None else member(CompactionTrigger, trigger, "trigger")
-        unknown = set(measures) - set(MEASURES)
+        unknown = set(measures) - set(COMPACTION_MEASURES)
         if unknown:
-            raise InvalidInput(f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(MEASURES)}")
+            raise InvalidInput(
+                f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(COMPACTION_MEASURES)}"
+            )
         self.measures = {name: whole(value, name) for name, value in measures.items()}
         for name, value in self.measures.items():
             if value is not UNSET and value < 0:
                 raise InvalidInput(f"compaction: {name} is {value}", "it is counted from 0")
 
-    def write(self, scribe: Scribe, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
-        draft = scribe.draft
-        scribe.run.add(
+    def write(self, turn_events: TurnEvents, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
+        append = turn_events.append
+        turn_events.run.add(
             CompactionRecorded,
-            summary=draft.put_text(self.summary, "summary"),
+            summary=append.put_text(self.summary, "summary"),
             summarized_through=through.id,
             first_kept=kept.id if kept else UNSET,
             turns_summarized=summarized,
             compaction_type=self.type,
-            model=draft.named(self.model, "model"),
-            provider=UNSET if self.provider is None else draft.named(self.provider, "provider"),
+            model=append.named(self.model, "model"),
+            provider=UNSET if self.provider is None else append.named(self.provider, "provider"),
             trigger=self.trigger,
-            metadata=UNSET if self.metadata is None else draft.put_json(self.metadata, "metadata"),
+            metadata=UNSET if self.metadata is None else append.put_json(self.metadata, "metadata"),
             **self.measures,
         )
-        return scribe.finish(RunExit.SUCCESS)
+        return turn_events.finish(RunExit.SUCCESS)
 
 
 def record_compaction(
-    desk: Desk,
+    writer: LedgerWriter,
     compaction: NewCompaction,
     *,
     session: str | None,
@@ -87,32 +80,32 @@ def record_compaction(
 ) -> RecordedTurn:
     """A compaction turn after the head; without a session it lies beside the thread, for sessions to choose."""
 
-    def work(draft: Draft) -> RecordedTurn:
-        row = None if session is None else require_session(draft, session)
+    def work(append: Append) -> RecordedTurn:
+        row = None if session is None else require_session(append, session)
         if row is not None:
-            ensure_free(draft, row, patience)
-        place = find_place(draft, row, parent, UNSET)
+            ensure_free(append, row, patience)
+        place = find_place(append, row, parent, UNSET)
         if place.parent is None:
             raise NotApplicable("there is nothing to compact", "record a turn first")
-        through, kept, summarized = _range(draft, compaction, place.parent)
-        return _write(draft, compaction, place, through, kept, summarized)
+        through, kept, summarized = _range(append, compaction, place.parent)
+        return _write(append, compaction, place, through, kept, summarized)
 
-    return patience.keep_trying(lambda: desk.write(work))
+    return patience.keep_trying(lambda: writer.write(work))
 
 
-def _range(draft: Draft, compaction: NewCompaction, parent: TurnRow) -> tuple[TurnRow, TurnRow | None, int]:
+def _range(append: Append, compaction: NewCompaction, parent: TurnRow) -> tuple[TurnRow, TurnRow | None, int]:
     """The last summarised turn, the first kept one and how many lie before it; both must lie on the thread."""
-    kept = None if compaction.first_kept is None else load_parent(draft, compaction.first_kept)
+    kept = None if compaction.first_kept is None else load_parent(append, compaction.first_kept)
     if kept is not None and kept.parent is None:
         raise NotApplicable(f"turn {kept.id} is the first of its thread: nothing would be summarised", "keep fewer")
     if compaction.through is not None:
-        through = load_parent(draft, compaction.through)
+        through = load_parent(append, compaction.through)
     elif kept is not None and kept.parent is not None:
-        through = load_parent(draft, kept.parent)
+        through = load_parent(append, kept.parent)
     else:
         through = parent
     for row in (through, *([kept] if kept else [])):
-        if not lies_on(draft.sql, row, parent):
+        if not lies_on(append.sql, row, parent):
             raise NotApplicable(
                 f"turn {row.id} is not on the thread of {parent.id}", "name a turn of that thread: `weft log` shows it"
             )
@@ -129,63 +122,63 @@ def lies_on(sql: Sql, row: TurnRow, head: TurnRow) -> bool:
 
 
 def _write(
-    draft: Draft, compaction: NewCompaction, place: Place, through: TurnRow, kept: TurnRow | None, summarized: int
+    append: Append, compaction: NewCompaction, place: Placement, through: TurnRow, kept: TurnRow | None, summarized: int
 ) -> RecordedTurn:
     parent, session = place.parent, place.session
     assert parent is not None
-    turn = draft.ulids.mint(MESSAGE_ROOM + 1)
-    scribe = Scribe(draft, turn, actor=session.persona if session else parent.persona, scope=place.scope)
-    scribe.start(
+    turn = append.ulids.mint(MESSAGE_ROOM + 1)
+    turn_events = TurnEvents(append, turn, actor=session.persona if session else parent.persona, scope=place.scope)
+    turn_events.start(
         fork=place.fork,
         session=session.id if session else UNSET,
         compaction=place.compaction,
         turn_type=TurnType.COMPACTION,
         setting=Setting(),
     )
-    digest = compaction.write(scribe, through, kept, summarized)
+    digest = compaction.write(turn_events, through, kept, summarized)
     if session is not None:
-        move_with_turn(draft, session.id, turn)
-    draft.seal()
+        move_with_turn(append, session.id, turn)
+    append.seal()
     return RecordedTurn(
         id=turn,
         digest=digest,
         depth=place.depth,
         parent_id=parent.id,
         session=session.label if session else None,
-        receipt=draft.receipt(digest),
+        receipt=append.receipt(digest),
     )
 
 
-def choose_compaction(desk: Desk, session: str, compaction: str | None) -> None:
+def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None) -> None:
     """Switch to another compaction of this thread, or undo all (null): the whole history is seen again."""
 
-    def work(draft: Draft) -> None:
-        row = require_session(draft, session)
+    def work(append: Append) -> None:
+        row = require_session(append, session)
         if compaction is not None:
-            turn = load_parent(draft, checked_id(compaction, "compaction"))
+            turn = load_parent(append, checked_id(compaction, "compaction"))
             if turn.type != TurnType.COMPACTION or turn.parent is None:
                 raise NotApplicable(f"turn {compaction} is not a compaction", "`weft log` marks compactions")
-            head = None if row.head is None else load_parent(draft, row.head)
-            if head is None or not _belongs(draft, turn, head, row.head_events):
+            head = None if row.head is None else load_parent(append, row.head)
+            if head is None or not _belongs(append, turn, head, row.head_events):
                 raise NotApplicable(
                     f"compaction {compaction} does not belong to the thread of {row.label!r}",
                     "choose one of its own thread, or None for the whole history",
                 )
-        stream_of(draft, row).add(CompactionChosen, compaction=compaction)
-        draft.seal()
+        stream_of(append, row).add(CompactionChosen, compaction=compaction)
+        append.seal()
 
-    desk.write(work)
+    writer.write(work)
 
 
-def _belongs(draft: Draft, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
+def _belongs(append: Append, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
     """Does the thread hold what was compacted, and of the last turn summarised just as many events?"""
-    found = draft.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
-    base = load_parent(draft, compaction.parent or "")
-    if found is None or not lies_on(draft.sql, base, head):
+    found = append.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
+    base = load_parent(append, compaction.parent or "")
+    if found is None or not lies_on(append.sql, base, head):
         return False
-    through = load_parent(draft, found[0])
+    through = load_parent(append, found[0])
     ours, theirs = (
-        [part for part in ranges_to(draft.sql, *place) if _holds(part, through)]
+        [part for part in ranges_to(append.sql, *place) if _holds(part, through)]
         for place in ((head.segment, head.depth, events), (compaction.segment, compaction.depth))
     )
     return bool(ours and theirs) and _shown(ours[0], through) == _shown(theirs[0], through)

@@ -22,7 +22,7 @@ from weft.ledger.views.rows import (
     TurnRow,
     load_session,
 )
-from weft.ledger.write.append import Desk, Draft, Stream
+from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.ledger.write.leases import Patience, ensure_free
 from weft.ledger.write.placement import create_session, find_named, load_parent
 from weft.ledger.write.turn_events import checked_id, member
@@ -32,30 +32,30 @@ DETAILS = frozenset(
 )
 
 
-def require_session(draft: Draft, name: str) -> SessionRow:
+def require_session(append: Append, name: str) -> SessionRow:
     name = checked_text(name, "session")
-    row = draft.view.find_session(name) or load_session(draft.sql, name) or find_by_beginning(draft.sql, name)
+    row = append.view.find_session(name) or load_session(append.sql, name) or find_by_beginning(append.sql, name)
     if row is None:
         raise NotFound("session", name, "`weft sessions` lists them")
-    return draft.view.session(row.id)
+    return append.view.session(row.id)
 
 
-def stream_of(draft: Draft, row: SessionRow, actor: str | None = None) -> Stream:
-    return draft.stream(session_stream(row.id), bytes(row.last_event).hex(), actor or row.persona)
+def stream_of(append: Append, row: SessionRow, actor: str | None = None) -> EventStream:
+    return append.stream(session_stream(row.id), bytes(row.last_event).hex(), actor or row.persona)
 
 
-def create(desk: Desk, label: str, persona: str, details: dict[str, Any]) -> str:
+def create(writer: LedgerWriter, label: str, persona: str, details: dict[str, Any]) -> str:
     """A session before its first turn. Returns its id."""
     checked_label(label)
 
-    def work(draft: Draft) -> str:
-        if (taken := find_named(draft, label)) is not None:
+    def work(append: Append) -> str:
+        if (taken := find_named(append, label)) is not None:
             raise _label_taken(label, taken)
-        row = create_session(draft, label, persona=persona, **_details(draft, details))
-        draft.seal()
+        row = create_session(append, label, persona=persona, **_details(append, details))
+        append.seal()
         return row.id
 
-    return desk.write(work)
+    return writer.write(work)
 
 
 def _label_taken(name: str, by: SessionRow) -> LabelTaken:
@@ -64,66 +64,68 @@ def _label_taken(name: str, by: SessionRow) -> LabelTaken:
     return LabelTaken(name, f"{'the id' if name == by.id else 'an alias'} of {by.label!r}")
 
 
-def _details(draft: Draft, details: dict[str, Any]) -> dict[str, Any]:
+def _details(append: Append, details: dict[str, Any]) -> dict[str, Any]:
     """The agents ledger's fields of a session as those of the event: texts become contents, sessions their ids."""
     made: dict[str, Any] = {}
     if unknown := set(details) - DETAILS:
         raise InvalidInput(f"session: unknown field {min(unknown)!r}", f"known: {', '.join(sorted(DETAILS))}")
     for field in ("routing_key", "origin_session_id", "task_description"):
         if details.get(field) is not None:
-            made[field] = draft.put_text(details[field], field)
+            made[field] = append.put_text(details[field], field)
     if details.get("spawn_tool_call_id") is not None:
-        made["spawn_tool_call"] = draft.put_text(details["spawn_tool_call_id"], "spawn_tool_call_id")
+        made["spawn_tool_call"] = append.put_text(details["spawn_tool_call_id"], "spawn_tool_call_id")
     if details.get("origin") is not None:
         if not isinstance(details["origin"], str) or not is_name(details["origin"]):
             raise InvalidInput(f"origin {details['origin']!r} is not a name", "use letters, digits and _ . : / -")
         made["origin"] = details["origin"]
     if details.get("parent_session") is not None:
-        made["parent_session"] = require_session(draft, details["parent_session"]).id
+        made["parent_session"] = require_session(append, details["parent_session"]).id
     if details.get("parent_turn_id") is not None:
-        made["parent_turn"] = load_parent(draft, checked_id(details["parent_turn_id"], "parent turn")).id
+        made["parent_turn"] = load_parent(append, checked_id(details["parent_turn_id"], "parent turn")).id
     return made
 
 
-def fork(desk: Desk, turn: str, event: str | None, label: str, source: str | None, persona: str | None) -> str:
+def fork(
+    writer: LedgerWriter, turn: str, event: str | None, label: str, source: str | None, persona: str | None
+) -> str:
     """A new session whose head stands at a turn, or at an event inside one. Returns the session's id.
 
     It comes from `source`, or from the session that made the turn.
     """
     checked_label(label)
 
-    def work(draft: Draft) -> str:
-        if (taken := find_named(draft, label)) is not None:
+    def work(append: Append) -> str:
+        if (taken := find_named(append, label)) is not None:
             raise _label_taken(label, taken)
-        row = load_parent(draft, turn)
-        origin = require_session(draft, source) if source else None
+        row = load_parent(append, turn)
+        origin = require_session(append, source) if source else None
         owner = persona or (origin.persona if origin else row.persona)
-        branch = origin or (None if row.session is None else draft.view.session_of_number(row.session))
-        session = create_session(draft, label, persona=owner)
-        stream_of(draft, session).add(
+        branch = origin or (None if row.session is None else append.view.session_of_number(row.session))
+        session = create_session(append, label, persona=owner)
+        stream_of(append, session).add(
             AgentForked,
             to_branch=session.id,
             at_event=EventRef(event or row.digest),
             at_turn=row.id,
             from_branch=branch.id if branch else UNSET,
         )
-        if origin is not None and origin.compaction is not None and _passes_on_choice(draft, origin, row, event):
-            stream_of(draft, session).add(CompactionChosen, compaction=origin.compaction or None)
-        draft.seal()
+        if origin is not None and origin.compaction is not None and _passes_on_choice(append, origin, row, event):
+            stream_of(append, session).add(CompactionChosen, compaction=origin.compaction or None)
+        append.seal()
         return session.id
 
-    return desk.write(work)
+    return writer.write(work)
 
 
-def _passes_on_choice(draft: Draft, origin: SessionRow, turn: TurnRow, event: str | None) -> bool:
+def _passes_on_choice(append: Append, origin: SessionRow, turn: TurnRow, event: str | None) -> bool:
     """A compaction that was chosen fits a fork that begins just where its origin stands; none at all fits all of it."""
     if origin.head != turn.id or not origin.compaction:
         return origin.head == turn.id
-    return _pinned(turn, event) == (head_event(draft.txn.facts, turn, origin.head_events) or UNSET)
+    return _pinned(turn, event) == (head_event(append.txn.facts, turn, origin.head_events) or UNSET)
 
 
 def move_head(
-    desk: Desk,
+    writer: LedgerWriter,
     name: str,
     *,
     new: str | None,
@@ -135,23 +137,23 @@ def move_head(
 ) -> None:
     """Compare and swap: the head moves if it is where the caller believes it to be."""
 
-    def work(draft: Draft) -> None:
-        row = require_session(draft, name)
-        ensure_free(draft, row, patience)
+    def work(append: Append) -> None:
+        row = require_session(append, name)
+        ensure_free(append, row, patience)
         if expected is not UNSET and row.head != expected:
             raise HeadMoved(row.label, expected, row.head)
-        turn = None if new is None else load_parent(draft, checked_id(new, "turn"))
-        stream_of(draft, row).add(
+        turn = None if new is None else load_parent(append, checked_id(new, "turn"))
+        stream_of(append, row).add(
             SessionMoved,
             to=turn.id if turn else None,
             before=row.head,
             why=why,
             at=_pinned(turn, at_event),
-            reason=UNSET if reason is None else draft.put_text(reason, "reason"),
+            reason=UNSET if reason is None else append.put_text(reason, "reason"),
         )
-        draft.seal()
+        append.seal()
 
-    patience.keep_trying(lambda: desk.write(work))
+    patience.keep_trying(lambda: writer.write(work))
 
 
 def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
@@ -161,45 +163,45 @@ def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
     return at_event or turn.digest
 
 
-def rename(desk: Desk, name: str, label: str) -> None:
+def rename(writer: LedgerWriter, name: str, label: str) -> None:
     checked_label(label)
 
-    def work(draft: Draft) -> None:
-        row = require_session(draft, name)
-        taken = find_named(draft, label)
+    def work(append: Append) -> None:
+        row = require_session(append, name)
+        taken = find_named(append, label)
         if taken is not None and (taken.id != row.id or taken.label == label):
             raise _label_taken(label, taken)
-        stream_of(draft, row).add(SessionRenamed, label=draft.put_text(label))
-        draft.seal()
+        stream_of(append, row).add(SessionRenamed, label=append.put_text(label))
+        append.seal()
 
-    desk.write(work)
+    writer.write(work)
 
 
-def add_alias(desk: Desk, alias: str, name: str, reason: str) -> None:
+def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> None:
     """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain."""
     checked_label(alias, "alias")
     why = member(AliasReason, reason, "reason")
 
-    def work(draft: Draft) -> None:
-        row = require_session(draft, name)
-        if (taken := find_named(draft, alias)) is not None:
+    def work(append: Append) -> None:
+        row = require_session(append, name)
+        if (taken := find_named(append, alias)) is not None:
             raise _label_taken(alias, taken)
-        stream_of(draft, row).add(AliasAdded, alias=draft.put_text(alias), reason=why)
-        draft.seal()
+        stream_of(append, row).add(AliasAdded, alias=append.put_text(alias), reason=why)
+        append.seal()
 
-    desk.write(work)
+    writer.write(work)
 
 
-def set_status(desk: Desk, name: str, status: SessionStatus, reason: str | None) -> None:
-    def work(draft: Draft) -> None:
-        row = require_session(draft, name)
+def set_status(writer: LedgerWriter, name: str, status: SessionStatus, reason: str | None) -> None:
+    def work(append: Append) -> None:
+        row = require_session(append, name)
         if status != SessionStatus.DELETED and row.status == SessionStatus.DELETED:
-            other = draft.view.find_session(row.label)
+            other = append.view.find_session(row.label)
             if other is not None and other.id != row.id:
                 raise LabelTaken(row.label, "used by a newer session; rename that one first")
-        stream_of(draft, row).add(
-            SessionArchived, status=status, reason=UNSET if reason is None else draft.put_text(reason)
+        stream_of(append, row).add(
+            SessionArchived, status=status, reason=UNSET if reason is None else append.put_text(reason)
         )
-        draft.seal()
+        append.seal()
 
-    desk.write(work)
+    writer.write(work)

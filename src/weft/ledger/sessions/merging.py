@@ -13,7 +13,14 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from weft.kernel.dag_events import HistoryAppend, Interruption, ModelRequest, ModelResponse, ToolCall, ToolResult
+from weft.kernel.dag_events import (
+    HistoryAppend,
+    Interruption,
+    ModelRequest,
+    ModelResponse,
+    ToolCallRequested,
+    ToolResult,
+)
 from weft.kernel.enums import LinkReason, MessageRole, RunExit, SessionStatus, ToolCallStatus, TurnType
 from weft.kernel.errors import NotApplicable
 from weft.kernel.events import Event, UnknownEvent
@@ -24,16 +31,16 @@ from weft.ledger.read.threads import common_depth, ranges_to
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import CALL, CallRow, TurnRow, load_turn
-from weft.ledger.write.append import MESSAGE_ROOM, Draft
+from weft.ledger.write.append import MESSAGE_ROOM, Append
 from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import Place, find_place
+from weft.ledger.write.placement import Placement, find_place
 from weft.ledger.write.record_turn import move_with_turn
-from weft.ledger.write.turn_events import Scribe, Setting
+from weft.ledger.write.turn_events import Setting, TurnEvents
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
 _ENVELOPE = frozenset(Event.__struct_fields__)
-Writer = Callable[[Scribe], None]
+Writer = Callable[[TurnEvents], None]
 _MERGES = (LinkReason.CHERRY_PICK, LinkReason.SUMMARY)
 
 
@@ -51,7 +58,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
 
 def merge(
-    draft: Draft,
+    append: Append,
     session: str,
     expected: str | UnsetType | None,
     patience: Patience,
@@ -61,26 +68,26 @@ def merge(
     """One new turn on a session after another, all in one append. Each writer fills one."""
     made = []
     for write in writers:
-        row = require_session(draft, session)
+        row = require_session(append, session)
         if row.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {row.label!r} is {row.status}", "make it active again first, or fork it")
-        ensure_free(draft, row, patience)
-        place = find_place(draft, row, UNSET, expected)
-        made.append(_turn(draft, place, Setting(source_event_id=key), write))
+        ensure_free(append, row, patience)
+        place = find_place(append, row, UNSET, expected)
+        made.append(_turn(append, place, Setting(source_event_id=key), write))
         expected = UNSET
-    draft.seal()
+    append.seal()
     return made
 
 
-def _turn(draft: Draft, place: Place, setting: Setting, write: Writer) -> str:
-    session, turn = place.session, draft.ulids.mint(MESSAGE_ROOM + 1)
+def _turn(append: Append, place: Placement, setting: Setting, write: Writer) -> str:
+    session, turn = place.session, append.ulids.mint(MESSAGE_ROOM + 1)
     assert session is not None
-    scribe = Scribe(draft, turn, actor=session.persona, scope=place.scope)
-    scribe.start(
+    turn_events = TurnEvents(append, turn, actor=session.persona, scope=place.scope)
+    turn_events.start(
         fork=place.fork, session=session.id, compaction=place.compaction, turn_type=TurnType.NORMAL, setting=setting
     )
-    write(scribe)
-    move_with_turn(draft, session.id, turn)
+    write(turn_events)
+    move_with_turn(append, session.id, turn)
     return turn
 
 
@@ -96,16 +103,16 @@ class Pick:
             )
         self.source = source
 
-    def __call__(self, scribe: Scribe) -> None:
-        self._scribe, self._events, self._messages = scribe, dict[str, str](), dict[str, str]()
-        self._open: dict[str, ToolCall] = {}
-        for found in list(run_events(scribe.draft.txn.facts, self.source)):
+    def __call__(self, turn_events: TurnEvents) -> None:
+        self._scribe, self._events, self._messages = turn_events, dict[str, str](), dict[str, str]()
+        self._open: dict[str, ToolCallRequested] = {}
+        for found in list(run_events(turn_events.append.txn.facts, self.source)):
             if not isinstance(found.event, UnknownEvent):
                 self._again(found.id, found.event)
         self._settle()
-        _link(scribe, self.source.id, LinkReason.CHERRY_PICK)
+        _link(turn_events, self.source.id, LinkReason.CHERRY_PICK)
         response = self._messages.get(self.source.response or "")
-        scribe.finish(RunExit.SUCCESS, response=response)
+        turn_events.finish(RunExit.SUCCESS, response=response)
 
     def _again(self, id: str, event: Event) -> None:
         match event:
@@ -119,7 +126,7 @@ class Pick:
                 # what it cost was paid once, by its source
                 self._add(id, event, correlation_id=self._scribe.turn, output=output, request_id=asked, usage=UNSET,
                           reasoning_ref=UNSET, stream_ref=UNSET, model=self._model(event))  # fmt: skip
-            case ToolCall():
+            case ToolCallRequested():
                 answer = UNSET if event.requested_by is UNSET else self._event(event.requested_by)
                 message = self._messages.get(str(event.message), UNSET)
                 self._open[id] = event
@@ -155,7 +162,7 @@ class Pick:
         return event.model if event.model is not UNSET or self.source.model is None else self.source.model
 
     def _call(self, id: str) -> CallRow:
-        sql = self._scribe.draft.sql
+        sql = self._scribe.append.sql
         row = sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
         assert row is not None, "every call of a run has a row"
         return CallRow(*row)
@@ -166,7 +173,7 @@ class Pick:
 
     def _settle(self, *, late: bool = False) -> None:
         """Calls without an outcome in their run: what came late; else, that nothing came."""
-        sql = self._scribe.draft.sql
+        sql = self._scribe.append.sql
         for id, event in list(self._open.items()):
             call = self._call(id)
             ended = ToolCallStatus.INTERRUPTED if call.outcome is None else ToolCallStatus(call.outcome)
@@ -206,14 +213,14 @@ class Summary:
     def __init__(self, tip: TurnRow, text: str) -> None:
         self.tip, self.text = tip, text
 
-    def __call__(self, scribe: Scribe) -> None:
-        scribe.message(NewMessage(role=MessageRole.USER, content=self.text))
-        _link(scribe, self.tip.id, LinkReason.SUMMARY)
-        scribe.finish(RunExit.SUCCESS)
+    def __call__(self, turn_events: TurnEvents) -> None:
+        turn_events.message(NewMessage(role=MessageRole.USER, content=self.text))
+        _link(turn_events, self.tip.id, LinkReason.SUMMARY)
+        turn_events.finish(RunExit.SUCCESS)
 
 
-def _link(scribe: Scribe, source: str, why: LinkReason) -> None:
-    scribe.run.add(TurnLinked, child=scribe.turn, parent=source, why=why)
+def _link(turn_events: TurnEvents, source: str, why: LinkReason) -> None:
+    turn_events.run.add(TurnLinked, child=turn_events.turn, parent=source, why=why)
 
 
 def provenance(txn: ReadTxn, turn: TurnRow) -> list[Provenance]:

@@ -23,7 +23,7 @@ from weft.ledger.model import Branch
 from weft.ledger.read.sessions import head_event, load_branches
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.rows import SessionRow
-from weft.ledger.write.append import Desk, Draft
+from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.leases import Patience, ensure_free
 from weft.ledger.write.placement import create_session, load_parent
 from weft.store.facts import FactReader
@@ -31,7 +31,7 @@ from weft.store.facts import FactReader
 STATES = (SessionRenamed, SessionArchived)
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class SettleChoice(Struct, frozen=True, kw_only=True):
     """Where a session shall stand once it is settled: at a turn, where one branch stands, or on both, as two."""
 
     turn: str | None = None
@@ -47,54 +47,56 @@ class Choice(Struct, frozen=True, kw_only=True):
             checked_label(self.fork)
 
 
-def settle(desk: Desk, name: str, choice: Choice, reason: str | None, patience: Patience) -> None:
+def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | None, patience: Patience) -> None:
     """One move that names every branch's end, and what else of the session the branches say differently."""
     choice.check()
 
-    def work(draft: Draft) -> None:
-        row = require_session(draft, name)
-        ensure_free(draft, row, patience)
-        branches = load_branches(draft.sql, row.n)
+    def work(append: Append) -> None:
+        row = require_session(append, name)
+        ensure_free(append, row, patience)
+        branches = load_branches(append.sql, row.n)
         if not branches:
             raise NotApplicable(f"session {row.label!r} has one branch", "nothing is to be settled")
-        turn, event = _chosen(draft, row, branches, choice)
+        turn, event = _chosen(append, row, branches, choice)
         kept = row.compaction if turn == row.head else None
-        states = _states(draft.txn.facts, row, branches)
-        stream = stream_of(draft, row)
+        states = _states(append.txn.facts, row, branches)
+        stream = stream_of(append, row)
         stream.add(
             SessionMoved,
             to=turn,
             before=row.head,
             why=MoveReason.SETTLE,
             at=UNSET if event is None else event,
-            reason=UNSET if reason is None else draft.put_text(reason, "reason"),
+            reason=UNSET if reason is None else append.put_text(reason, "reason"),
             tips=tuple(EventRef(tip) for tip in (bytes(row.last_event).hex(), *(found.tip for found in branches))),
         )
         if SessionRenamed in states:
-            stream.add(SessionRenamed, label=draft.put_text(row.label))
+            stream.add(SessionRenamed, label=append.put_text(row.label))
         if SessionArchived in states:
             stream.add(SessionArchived, status=SessionStatus(row.status))
         if kept is not None:
             stream.add(CompactionChosen, compaction=kept or None)
-        draft.seal()
+        append.seal()
 
-    patience.keep_trying(lambda: desk.write(work))
+    patience.keep_trying(lambda: writer.write(work))
 
 
-def _chosen(draft: Draft, row: SessionRow, branches: list[Branch], choice: Choice) -> tuple[str | None, str | None]:
+def _chosen(
+    append: Append, row: SessionRow, branches: list[Branch], choice: SettleChoice
+) -> tuple[str | None, str | None]:
     """The turn that the session shall stand at, and an event inside it."""
     if choice.turn is not None:
-        turn = load_parent(draft, choice.turn)
+        turn = load_parent(append, choice.turn)
         return turn.id, choice.event or (None if turn.closed else turn.digest)
     if choice.theirs or choice.fork is not None:
-        theirs = _their_head(draft, row, branches)
+        theirs = _their_head(append, row, branches)
         if choice.theirs:
             return theirs
-        _fork(draft, row, str(choice.fork), theirs)
-    return row.head, _event(draft, row.head, row.head_events)
+        _fork(append, row, str(choice.fork), theirs)
+    return row.head, _event(append, row.head, row.head_events)
 
 
-def _their_head(draft: Draft, row: SessionRow, branches: list[Branch]) -> tuple[str | None, str | None]:
+def _their_head(append: Append, row: SessionRow, branches: list[Branch]) -> tuple[str | None, str | None]:
     places = {(found.head, found.head_event) for found in branches}
     if len(places) > 1:
         raise NotApplicable(
@@ -102,25 +104,25 @@ def _their_head(draft: Draft, row: SessionRow, branches: list[Branch]) -> tuple[
             "name the turn: --to " + " or --to ".join(sorted(found.name for found in branches)),
         )
     head, events = places.pop()
-    return head, _event(draft, head, events)
+    return head, _event(append, head, events)
 
 
-def _event(draft: Draft, turn: str | None, events: int | None) -> str | None:
-    return None if turn is None else head_event(draft.txn.facts, draft.view.turn(turn), events)
+def _event(append: Append, turn: str | None, events: int | None) -> str | None:
+    return None if turn is None else head_event(append.txn.facts, append.view.turn(turn), events)
 
 
-def _fork(draft: Draft, row: SessionRow, label: str, place: tuple[str | None, str | None]) -> None:
+def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, str | None]) -> None:
     """A session of its own for the other branch."""
     turn, event = place
-    if draft.view.find_session(label) is not None:
+    if append.view.find_session(label) is not None:
         raise LabelTaken(label, "taken")
     if turn is None:
         raise NotApplicable(f"the other branch of {row.label!r} stands at no turn", "say --ours")
-    made = create_session(draft, label, persona=row.persona)
-    stream_of(draft, made).add(
+    made = create_session(append, label, persona=row.persona)
+    stream_of(append, made).add(
         AgentForked,
         to_branch=made.id,
-        at_event=EventRef(event or draft.view.turn(turn).digest),
+        at_event=EventRef(event or append.view.turn(turn).digest),
         at_turn=turn,
         from_branch=row.id,
     )

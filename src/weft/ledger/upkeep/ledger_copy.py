@@ -68,7 +68,7 @@ class Copied(Struct, frozen=True):
     """Where it lies, without a password."""
 
 
-class Batch(Struct, frozen=True):
+class CopyBatch(Struct, frozen=True):
     """Some rows of the log, and the contents that had come by then."""
 
     log: list[tuple[LogRow, int]]
@@ -139,7 +139,7 @@ class Copying:
             self._source.breathe()
             yield done
 
-    def _next(self, done: int, end: int, taken: int, last: int) -> Batch:
+    def _next(self, done: int, end: int, taken: int, last: int) -> CopyBatch:
         """As many contents as fit into a transaction, and the rows that need no others; those that no row has named
         yet come in the end."""
         with self._source.read() as txn:
@@ -154,9 +154,9 @@ class Copying:
                 if weight > BATCH_BYTES:
                     reached = row[0]
                     break
-        return Batch([_log_row(*row) for row in found if row[5] <= reached], contents)
+        return CopyBatch([_log_row(*row) for row in found if row[5] <= reached], contents)
 
-    def _take(self, batch: Batch, txn: WriteTxn) -> None:
+    def _take(self, batch: CopyBatch, txn: WriteTxn) -> None:
         refs = {bytes(row[2]).hex(): int(row[0]) for row in batch.contents}
         self._late |= not self._lost.isdisjoint(refs)
         for row in batch.contents:

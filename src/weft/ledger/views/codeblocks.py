@@ -16,7 +16,7 @@ from weft.kernel.kinds import KINDS
 from weft.ledger.model import Codeblock
 from weft.ledger.views.runs import ROWS_PER_EVENT
 from weft.ledger.views.values import number_in, shown_text, text_if_there
-from weft.store.erased_contents import Forgotten
+from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import Sql, rows_in
@@ -179,7 +179,7 @@ def _shown(facts: FactReader, number: int) -> str:
         return ""
 
 
-def forget(_: Store, txn: WriteTxn, forgotten: Forgotten) -> None:
+def forget(_: Store, txn: WriteTxn, forgotten: ErasedContents) -> None:
     """Blocks that were read out of texts that are erased now, with the languages that stood there."""
     query = "SELECT DISTINCT id FROM codeblock WHERE start IS NOT NULL AND content IN"
     for n in sorted({id // ROWS_PER_EVENT for (id,) in rows_in(txn.sql, query, forgotten.contents)}):

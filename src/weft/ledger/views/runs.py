@@ -257,8 +257,8 @@ def _lint_row(view: Projector, id: int, message: str, lint: LintFact) -> tuple[A
     )  # fmt: skip
 
 
-@handles(dag.ToolCall, RUN)
-def _tool_call(view: Projector, moment: Moment, event: dag.ToolCall) -> None:
+@handles(dag.ToolCallRequested, RUN)
+def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) -> None:
     row: TurnRow = moment.row
     call_id = view.contents.number(event.call_id)
     view.add_call(

@@ -42,7 +42,7 @@ ACTING = ("agent", "human")
 """Kinds of program in whose name events are written."""
 
 
-class Desk:
+class LedgerWriter:
     """What every writing verb of one open ledger needs."""
 
     def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
@@ -55,7 +55,7 @@ class Desk:
 
     def write(
         self,
-        work: Callable[[Draft], T],
+        work: Callable[[Append], T],
         weight: int = 0,
         ready: Preparation | None = None,
         secret: ImportSecret | None = None,
@@ -105,7 +105,7 @@ class Desk:
             self.store.write(partial(_put, data, scope), len(data))
 
     def _run(
-        self, work: Callable[[Draft], T], txn: WriteTxn, ready: Preparation | None, secret: ImportSecret | None
+        self, work: Callable[[Append], T], txn: WriteTxn, ready: Preparation | None, secret: ImportSecret | None
     ) -> T:
         """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
         self._disturbed = not txn.undisturbed or txn.serial != self._serial + 1
@@ -113,7 +113,7 @@ class Desk:
             self._memory.clear()
         self._serial = txn.serial
         try:
-            return work(Draft(self, txn, ready, secret))
+            return work(Append(self, txn, ready, secret))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self._memory.clear()
             raise
@@ -123,16 +123,16 @@ def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
     txn.facts.put(data, scope)
 
 
-class Draft:
+class Append:
     """Collects the events of one append, with the views already as they will be. `seal` writes it all."""
 
     def __init__(
-        self, desk: Desk, txn: WriteTxn, ready: Preparation | None = None, secret: ImportSecret | None = None
+        self, writer: LedgerWriter, txn: WriteTxn, ready: Preparation | None = None, secret: ImportSecret | None = None
     ) -> None:
         self.txn, self.sql = txn, txn.sql
         self._texts, self._values = (ready.texts, ready.values) if ready else ({}, {})
-        self.ulids, self.replica = desk.ulids, desk.store.replica
-        self.now_ms = desk.clock.now_ms()
+        self.ulids, self.replica = writer.ulids, writer.store.replica
+        self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
         self.scope = LEDGER_SCOPE
         self._put = txn.facts.put if secret is None else partial(txn.facts.put_imported, secret)
@@ -142,7 +142,7 @@ class Draft:
         self.first = txn.facts.tip().n + 1
         self.lines: list[bytes] = []
         self.ids: list[bytes] = []
-        self.view = Projector(txn.sql, txn.facts, self, desk._memory)
+        self.view = Projector(txn.sql, txn.facts, self, writer._memory)
 
     def put_bytes(self, data: bytes) -> str:
         ref = self._keep(self._put(data, self.scope))
@@ -214,8 +214,8 @@ class Draft:
         self.scope = scope
         return program
 
-    def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT) -> Stream:
-        return Stream(self, name, prev, actor)
+    def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT) -> EventStream:
+        return EventStream(self, name, prev, actor)
 
     def seal(self) -> None:
         """Contents, then the one row, then the views: everything this append will ever write."""
@@ -256,24 +256,24 @@ class Draft:
         return text_if_there(self.txn.facts, n)
 
 
-class Stream:
+class EventStream:
     """The end of one stream: every event added names the one before it."""
 
-    __slots__ = ("actor", "draft", "name", "prev")
+    __slots__ = ("actor", "append", "name", "prev")
 
-    def __init__(self, draft: Draft, name: str, prev: str | None, actor: str) -> None:
-        self.draft, self.name, self.prev, self.actor = draft, name, prev, actor
+    def __init__(self, append: Append, name: str, prev: str | None, actor: str) -> None:
+        self.append, self.name, self.prev, self.actor = append, name, prev, actor
 
     def add(self, kind: type[Event], **fields: Any) -> str:
-        draft = self.draft
-        event = kind(ts=draft.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=draft.replica, **fields)
-        self.prev = made = draft.add_event(event)
+        append = self.append
+        event = kind(ts=append.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=append.replica, **fields)
+        self.prev = made = append.add_event(event)
         return made
 
 
-def expected_scope(desk: Desk, session: str | None, parent: str | UnsetType | None) -> int:
+def expected_scope(writer: LedgerWriter, session: str | None, parent: str | UnsetType | None) -> int:
     """The tree that a turn will most likely belong to; should it not, its large contents are stored there again."""
-    with desk.store.read() as txn:
+    with writer.store.read() as txn:
         found = find_session(txn.sql, session) if session else None
         at = parent if isinstance(parent, str) else found.head if found else None
         row = load_turn(txn.sql, at) if at else None

@@ -14,44 +14,49 @@ from weft.kernel.fields import EventRef
 from weft.ledger.model import NewError, repeated_id
 from weft.ledger.views.rows import CALL, CallRow, TurnRow
 from weft.ledger.views.values import text_if_there
-from weft.ledger.write.append import Desk, Draft
+from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.placement import load_parent
-from weft.ledger.write.turn_events import Scribe
+from weft.ledger.write.turn_events import TurnEvents
 
 
 def record_late_result(
-    desk: Desk, turn: str, call_id: str, result: Any, error: str | NewError | None, status: ToolCallStatus | None
+    writer: LedgerWriter,
+    turn: str,
+    call_id: str,
+    result: Any,
+    error: str | NewError | None,
+    status: ToolCallStatus | None,
 ) -> None:
     """The outcome of a tool call whose turn did not wait for it."""
 
-    def work(draft: Draft) -> None:
-        row = load_parent(draft, turn)
+    def work(append: Append) -> None:
+        row = load_parent(append, turn)
         if not row.closed:
             raise NotApplicable(f"turn {turn} is still {row.status}", "record the result with the turn's own writer")
-        call, native = _open_call(draft, row, call_id)
-        draft.scope = row.root
+        call, native = _open_call(append, row, call_id)
+        append.scope = row.root
         ended = status or (ToolCallStatus.OK if error is None else ToolCallStatus.ERROR)
-        name = ledger_stream(draft.replica)
-        tip = draft.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-        draft.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
+        name = ledger_stream(append.replica)
+        tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
+        append.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
             ToolResult,
             call=EventRef(bytes(call.event).hex()),
-            call_id=draft.put_text(native),
+            call_id=append.put_text(native),
             status=ended,
             correlation_id=call.correlation,
-            result=UNSET if result is UNSET else draft.put_json(result, "result"),
-            error=UNSET if error is None else Scribe(draft, turn, actor=row.persona, scope=row.root).error(error),
+            result=UNSET if result is UNSET else append.put_json(result, "result"),
+            error=UNSET if error is None else TurnEvents(append, turn, actor=row.persona, scope=row.root).error(error),
         )
-        draft.seal()
+        append.seal()
 
-    desk.write(work)
+    writer.write(work)
 
 
-def _open_call(draft: Draft, turn: TurnRow, call_id: str) -> tuple[CallRow, str]:
+def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, str]:
     """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
     Returns the provider's id beside it."""
-    rows = draft.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
-    known = ((call, text_if_there(draft.txn.facts, call.call_id)) for call in (CallRow(*row) for row in rows))
+    rows = append.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
+    known = ((call, text_if_there(append.txn.facts, call.call_id)) for call in (CallRow(*row) for row in rows))
     calls = [(call, native) for call, native in known if native is not None]
     ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
     named = [pair for pair in calls if pair[1] == call_id]

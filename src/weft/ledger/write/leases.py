@@ -18,8 +18,8 @@ from weft.kernel.errors import LeaseLost, SessionBusy
 from weft.ledger.arguments import checked_seconds
 from weft.ledger.model import NewError
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.write.append import Desk, Draft
-from weft.ledger.write.turn_events import Scribe
+from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.write.turn_events import TurnEvents
 from weft.store.owners import is_dead
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Lease(Struct, frozen=True):
 class Patience:
     """How long a contender will wait. What it has seen of others' beats is remembered by the desk across calls."""
 
-    def __init__(self, desk: Desk, wait: float, ttl: float) -> None:
-        self._clock, self._ttl, self._seen = desk.clock, ttl, desk.seen_beats
+    def __init__(self, writer: LedgerWriter, wait: float, ttl: float) -> None:
+        self._clock, self._ttl, self._seen = writer.clock, ttl, writer.seen_beats
         wait = checked_seconds(wait, "wait")
-        self._until = desk.clock.monotonic() + wait if wait else 0.0
+        self._until = writer.clock.monotonic() + wait if wait else 0.0
 
     def judge_stale(self, key: int, owner: str, epoch: int, beat: int) -> bool:
         if is_dead(owner):
@@ -58,59 +58,59 @@ class Patience:
             self._clock.sleep(POLL_SECONDS)
 
 
-def ensure_free(draft: Draft, session: SessionRow, patience: Patience) -> int:
+def ensure_free(append: Append, session: SessionRow, patience: Patience) -> int:
     """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
-    free = draft.view.memory.free_epochs
+    free = append.view.memory.free_epochs
     known = free.get(session.n)
     if known is None:
-        row = draft.sql.one("SELECT owner, epoch, beat, turn FROM lease WHERE session = ?", (session.n,))
-        known = free[session.n] = 0 if row is None else _freed(draft, session, patience, *row)
+        row = append.sql.one("SELECT owner, epoch, beat, turn FROM lease WHERE session = ?", (session.n,))
+        known = free[session.n] = 0 if row is None else _freed(append, session, patience, *row)
     return known
 
 
-def _freed(draft: Draft, session: SessionRow, patience: Patience, *lease: Any) -> int:
+def _freed(append: Append, session: SessionRow, patience: Patience, *lease: Any) -> int:
     owner, epoch, beat, turn = lease
     if turn is None:
         return int(epoch)
     if not patience.judge_stale(session.n, owner, epoch, beat):
         raise SessionBusy(session.label, turn, owner)
-    fail_abandoned(draft, draft.view.turn(turn))
-    draft.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
+    fail_abandoned(append, append.view.turn(turn))
+    append.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
     return int(epoch) + 1
 
 
-def take(draft: Draft, key: int, epoch: int, owner: str, turn: str) -> Lease:
+def take(append: Append, key: int, epoch: int, owner: str, turn: str) -> Lease:
     """A turn of a session is held under the session's number, any other under minus its own arrival number."""
-    draft.sql.run(
+    append.sql.run(
         "INSERT INTO lease(session, owner, epoch, beat, turn) VALUES (?, ?, ?, 0, ?) ON CONFLICT (session)"
         " DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, beat = 0, turn = excluded.turn",
         (key, owner, epoch + 1, turn),
     )
-    draft.view.memory.free_epochs.pop(key, None)
+    append.view.memory.free_epochs.pop(key, None)
     return Lease(key, owner, epoch + 1)
 
 
-def renew(draft: Draft, lease: Lease, turn: str) -> None:
-    row = draft.sql.one("SELECT owner, epoch, turn FROM lease WHERE session = ?", (lease.session,))
+def renew(append: Append, lease: Lease, turn: str) -> None:
+    row = append.sql.one("SELECT owner, epoch, turn FROM lease WHERE session = ?", (lease.session,))
     if row != (lease.owner, lease.epoch, turn):
         raise LeaseLost(turn)
-    draft.sql.run("UPDATE lease SET beat = beat + 1 WHERE session = ?", (lease.session,))
+    append.sql.run("UPDATE lease SET beat = beat + 1 WHERE session = ?", (lease.session,))
 
 
-def release(draft: Draft, lease: Lease) -> None:
-    _free(draft, lease.session)
+def release(append: Append, lease: Lease) -> None:
+    _free(append, lease.session)
 
 
-def _free(draft: Draft, key: int) -> None:
+def _free(append: Append, key: int) -> None:
     """A session's row stays, with its epoch; that of a turn without a session was for this turn alone."""
     if key < 0:
-        draft.sql.run("DELETE FROM lease WHERE session = ?", (key,))
+        append.sql.run("DELETE FROM lease WHERE session = ?", (key,))
     else:
-        draft.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (key,))
+        append.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (key,))
 
 
 def fail_abandoned(
-    draft: Draft,
+    append: Append,
     turn: TurnRow,
     reason: InterruptionReason = InterruptionReason.CRASH,
     message: str = "its writer went silent",
@@ -118,44 +118,46 @@ def fail_abandoned(
     """Close a turn whose writer is gone."""
     if turn.closed:
         return
-    scribe = Scribe(draft, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root)
-    scribe.interruption(reason, open_calls(draft, turn))
-    scribe.finish(RunExit.ERROR, error=NewError(code="lease_lost", message=message))
+    turn_events = TurnEvents(
+        append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
+    )
+    turn_events.interruption(reason, open_calls(append, turn))
+    turn_events.finish(RunExit.ERROR, error=NewError(code="lease_lost", message=message))
 
 
-def open_calls(draft: Draft, turn: TurnRow) -> tuple[str, ...]:
-    rows = draft.sql.all("SELECT event FROM tool_call WHERE turn = ? AND outcome IS NULL ORDER BY seq", (turn.n,))
+def open_calls(append: Append, turn: TurnRow) -> tuple[str, ...]:
+    rows = append.sql.all("SELECT event FROM tool_call WHERE turn = ? AND outcome IS NULL ORDER BY seq", (turn.n,))
     return tuple(bytes(event).hex() for (event,) in rows)
 
 
-def sweep_dead(desk: Desk) -> int:
+def sweep_dead(writer: LedgerWriter) -> int:
     """At start: fail the turns whose writers are provably gone. Returns how many."""
-    with desk.store.read() as txn:
+    with writer.store.read() as txn:
         held = txn.sql.all("SELECT session, owner FROM lease WHERE turn IS NOT NULL")
     dead = [session for session, owner in held if is_dead(owner)]
-    return sum(desk.write(partial(_sweep, session)) for session in dead)
+    return sum(writer.write(partial(_sweep, session)) for session in dead)
 
 
-def give_up(desk: Desk) -> None:
+def give_up(writer: LedgerWriter) -> None:
     """At the end: fail the turns that this ledger began and nobody ended, so that their sessions are free at once."""
-    for key, turn in desk.give_all_up():
-        desk.write(partial(_give_up, key, turn))
+    for key, turn in writer.give_all_up():
+        writer.write(partial(_give_up, key, turn))
 
 
-def _give_up(key: int, turn: str, draft: Draft) -> None:
-    row = draft.sql.one("SELECT turn FROM lease WHERE session = ?", (key,))
+def _give_up(key: int, turn: str, append: Append) -> None:
+    row = append.sql.one("SELECT turn FROM lease WHERE session = ?", (key,))
     if row == (turn,):
-        fail_abandoned(draft, draft.view.turn(turn), InterruptionReason.SHUTDOWN, "the ledger was closed")
-        _free(draft, key)
-        draft.seal()
+        fail_abandoned(append, append.view.turn(turn), InterruptionReason.SHUTDOWN, "the ledger was closed")
+        _free(append, key)
+        append.seal()
 
 
-def _sweep(session: int, draft: Draft) -> int:
-    row = draft.sql.one("SELECT owner, turn FROM lease WHERE session = ? AND turn IS NOT NULL", (session,))
+def _sweep(session: int, append: Append) -> int:
+    row = append.sql.one("SELECT owner, turn FROM lease WHERE session = ? AND turn IS NOT NULL", (session,))
     if row is None or not is_dead(row[0]):
         return 0
-    fail_abandoned(draft, draft.view.turn(row[1]))
-    draft.sql.run("UPDATE lease SET epoch = epoch + 1 WHERE session = ?", (session,))
-    _free(draft, session)
-    draft.seal()
+    fail_abandoned(append, append.view.turn(row[1]))
+    append.sql.run("UPDATE lease SET epoch = epoch + 1 WHERE session = ?", (session,))
+    _free(append, session)
+    append.seal()
     return 1

@@ -13,12 +13,12 @@ from weft.kernel.ulid import is_ulid
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.write.append import Draft
+from weft.ledger.write.append import Append
 from weft.store.records import LEDGER_SCOPE
 from weft.store.sql import Sql
 
 
-class Place(Struct, frozen=True):
+class Placement(Struct, frozen=True):
     """A spot in the tree for one new turn."""
 
     session: SessionRow | None
@@ -30,8 +30,8 @@ class Place(Struct, frozen=True):
 
 
 def find_place(
-    draft: Draft, session: SessionRow | None, parent: str | UnsetType | None, expected: str | UnsetType | None
-) -> Place:
+    append: Append, session: SessionRow | None, parent: str | UnsetType | None, expected: str | UnsetType | None
+) -> Placement:
     """The head at this very moment, unless `parent` or `expected` pin it; a session elsewhere raises HeadMoved.
 
     A session that never had a head begins wherever `parent` says; a failed turn after the head can be continued.
@@ -44,30 +44,30 @@ def find_place(
         )
     pinned = parent if parent is not UNSET else expected
     free = session is None or (session.moves == 0 and parent is not UNSET)
-    retried = _failed_after(draft, session, parent)
+    retried = _failed_after(append, session, parent)
     if session is not None and not free and pinned is not UNSET and session.head != pinned and not retried:
         raise HeadMoved(session.label, pinned, session.head)
     free = free or retried
     at = session.head if session is not None and not free else (None if pinned is UNSET else pinned)
-    row = None if at is None else load_parent(draft, at)
+    row = None if at is None else load_parent(append, at)
     events = session.head_events if session and not free else None
-    return Place(
+    return Placement(
         session,
         row,
-        UNSET if row is None else fork_point(draft, row, events),
+        UNSET if row is None else fork_point(append, row, events),
         compaction_for(session, row, events),
-        _scope(draft, row),
+        _scope(append, row),
         row.depth + 1 if row else 1,
     )
 
 
-def _failed_after(draft: Draft, session: SessionRow | None, parent: str | UnsetType | None) -> bool:
+def _failed_after(append: Append, session: SessionRow | None, parent: str | UnsetType | None) -> bool:
     """A failed turn does not move the head, and may still be continued as a child: that is how it is retried."""
-    turn = draft.view.find_turn(parent) if session is not None and isinstance(parent, str) else None
+    turn = append.view.find_turn(parent) if session is not None and isinstance(parent, str) else None
     while session is not None and turn is not None and turn.status == "failed":
         if turn.parent == session.head:
-            return grew_at(draft.sql, turn) == session.head_events
-        turn = None if turn.parent is None else draft.view.find_turn(turn.parent)
+            return grew_at(append.sql, turn) == session.head_events
+        turn = None if turn.parent is None else append.view.find_turn(turn.parent)
     return False
 
 
@@ -77,18 +77,18 @@ def grew_at(sql: Sql, turn: TurnRow) -> int | None:
     return row[0] if row else None
 
 
-def load_parent(draft: Draft, turn: str) -> TurnRow:
-    row = draft.view.find_turn(turn)
+def load_parent(append: Append, turn: str) -> TurnRow:
+    row = append.view.find_turn(turn)
     if row is None:
         raise NotFound("turn", turn)
     return row
 
 
-def fork_point(draft: Draft, turn: TurnRow, events: int | None) -> ForkPoint:
+def fork_point(append: Append, turn: TurnRow, events: int | None) -> ForkPoint:
     """A turn stands for its last event at this moment, unless a session's head stands inside it."""
     if events is None:
         return ForkPoint(turn.id, turn.digest)
-    return ForkPoint(turn.id, event_at(draft.txn.facts, turn, events - 1))
+    return ForkPoint(turn.id, event_at(append.txn.facts, turn, events - 1))
 
 
 def compaction_for(session: SessionRow | None, parent: TurnRow | None, events: int | None) -> str | UnsetType:
@@ -103,38 +103,38 @@ def compaction_for(session: SessionRow | None, parent: TurnRow | None, events: i
     return parent.compaction or UNSET
 
 
-def _scope(draft: Draft, parent: TurnRow | None) -> int:
+def _scope(append: Append, parent: TurnRow | None) -> int:
     """Contents are shared within a tree; a new root's tree is numbered like its first segment."""
     if parent is None:
-        (highest,) = draft.sql.one("SELECT max(n) FROM segment") or (0,)
+        (highest,) = append.sql.one("SELECT max(n) FROM segment") or (0,)
         return (highest or 0) + 1
     return parent.root
 
 
-def find_named(draft: Draft, name: str) -> SessionRow | None:
+def find_named(append: Append, name: str) -> SessionRow | None:
     """By label, then by alias; else by a session's own id, which is never the name of another."""
-    found = draft.view.find_session(name)
-    return draft.view.find_session_id(name) if found is None and is_ulid(name) else found
+    found = append.view.find_session(name)
+    return append.view.find_session_id(name) if found is None and is_ulid(name) else found
 
 
-def ensure_session(draft: Draft, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
+def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
     """Label, then alias, then a new session; the id of a session means that one."""
-    found = find_named(draft, label)
+    found = find_named(append, label)
     if found is not None:
         if found.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {label!r} is {found.status}", "make it active again first, or fork it")
         return found
-    return create_session(draft, label, persona=persona)
+    return create_session(append, label, persona=persona)
 
 
-def ensure_spawned(draft: Draft, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
+def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
     """The session that a tool call started; a new one knows its parents, and belongs to the agent that spawned it."""
-    if find_named(draft, label) is not None:
-        return ensure_session(draft, label)
-    row = draft.view.turn(turn)
-    parent = None if row.session is None else draft.view.session_of_number(row.session)
+    if find_named(append, label) is not None:
+        return ensure_session(append, label)
+    row = append.view.turn(turn)
+    parent = None if row.session is None else append.view.session_of_number(row.session)
     return create_session(
-        draft,
+        append,
         label,
         persona=persona,
         parent_session=parent.id if parent else UNSET,
@@ -144,14 +144,14 @@ def ensure_spawned(draft: Draft, label: str, turn: str, call_id: str, persona: s
 
 
 def create_session(
-    draft: Draft, label: str, *, persona: str = DEFAULT_AGENT, actor: str | None = None, **fields: str | UnsetType
+    append: Append, label: str, *, persona: str = DEFAULT_AGENT, actor: str | None = None, **fields: str | UnsetType
 ) -> SessionRow:
     """A session without a head yet, made by its persona or by somebody for it. `fields` are references and ids of
     `session_created`."""
-    scope, draft.scope = draft.scope, LEDGER_SCOPE
-    agent, session = draft.agent(persona), draft.ulids.mint()
-    draft.stream(session_stream(session), None, actor or agent).add(
-        SessionCreated, label=draft.put_text(label, "label"), persona=agent, **fields
+    scope, append.scope = append.scope, LEDGER_SCOPE
+    agent, session = append.agent(persona), append.ulids.mint()
+    append.stream(session_stream(session), None, actor or agent).add(
+        SessionCreated, label=append.put_text(label, "label"), persona=agent, **fields
     )
-    draft.scope = scope
-    return draft.view.session(session)
+    append.scope = scope
+    return append.view.session(session)

@@ -23,11 +23,11 @@ from weft.ledger.model import (
     as_record,
     as_usage,
 )
-from weft.ledger.write.append import MESSAGE_ROOM, Desk, Draft, expected_scope
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, expected_scope
 from weft.ledger.write.contents import Preparation, weigh
 from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import Place, ensure_session, ensure_spawned, find_place
-from weft.ledger.write.turn_events import Scribe, Setting, as_setting
+from weft.ledger.write.placement import Placement, ensure_session, ensure_spawned, find_place
+from weft.ledger.write.turn_events import Setting, TurnEvents, as_setting
 
 ORDINARY = Setting()
 UNASKED = -1
@@ -38,7 +38,7 @@ TURN_FIELDS = tuple(
 )
 
 
-class WholeTurn:
+class NewTurn:
     """A turn as its caller tells it, checked before anything is written."""
 
     def __init__(
@@ -81,19 +81,19 @@ class WholeTurn:
         ready.calls(self.calls)
         return ready
 
-    def write(self, scribe: Scribe) -> tuple[str | None, str]:
+    def write(self, turn_events: TurnEvents) -> tuple[str | None, str]:
         """All its events after the first. Returns the response message's id and the digest."""
         for message in self.messages:
-            scribe.message(message)
-        correlation, request = scribe.turn, None
+            turn_events.message(message)
+        correlation, request = turn_events.turn, None
         if self.asks_model:
-            request = self._write_request(scribe, correlation)
+            request = self._write_request(turn_events, correlation)
         asked = self._calls_by_message()
-        self._write_calls(scribe, asked.get(UNASKED, ()), correlation)
-        response = self._write_response(scribe, correlation, request, asked)
+        self._write_calls(turn_events, asked.get(UNASKED, ()), correlation)
+        response = self._write_response(turn_events, correlation, request, asked)
         exit = RunExit.SUCCESS if self.error is None else RunExit.ERROR
         answered = self.asks_model
-        return response, scribe.finish(
+        return response, turn_events.finish(
             exit,
             response=response,
             usage=UNSET if answered else self.usage,
@@ -101,8 +101,8 @@ class WholeTurn:
             permissions_used=self.permissions_used,
         )
 
-    def _write_request(self, scribe: Scribe, correlation: str) -> str:
-        return scribe.request(
+    def _write_request(self, turn_events: TurnEvents, correlation: str) -> str:
+        return turn_events.request(
             "unknown" if self.model is None else self.model,
             correlation,
             provider=self.provider,
@@ -122,16 +122,18 @@ class WholeTurn:
         return asked
 
     def _write_calls(
-        self, scribe: Scribe, calls: Iterable[NewToolCall], correlation: str, message: str | None = None
+        self, turn_events: TurnEvents, calls: Iterable[NewToolCall], correlation: str, message: str | None = None
     ) -> None:
         """Tool calls with their outcomes; `message` asked for them, if it is known and was the last thing written."""
-        requested_by = None if message is None else scribe.run.prev
+        requested_by = None if message is None else turn_events.run.prev
         for call in calls:
-            event, call_id = scribe.call(call, correlation, requested_by=requested_by, message=message)
-            scribe.result(event, call_id, call, correlation, spawned_by(scribe, call.spawned_session, call_id))
+            event, call_id = turn_events.call(call, correlation, requested_by=requested_by, message=message)
+            turn_events.result(
+                event, call_id, call, correlation, spawned_by(turn_events, call.spawned_session, call_id)
+            )
 
     def _write_response(
-        self, scribe: Scribe, correlation: str, request: str | None, asked: dict[int, list[NewToolCall]]
+        self, turn_events: TurnEvents, correlation: str, request: str | None, asked: dict[int, list[NewToolCall]]
     ) -> str | None:
         """Every message of the answer, each with the calls it asks for; the last one carries the usage and is the
         response."""
@@ -139,21 +141,21 @@ class WholeTurn:
             return None
         final = self.response[-1] if self.response and self.response[-1].role == MessageRole.ASSISTANT else None
         for k, message in enumerate(self.response[:-1] if final else self.response):
-            made = scribe.message(message)
-            self._write_calls(scribe, asked.get(k, ()), correlation, made)
-        response = scribe.response(
+            made = turn_events.message(message)
+            self._write_calls(turn_events, asked.get(k, ()), correlation, made)
+        response = turn_events.response(
             final, correlation, request=request, usage=self.usage, finish_reason=self.finish_reason
         )
         if final:
-            self._write_calls(scribe, asked.get(len(self.response) - 1, ()), correlation, response)
+            self._write_calls(turn_events, asked.get(len(self.response) - 1, ()), correlation, response)
         return response
 
 
-def spawned_by(scribe: Scribe, label: str | None, call_id: str) -> str | None:
+def spawned_by(turn_events: TurnEvents, label: str | None, call_id: str) -> str | None:
     """The id of the session that a call of this turn started, if it did."""
     if label is None:
         return None
-    return ensure_spawned(scribe.draft, label, scribe.turn, call_id, scribe.run.actor).id
+    return ensure_spawned(turn_events.append, label, turn_events.turn, call_id, turn_events.run.actor).id
 
 
 def _uses(answer: list[NewMessage]) -> dict[str, list[int]]:
@@ -174,8 +176,8 @@ def _calls(given: Any) -> list[Any] | tuple[Any, ...]:
 
 
 def record_turn(
-    desk: Desk,
-    turn: WholeTurn,
+    writer: LedgerWriter,
+    turn: NewTurn,
     *,
     session: str | None,
     parent: str | UnsetType | None,
@@ -184,61 +186,61 @@ def record_turn(
     ttl: float,
 ) -> RecordedTurn:
     """Append to whatever the head is at commit; `parent` and `expected` pin it."""
-    patience = Patience(desk, wait, ttl)
+    patience = Patience(writer, wait, ttl)
     if turn.weight.large:
-        desk.put_large(turn.weight.large, expected_scope(desk, session, parent))
-    ready = turn.prepared(desk.prepare(session, parent))
+        writer.put_large(turn.weight.large, expected_scope(writer, session, parent))
+    ready = turn.prepared(writer.prepare(session, parent))
 
-    def work(draft: Draft) -> RecordedTurn:
-        place = _place(draft, turn, session, parent, expected, patience)
-        return _write_whole(draft, turn, place)
+    def work(append: Append) -> RecordedTurn:
+        place = _place(append, turn, session, parent, expected, patience)
+        return _write_whole(append, turn, place)
 
-    return patience.keep_trying(lambda: desk.write(work, turn.weight.size, ready, session=session))
+    return patience.keep_trying(lambda: writer.write(work, turn.weight.size, ready, session=session))
 
 
 def _place(
-    draft: Draft,
-    turn: WholeTurn,
+    append: Append,
+    turn: NewTurn,
     session: str | None,
     parent: str | UnsetType | None,
     expected: str | UnsetType | None,
     patience: Patience,
-) -> Place:
+) -> Placement:
     if session is None:
-        return find_place(draft, None, parent, expected)
-    row = ensure_session(draft, session, turn.persona)
-    ensure_free(draft, row, patience)
-    return find_place(draft, row, parent, expected)
+        return find_place(append, None, parent, expected)
+    row = ensure_session(append, session, turn.persona)
+    ensure_free(append, row, patience)
+    return find_place(append, row, parent, expected)
 
 
-def _write_whole(draft: Draft, turn: WholeTurn, place: Place) -> RecordedTurn:
-    turn_id, session = draft.ulids.mint(MESSAGE_ROOM + 1), place.session
-    persona = session.persona if session and turn.persona == DEFAULT_AGENT else draft.agent(turn.persona)
-    scribe = Scribe(draft, turn_id, actor=persona, scope=place.scope)
-    scribe.start(
+def _write_whole(append: Append, turn: NewTurn, place: Placement) -> RecordedTurn:
+    turn_id, session = append.ulids.mint(MESSAGE_ROOM + 1), place.session
+    persona = session.persona if session and turn.persona == DEFAULT_AGENT else append.agent(turn.persona)
+    turn_events = TurnEvents(append, turn_id, actor=persona, scope=place.scope)
+    turn_events.start(
         fork=place.fork,
         session=session.id if session else UNSET,
         compaction=place.compaction,
         turn_type=TurnType.NORMAL,
         setting=turn.setting,
     )
-    response, digest = turn.write(scribe)
+    response, digest = turn.write(turn_events)
     if session is not None and turn.error is None:
-        move_with_turn(draft, session.id, turn_id)
-    draft.seal()
+        move_with_turn(append, session.id, turn_id)
+    append.seal()
     return RecordedTurn(
         id=turn_id,
         digest=digest,
         depth=place.depth,
         parent_id=place.parent.id if place.parent else None,
         session=session.label if session else None,
-        receipt=draft.receipt(digest),
+        receipt=append.receipt(digest),
         response_message_id=response,
     )
 
 
-def move_with_turn(draft: Draft, session: str, turn: str) -> None:
-    row = draft.view.session(session)
-    draft.stream(session_stream(session), bytes(row.last_event).hex(), row.persona).add(
+def move_with_turn(append: Append, session: str, turn: str) -> None:
+    row = append.view.session(session)
+    append.stream(session_stream(session), bytes(row.last_event).hex(), row.persona).add(
         SessionMoved, to=turn, before=row.head, why=MoveReason.TURN
     )

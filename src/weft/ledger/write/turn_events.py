@@ -15,7 +15,7 @@ from weft.kernel.dag_events import (
     ModelResponse,
     RunFinished,
     RunStarted,
-    ToolCall,
+    ToolCallRequested,
     ToolResult,
 )
 from weft.kernel.enums import (
@@ -61,22 +61,22 @@ from weft.ledger.model import (
     ToolUsePart,
 )
 from weft.ledger.views.rows import is_message
-from weft.ledger.write.append import MESSAGE_ROOM, Draft
+from weft.ledger.write.append import MESSAGE_ROOM, Append
 
 DETAILS = frozenset(detail.value for detail in ImageDetail)
 MAIN_LIST = "main"
 
 
-class Scribe:
+class TurnEvents:
     """Writes one run's events into a draft, numbering its messages."""
 
     def __init__(
-        self, draft: Draft, turn: str, *, actor: str, prev: str | None = None, messages: int = 0, scope: int = 0
+        self, append: Append, turn: str, *, actor: str, prev: str | None = None, messages: int = 0, scope: int = 0
     ) -> None:
-        self.draft, self.turn, self.messages = draft, turn, messages
+        self.append, self.turn, self.messages = append, turn, messages
         self._number = decode(turn)
-        draft.scope = scope
-        self.run = draft.stream(run_stream(turn), prev, actor)
+        append.scope = scope
+        self.run = append.stream(run_stream(turn), prev, actor)
 
     def start(
         self,
@@ -93,13 +93,13 @@ class Scribe:
             session=session,
             compaction=compaction,
             turn_type=turn_type,
-            **setting.fields(self.draft),
+            **setting.fields(self.append),
         )
 
     def message(self, message: NewMessage, listed: str = MAIN_LIST) -> str:
         """A message enters the history; returns its id."""
         fact = self._message_fact(message)
-        self.run.add(HistoryAppend, list=self.draft.named(listed, "list"), message=fact)
+        self.run.add(HistoryAppend, list=self.append.named(listed, "list"), message=fact)
         return fact.id
 
     def request(
@@ -113,14 +113,14 @@ class Scribe:
         attempt: int | None = None,
         input: RequestInput | UnsetType = UNSET,
     ) -> str:
-        draft = self.draft
+        append = self.append
         return self.run.add(
             ModelRequest,
-            model=draft.named(model, "model"),
+            model=append.named(model, "model"),
             correlation_id=correlation,
-            provider=UNSET if provider is None else draft.named(provider, "provider"),
-            params=UNSET if params is None else draft.put_json(params, "params"),
-            tools_spec=UNSET if tools_spec is None else draft.put_json(tools_spec, "tools_spec"),
+            provider=UNSET if provider is None else append.named(provider, "provider"),
+            params=UNSET if params is None else append.put_json(params, "params"),
+            tools_spec=UNSET if tools_spec is None else append.put_json(tools_spec, "tools_spec"),
             attempt=whole(attempt, "attempt"),
             input=input,
         )
@@ -137,7 +137,7 @@ class Scribe:
         latency_ms: int | None = None,
     ) -> str | None:
         """A model's answer; returns the message's id."""
-        draft = self.draft
+        append = self.append
         fact = None if message is None else self._message_fact(message)
         self.run.add(
             ModelResponse,
@@ -145,8 +145,8 @@ class Scribe:
             request_id=UNSET if request is None else request,
             output=UNSET if fact is None else fact,
             usage=usage,
-            model=UNSET if model is None else draft.named(model, "model"),
-            finish_reason=UNSET if finish_reason is None else draft.named(finish_reason, "finish_reason"),
+            model=UNSET if model is None else append.named(model, "model"),
+            finish_reason=UNSET if finish_reason is None else append.named(finish_reason, "finish_reason"),
             latency_ms=whole(latency_ms, "latency_ms"),
         )
         return fact.id if fact else None
@@ -155,16 +155,16 @@ class Scribe:
         self, call: NewToolCall, correlation: str, *, requested_by: str | None = None, message: str | None = None
     ) -> tuple[str, str]:
         """The intent to run a tool; returns the event that a result will name, and the call id's reference."""
-        draft = self.draft
-        call_id = draft.put_text(call.id or draft.ulids.mint(), "tool call id")
+        append = self.append
+        call_id = append.put_text(call.id or append.ulids.mint(), "tool call id")
         event = self.run.add(
-            ToolCall,
-            tool=draft.named(call.name, "tool name"),
+            ToolCallRequested,
+            tool=append.named(call.name, "tool name"),
             call_id=call_id,
-            args=draft.put_bytes(call.arguments.encode()) if _is_raw_json(call.arguments)
-            else draft.put_json(call.arguments, "arguments"),
+            args=append.put_bytes(call.arguments.encode()) if _is_raw_json(call.arguments)
+            else append.put_json(call.arguments, "arguments"),
             correlation_id=correlation,
-            server=UNSET if call.server is None else draft.named(call.server, "server"),
+            server=UNSET if call.server is None else append.named(call.server, "server"),
             number=whole(call.number, "tool number"),
             requested_by=UNSET if requested_by is None else EventRef(requested_by),
             message=UNSET if message is None else message,
@@ -172,7 +172,7 @@ class Scribe:
         return event, call_id
 
     def result(self, event: str, call_id: str, call: NewToolCall, correlation: str, spawned: str | None) -> None:
-        draft = self.draft
+        append = self.append
         status = call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR)
         self.run.add(
             ToolResult,
@@ -180,7 +180,7 @@ class Scribe:
             call_id=call_id,
             status=status,
             correlation_id=correlation,
-            result=UNSET if call.result is UNSET else draft.put_json(call.result, "result"),
+            result=UNSET if call.result is UNSET else append.put_json(call.result, "result"),
             error=UNSET if call.error is None else self.error(call.error),
             spawned=UNSET if spawned is None else spawned,
             duration_ms=whole(call.duration_ms, "duration_ms"),
@@ -199,23 +199,25 @@ class Scribe:
         permissions_used: Any = None,
     ) -> str:
         """The run's last event; its id is the thread digest."""
-        draft = self.draft
+        append = self.append
         return self.run.add(
             RunFinished,
             exit=exit,
             response=UNSET if response is None else response,
             usage=usage,
             error=UNSET if error is None else self.error(error),
-            permissions_used=UNSET if permissions_used is None else draft.put_json(permissions_used, "permissions"),
+            permissions_used=UNSET if permissions_used is None else append.put_json(permissions_used, "permissions"),
         )
 
     def error(self, error: str | NewError) -> ErrorFact:
-        draft = self.draft
+        append = self.append
         if isinstance(error, str):
             error = NewError(message=error)
-        details = UNSET if error.details is UNSET else draft.put_json(error.details, "error details")
+        details = UNSET if error.details is UNSET else append.put_json(error.details, "error details")
         return ErrorFact(
-            code=draft.named(error.code, "error code"), message=draft.put_text(error.message, "error"), details=details
+            code=append.named(error.code, "error code"),
+            message=append.put_text(error.message, "error"),
+            details=details,
         )
 
     def next_message_id(self) -> str:
@@ -226,16 +228,16 @@ class Scribe:
         return encode(self._number + self.messages & LAST_ULID)
 
     def _message_fact(self, message: NewMessage) -> MessageFact:
-        draft = self.draft
+        append = self.append
         id = self.next_message_id()
         extra: dict[str, Any] = {}
         if message.parent is not None:
             extra["parent"] = self._known_message(message.parent)
         if message.model is not None:
-            extra["model"] = draft.named(message.model, "model")
+            extra["model"] = append.named(message.model, "model")
         for field in ("thinking_config", "context", "metadata"):
             if (value := getattr(message, field)) is not None:
-                extra[field] = draft.put_json(value, field)
+                extra[field] = append.put_json(value, field)
         if message.files or message.lints or message.codeblocks:
             extra |= self._annotations(message)
         return MessageFact(
@@ -249,7 +251,7 @@ class Scribe:
     def _known_message(self, id: str) -> str:
         """The message that another one follows must be here: nobody else will bring it later."""
         known = checked_id(id, "parent message")
-        if not is_message(self.draft.sql, known):
+        if not is_message(self.append.sql, known):
             raise NotFound(
                 "message", known, "`parent` names a message of this ledger; leave it out where there is none"
             )
@@ -257,29 +259,29 @@ class Scribe:
 
     def _parts(self, content: str | StoredContent | tuple[Part, ...]) -> tuple[PartFact, ...]:
         if isinstance(content, str | StoredContent):
-            return (TextFact(text=self.draft.put_text(content)),)
+            return (TextFact(text=self.append.put_text(content)),)
         return tuple(map(self._part, content))
 
     def _part(self, part: Part) -> PartFact:
-        draft = self.draft
+        append = self.append
         match part:
             case TextPart():
-                return TextFact(text=draft.put_text(part.text))
+                return TextFact(text=append.put_text(part.text))
             case ReasoningPart():
-                return ReasoningFact(text=draft.put_text(part.text))
+                return ReasoningFact(text=append.put_text(part.text))
             case ImagePart():
                 detail: Any = part.detail
                 if detail is not UNSET and detail not in DETAILS:
-                    detail = draft.words(detail)
-                return ImageFact(url=draft.put_text(part.url), detail=detail)
+                    detail = append.words(detail)
+                return ImageFact(url=append.put_text(part.url), detail=detail)
             case ToolUsePart():
-                name, arguments = draft.named(part.name, "tool name"), draft.put_json(part.input, "input")
-                return ToolUseFact(id=draft.put_text(part.id), name=name, input=arguments)
+                name, arguments = append.named(part.name, "tool name"), append.put_json(part.input, "input")
+                return ToolUseFact(id=append.put_text(part.id), name=name, input=arguments)
             case ToolResultPart():
                 if part.is_error is not UNSET and not isinstance(part.is_error, bool):
                     raise InvalidInput(f"is_error is {part.is_error!r:.80}", "it is true, false or left out")
-                output = draft.put_json(part.output, "output")
-                call = draft.put_text(part.tool_call_id)
+                output = append.put_json(part.output, "output")
+                call = append.put_text(part.tool_call_id)
                 return ToolResultFact(tool_call_id=call, output=output, is_error=part.is_error)
 
     def _annotations(self, message: NewMessage) -> dict[str, Any]:
@@ -288,7 +290,7 @@ class Scribe:
             raise InvalidInput(
                 f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks", "leave some out"
             )
-        text, named = self.draft.put_text, self.draft.named
+        text, named = self.append.put_text, self.append.named
         files = tuple(
             FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))
             for file in message.files
@@ -375,22 +377,22 @@ class Setting:
         self.thinking_config, self.effective_config = thinking_config, effective_config
         self.workspace, self.source_event_id = workspace, source_event_id
 
-    def fields(self, draft: Draft) -> dict[str, Any]:
+    def fields(self, append: Append) -> dict[str, Any]:
         """The fields of `run_started`, only those that are known."""
         made: dict[str, Any] = {"role": self.role}
         if self.reason is not None:
             made["reason"] = self.reason
         if self.toolset is not None:
-            made["toolset"] = draft.named(self.toolset, "toolset")
+            made["toolset"] = append.named(self.toolset, "toolset")
         if self.tools is not None:
-            made["tools"] = tuple(draft.named(tool, "tool name") for tool in self.tools)
+            made["tools"] = tuple(append.named(tool, "tool name") for tool in self.tools)
         for field in ("permissions_granted", "thinking_config", "effective_config"):
             if (value := getattr(self, field)) is not None:
-                made[field] = draft.put_json(value, field)
+                made[field] = append.put_json(value, field)
         if self.workspace is not None:
-            made["workspace"] = draft.put_text(self.workspace, "workspace")
+            made["workspace"] = append.put_text(self.workspace, "workspace")
         if self.source_event_id is not None:
-            made["source_event"] = draft.put_text(self.source_event_id, "source event id")
+            made["source_event"] = append.put_text(self.source_event_id, "source event id")
         return made
 
 

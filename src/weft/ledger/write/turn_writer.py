@@ -25,12 +25,12 @@ from weft.ledger.model import (
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.request_inputs import check_input, input_of
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number
-from weft.ledger.write.append import MESSAGE_ROOM, Desk, Draft
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
 from weft.ledger.write.contents import Weight, weigh
 from weft.ledger.write.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
-from weft.ledger.write.placement import Place, ensure_session, find_place
+from weft.ledger.write.placement import Placement, ensure_session, find_place
 from weft.ledger.write.record_turn import move_with_turn, spawned_by
-from weft.ledger.write.turn_events import MAIN_LIST, Scribe, Setting, checked_event, checked_id, member, whole
+from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents, checked_event, checked_id, member, whole
 
 T = TypeVar("T")
 WEIGHTLESS = Weight(0, ())
@@ -48,8 +48,8 @@ class OpenCall:
 class TurnWriter:
     """An open turn. Leaving its `with` block by an exception fails it; without an end it is interrupted."""
 
-    def __init__(self, desk: Desk, turn: str, lease: Lease, actor: str, place: Place) -> None:
-        self._desk, self._lease, self._actor, self._scope = desk, lease, actor, place.scope
+    def __init__(self, writer: LedgerWriter, turn: str, lease: Lease, actor: str, place: Placement) -> None:
+        self._writer, self._lease, self._actor, self._scope = writer, lease, actor, place.scope
         self.id = turn
         self.session = place.session.label if place.session else None
         self._head = (place.session.head, place.session.head_events) if place.session else None
@@ -79,7 +79,7 @@ class TurnWriter:
         messages = as_messages(message, member(MessageRole, role, "role"), "message")
         if len(messages) != 1:
             raise InvalidInput(f"message is a list of {len(messages)}", "record one message at a time")
-        return self._step(lambda scribe: scribe.message(messages[0], history), weigh(messages, ()))
+        return self._step(lambda turn_events: turn_events.message(messages[0], history), weigh(messages, ()))
 
     def request(
         self,
@@ -95,9 +95,9 @@ class TurnWriter:
         Returns the event, a base for later inputs."""
         sent = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
 
-        def step(scribe: Scribe) -> tuple[str, str]:
-            correlation = scribe.draft.ulids.mint()
-            event = scribe.request(
+        def step(turn_events: TurnEvents) -> tuple[str, str]:
+            correlation = turn_events.append.ulids.mint()
+            event = turn_events.request(
                 model, correlation, provider=provider, params=params, tools_spec=tools_spec, attempt=attempt, input=sent
             )
             return event, correlation
@@ -108,12 +108,12 @@ class TurnWriter:
     def _checked_input(self, given: Any) -> RequestInput | UnsetType:
         sent = as_input(given)
         if sent is not UNSET:
-            with self._desk.store.read() as txn:
+            with self._writer.store.read() as txn:
                 check_input(txn, sent)
         return sent
 
     def _named_input(self, seen: Context) -> RequestInput | UnsetType:
-        with self._desk.store.read() as txn:
+        with self._writer.store.read() as txn:
             return input_of(txn, self.id, self._request, seen.messages)
 
     def response(
@@ -131,9 +131,9 @@ class TurnWriter:
         if len(messages) > 1:
             raise InvalidInput(f"response is a list of {len(messages)}", "record one message at a time")
 
-        def step(scribe: Scribe) -> tuple[str | None, str | None, str]:
-            correlation = self._correlation or scribe.draft.ulids.mint()
-            made = scribe.response(
+        def step(turn_events: TurnEvents) -> tuple[str | None, str | None, str]:
+            correlation = self._correlation or turn_events.append.ulids.mint()
+            made = turn_events.response(
                 messages[0] if messages else None,
                 correlation,
                 request=self._request,
@@ -142,7 +142,7 @@ class TurnWriter:
                 model=model,
                 latency_ms=latency_ms,
             )
-            return made, scribe.run.prev, correlation
+            return made, turn_events.run.prev, correlation
 
         self._message, self._response_event, self._correlation = self._step(step, weigh(messages, ()))
         return self._message
@@ -159,12 +159,14 @@ class TurnWriter:
         """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
         arguments = {} if arguments is None else arguments
         call = NewToolCall(
-            name=name, id=id or self._desk.ulids.mint(), arguments=arguments, server=server, number=number
+            name=name, id=id or self._writer.ulids.mint(), arguments=arguments, server=server, number=number
         )
 
-        def step(scribe: Scribe) -> OpenCall:
-            correlation = self._correlation or scribe.draft.ulids.mint()
-            event, call_id = scribe.call(call, correlation, requested_by=self._response_event, message=self._message)
+        def step(turn_events: TurnEvents) -> OpenCall:
+            correlation = self._correlation or turn_events.append.ulids.mint()
+            event, call_id = turn_events.call(
+                call, correlation, requested_by=self._response_event, message=self._message
+            )
             return OpenCall(event, call_id, correlation, native)
 
         native = str(call.id)
@@ -200,9 +202,9 @@ class TurnWriter:
             duration_ms=duration_ms,
         )
 
-        def step(scribe: Scribe) -> None:
-            spawned = spawned_by(scribe, spawned_session, opened.call_id)
-            scribe.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
+        def step(turn_events: TurnEvents) -> None:
+            spawned = spawned_by(turn_events, spawned_session, opened.call_id)
+            turn_events.result(opened.event, opened.call_id, outcome, opened.correlation, spawned)
 
         self._step(step, weigh((), (outcome,)))
         del self._calls[key]
@@ -219,21 +221,21 @@ class TurnWriter:
 
     def renew(self) -> None:
         """Say that this writer is alive, while a model or a tool takes its time."""
-        self._desk.write(lambda draft: renew(draft, self._lease, self.id))
+        self._writer.write(lambda append: renew(append, self._lease, self.id))
 
     def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
         """The turn is complete; the session's head moves to it in the same transaction. Should facts from elsewhere
         have moved the head meanwhile, the turn is complete beside it and the answer names no session."""
         counted = as_usage(usage)
 
-        def step(scribe: Scribe, turn: TurnRow) -> str:
-            still_open = open_calls(scribe.draft, turn)
+        def step(turn_events: TurnEvents, turn: TurnRow) -> str:
+            still_open = open_calls(turn_events.append, turn)
             if still_open:
                 raise NotApplicable(
                     f"{len(still_open)} tool calls of turn {self.id} have no result",
                     "record their results, or interrupt the turn",
                 )
-            return scribe.finish(
+            return turn_events.finish(
                 RunExit.SUCCESS, response=turn.response, usage=counted, permissions_used=permissions_used
             )
 
@@ -243,10 +245,10 @@ class TurnWriter:
         """The turn ended badly: it stays, addressable, and the head does not move."""
         fault = error if isinstance(error, str) else as_record(error, NewError, "error")
 
-        def step(scribe: Scribe, turn: TurnRow) -> str:
-            if still_open := open_calls(scribe.draft, turn):
-                scribe.interruption(InterruptionReason.CANCELED, still_open)
-            return scribe.finish(RunExit.ERROR, response=turn.response, error=fault)
+        def step(turn_events: TurnEvents, turn: TurnRow) -> str:
+            if still_open := open_calls(turn_events.append, turn):
+                turn_events.interruption(InterruptionReason.CANCELED, still_open)
+            return turn_events.finish(RunExit.ERROR, response=turn.response, error=fault)
 
         return self._end(step, moves=False)
 
@@ -254,59 +256,61 @@ class TurnWriter:
         """The turn was cut short: completed with what it had, open calls closed as interrupted, head moved."""
         why = member(InterruptionReason, reason, "reason")
 
-        def step(scribe: Scribe, turn: TurnRow) -> str:
-            scribe.interruption(why, open_calls(scribe.draft, turn))
-            return scribe.finish(RunExit.SUCCESS, response=turn.response)
+        def step(turn_events: TurnEvents, turn: TurnRow) -> str:
+            turn_events.interruption(why, open_calls(turn_events.append, turn))
+            return turn_events.finish(RunExit.SUCCESS, response=turn.response)
 
         return self._end(step, moves=True)
 
-    def _scribe(self, draft: Draft) -> tuple[Scribe, TurnRow]:
-        turn = draft.view.turn(self.id)
+    def _scribe(self, append: Append) -> tuple[TurnEvents, TurnRow]:
+        turn = append.view.turn(self.id)
         if turn.closed:
             raise TurnClosed(self.id, turn.status) if self._ended else LeaseLost(self.id)
-        renew(draft, self._lease, self.id)
-        scribe = Scribe(draft, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root)
-        return scribe, turn
+        renew(append, self._lease, self.id)
+        turn_events = TurnEvents(
+            append, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root
+        )
+        return turn_events, turn
 
-    def _step(self, step: Callable[[Scribe], T], weight: Weight = WEIGHTLESS) -> T:
-        def work(draft: Draft) -> T:
-            scribe, _ = self._scribe(draft)
-            made = step(scribe)
-            draft.seal()
+    def _step(self, step: Callable[[TurnEvents], T], weight: Weight = WEIGHTLESS) -> T:
+        def work(append: Append) -> T:
+            turn_events, _ = self._scribe(append)
+            made = step(turn_events)
+            append.seal()
             return made
 
         if weight.large:
-            self._desk.put_large(weight.large, self._scope)
-        return self._desk.write(work, weight.size)
+            self._writer.put_large(weight.large, self._scope)
+        return self._writer.write(work, weight.size)
 
-    def _end(self, step: Callable[[Scribe, TurnRow], str], *, moves: bool) -> RecordedTurn:
-        def work(draft: Draft) -> RecordedTurn:
-            scribe, turn = self._scribe(draft)
-            digest = step(scribe, turn)
-            row = self._session_row(draft)
+    def _end(self, step: Callable[[TurnEvents, TurnRow], str], *, moves: bool) -> RecordedTurn:
+        def work(append: Append) -> RecordedTurn:
+            turn_events, turn = self._scribe(append)
+            digest = step(turn_events, turn)
+            row = self._session_row(append)
             moved = row is not None and moves and (row.head, row.head_events) == self._head
             if moved and row is not None:
-                move_with_turn(draft, row.id, self.id)
-            release(draft, self._lease)
-            draft.seal()
+                move_with_turn(append, row.id, self.id)
+            release(append, self._lease)
+            append.seal()
             return RecordedTurn(
                 id=self.id,
                 digest=digest,
                 depth=turn.depth,
                 parent_id=turn.parent,
                 session=row.label if row and (moved or not moves) else None,
-                receipt=draft.receipt(digest),
+                receipt=append.receipt(digest),
                 response_message_id=turn.response,
             )
 
-        ended = self._desk.write(work)
+        ended = self._writer.write(work)
         self._ended = True
-        self._desk.let_go(self._lease.session)
+        self._writer.let_go(self._lease.session)
         return ended
 
-    def _session_row(self, draft: Draft) -> SessionRow | None:
-        row = None if self._lease.session < 0 else load_session_number(draft.sql, self._lease.session)
-        return None if row is None else draft.view.session(row.id)
+    def _session_row(self, append: Append) -> SessionRow | None:
+        row = None if self._lease.session < 0 else load_session_number(append.sql, self._lease.session)
+        return None if row is None else append.view.session(row.id)
 
 
 def as_input(value: Any) -> RequestInput | UnsetType:
@@ -329,7 +333,7 @@ def as_input(value: Any) -> RequestInput | UnsetType:
 
 
 def begin_turn(
-    desk: Desk,
+    writer: LedgerWriter,
     *,
     session: str | None,
     parent: str | UnsetType | None,
@@ -341,24 +345,24 @@ def begin_turn(
     setting: Setting,
 ) -> TurnWriter:
     """Take the session's lease and pin the parent. Others wait, or get SessionBusy."""
-    patience = Patience(desk, wait, ttl)
+    patience = Patience(writer, wait, ttl)
 
-    def work(draft: Draft) -> TurnWriter:
-        row = None if session is None else ensure_session(draft, session, persona)
-        epoch = 0 if row is None else ensure_free(draft, row, patience)
-        place = find_place(draft, row, parent, expected)
-        turn = draft.ulids.mint(MESSAGE_ROOM + 1)
-        actor = row.persona if row and persona == DEFAULT_AGENT else draft.agent(persona)
-        Scribe(draft, turn, actor=actor, scope=place.scope).start(
+    def work(append: Append) -> TurnWriter:
+        row = None if session is None else ensure_session(append, session, persona)
+        epoch = 0 if row is None else ensure_free(append, row, patience)
+        place = find_place(append, row, parent, expected)
+        turn = append.ulids.mint(MESSAGE_ROOM + 1)
+        actor = row.persona if row and persona == DEFAULT_AGENT else append.agent(persona)
+        TurnEvents(append, turn, actor=actor, scope=place.scope).start(
             fork=place.fork,
             session=row.id if row else UNSET,
             compaction=place.compaction,
             turn_type=TurnType.NORMAL,
             setting=setting,
         )
-        lease = take(draft, row.n if row else -draft.view.turn(turn).n, epoch, owner, turn)
-        draft.seal()
-        desk.hold(lease.session, turn)
-        return TurnWriter(desk, turn, lease, actor, place)
+        lease = take(append, row.n if row else -append.view.turn(turn).n, epoch, owner, turn)
+        append.seal()
+        writer.hold(lease.session, turn)
+        return TurnWriter(writer, turn, lease, actor, place)
 
-    return patience.keep_trying(lambda: desk.write(work))
+    return patience.keep_trying(lambda: writer.write(work))

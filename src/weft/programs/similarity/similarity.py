@@ -121,14 +121,14 @@ class Similarity(Room):
         def work(clerk: Clerk) -> str:
             _refuse_other_size(clerk.sql, model, dimensions)
             for (node, text), vector in zip(nodes, vectors, strict=True):
-                draft = clerk.draft
-                content = UNSET if text is None else draft.put_text(text, "text")
-                named = draft.named(model, "model")
-                n = draft.first + len(draft.lines)
+                append = clerk.append
+                content = UNSET if text is None else append.put_text(text, "text")
+                named = append.named(model, "model")
+                n = append.first + len(append.lines)
                 clerk.ledger_stream().add(NodeEmbedded, node=node, model=named, dimensions=dimensions, text=content)
-                number = None if content is UNSET else draft.number(str(content))
+                number = None if content is UNSET else append.number(str(content))
                 floats = vector.astype("<f4").tobytes()
-                put_vector(clerk.sql, VectorRow(n, model, node, dimensions, floats, number, draft.now_ms))
+                put_vector(clerk.sql, VectorRow(n, model, node, dimensions, floats, number, append.now_ms))
             return model
 
         self._perform("embed", work, None)

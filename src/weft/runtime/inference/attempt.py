@@ -31,12 +31,12 @@ from weft.runtime.egress.connections import Connections, Seen
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.dialects import speaker
 from weft.runtime.inference.failures import failure_of
-from weft.runtime.inference.replies import Finish, Reply, Token, TokenKind
+from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
 from weft.runtime.inference.routes import Dialect, Route
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters
 from weft.runtime.inference.translation import from_model, has_far_images, to_model, to_settings, to_tools, usage_of
 
-OnToken = Callable[[Token], None]
+OnToken = Callable[[ReplyToken], None]
 
 
 @dataclass
@@ -136,16 +136,16 @@ def _tell(asked: Asked, event: Any) -> None:
         raise _Raised(error) from None
 
 
-def _token_of(event: Any, attempt: int) -> Token | None:
+def _token_of(event: Any, attempt: int) -> ReplyToken | None:
     match event:
         case m.PartStartEvent(part=m.TextPart(content=text)) if text:
-            return Token(text, TokenKind.TEXT, attempt)
+            return ReplyToken(text, TokenKind.TEXT, attempt)
         case m.PartDeltaEvent(delta=m.TextPartDelta(content_delta=text)) if text:
-            return Token(text, TokenKind.TEXT, attempt)
+            return ReplyToken(text, TokenKind.TEXT, attempt)
         case m.PartStartEvent(part=m.ThinkingPart(content=text)) if text:
-            return Token(text, TokenKind.THINKING, attempt)
+            return ReplyToken(text, TokenKind.THINKING, attempt)
         case m.PartDeltaEvent(delta=m.ThinkingPartDelta(content_delta=text)) if text:
-            return Token(text, TokenKind.THINKING, attempt)
+            return ReplyToken(text, TokenKind.THINKING, attempt)
         case _:
             return None
 

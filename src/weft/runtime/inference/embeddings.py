@@ -35,7 +35,7 @@ class _Item(Struct):
     index: int | None = None
 
 
-class _Answer(Struct):
+class _EmbeddingAnswer(Struct):
     data: list[_Item]
 
 
@@ -98,7 +98,7 @@ class FarEmbedder:
         body = {"model": self._route.model, "input": texts, "encoding_format": "float"}
         answer = await server.client.post(f"{self._route.url}/embeddings", json=body)
         try:
-            found = msgspec.json.decode(server.accept(answer), type=_Answer).data
+            found = msgspec.json.decode(server.accept(answer), type=_EmbeddingAnswer).data
         except msgspec.DecodeError:
             raise self._malformed("what it answered are no embeddings") from None
         return self._checked(found, len(texts))

@@ -15,7 +15,7 @@ class TokenKind(StrEnum):
     THINKING = "thinking"
 
 
-class Token(Struct, frozen=True, gc=False):
+class ReplyToken(Struct, frozen=True, gc=False):
     """A piece of a reply as it comes. With a new `attempt` the reply begins anew, and what came before is void."""
 
     text: str

@@ -22,19 +22,19 @@ from weft.programs.holding import Hold
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.invoke.human import invoke_human
-from weft.runtime.invoke.invocation import Given, Invoked, Workshop
-from weft.runtime.invoke.model_settings import Configured
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
+from weft.runtime.invoke.model_settings import ConfiguredModel
 from weft.runtime.invoke.models_and_sessions import agent_context, default_model, message_of, question, told
 from weft.runtime.sandbox.bubblewrap import find_sandbox, run_sandboxed
 from weft.runtime.sandbox.processes import Ending, Limits
-from weft.runtime.turns.messages import Sent, send, to_the_end
+from weft.runtime.turns.messages import TurnReply, send, to_the_end
 
 ENDED = ("completed", "failed")
 MOST_TURNS = 50
 """Where a harness says nothing."""
 
 
-async def invoke_agent(shop: Workshop, program: Program, given: Given) -> Invoked:
+async def invoke_agent(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """A task to work on, its current one where there is no message, or a message in its own session."""
     task = given.task or (program.current_task if given.message is None else None)
     if task is not None:
@@ -44,17 +44,19 @@ async def invoke_agent(shop: Workshop, program: Program, given: Given) -> Invoke
         return await _answered(shop, await shop.get(program.id), said, given, hold)
 
 
-async def _answered(shop: Workshop, agent: Program, said: Any, given: Given, hold: Hold) -> Invoked:
+async def _answered(
+    shop: InvocationContext, agent: Program, said: Any, given: Invocation, hold: Hold
+) -> InvocationResult:
     _ensure_free(agent)
     desk = _Desk(shop, agent, await _model(shop, agent, given), given, hold)
     session = agent.current_session or f"{agent.name}:main"
     sent = await desk.think(session, said, after="reset" if agent.current_task is None else "wait")
     await desk.step("complete" if agent.current_task is None else "wait")
-    return Invoked(program=agent.name, kind=agent.kind, result=told(sent), sent=sent)
+    return InvocationResult(program=agent.name, kind=agent.kind, result=told(sent), sent=sent)
 
 
 @asynccontextmanager
-async def _held(shop: Workshop, agent: Program) -> AsyncIterator[Hold]:
+async def _held(shop: InvocationContext, agent: Program) -> AsyncIterator[Hold]:
     """Nobody else runs this agent meanwhile, in this process or another."""
     own = shop.programs.acting_as(agent.name)
     taken: list[Hold] = []
@@ -67,7 +69,7 @@ async def _held(shop: Workshop, agent: Program) -> AsyncIterator[Hold]:
                 await to_the_end(shop.across(partial(own.release_agent, hold)))
 
 
-async def invoke_task(shop: Workshop, program: Program, given: Given) -> Invoked:
+async def invoke_task(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """Its assignee gets to work: an agent until the criteria hold, a person by being told of it."""
     assignee = program.config.get("assignee") if isinstance(program.config, dict) else None
     if assignee is None:
@@ -75,9 +77,9 @@ async def invoke_task(shop: Workshop, program: Program, given: Given) -> Invoked
     found = await shop.get(assignee)
     if found.kind is ProgramKind.AGENT:
         return await _worked(shop, found, program, given)
-    notice = await invoke_human(shop, found, Given(message=brief(program), about=program.id))
+    notice = await invoke_human(shop, found, Invocation(message=brief(program), about=program.id))
     result = {"task": program.name, "state": program.state, "assignee": found.name, **notice.result}
-    return Invoked(program=program.name, kind=program.kind, result=result)
+    return InvocationResult(program=program.name, kind=program.kind, result=result)
 
 
 def _ensure_free(agent: Program) -> None:
@@ -90,7 +92,7 @@ def _ensure_free(agent: Program) -> None:
         raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
 
 
-async def _model(shop: Workshop, agent: Program, given: Given) -> Configured:
+async def _model(shop: InvocationContext, agent: Program, given: Invocation) -> ConfiguredModel:
     name = given.model or default_model(agent)
     if name is None:
         raise NotApplicable(f"agent {agent.name!r} has no model", f"`weft agent configure {agent.name} --model NAME`")
@@ -100,14 +102,16 @@ async def _model(shop: Workshop, agent: Program, given: Given) -> Configured:
 class _Desk:
     """An agent at work: its steps are its own, in its own name."""
 
-    def __init__(self, shop: Workshop, agent: Program, model: Configured, given: Given, hold: Hold) -> None:
+    def __init__(
+        self, shop: InvocationContext, agent: Program, model: ConfiguredModel, given: Invocation, hold: Hold
+    ) -> None:
         self.shop, self.agent, self._model, self._given = shop, agent, model, given
         self.own = shop.programs.acting_as(agent.name, hold)
 
     async def step(self, verb: str, reason: str | None = None) -> Program:
         return await self.shop.across(lambda: self.own.step_agent(self.agent.id, verb, reason=reason))
 
-    async def think(self, session: str, said: Any, after: str) -> Sent:
+    async def think(self, session: str, said: Any, after: str) -> TurnReply:
         """One turn. `after` is the step that a failure leaves the agent with."""
         await self.step("think")
         try:
@@ -129,7 +133,7 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if isinstance(error, WeftError) else type(error).__name__
 
 
-async def _worked(shop: Workshop, agent: Program, task: Program, given: Given) -> Invoked:
+async def _worked(shop: InvocationContext, agent: Program, task: Program, given: Invocation) -> InvocationResult:
     ensure_own(task)
     model = await _model(shop, agent, given)
     async with _held(shop, agent) as hold:
@@ -167,7 +171,7 @@ class _Job:
         config = desk.agent.config if isinstance(desk.agent.config, dict) else {}
         self._harness: dict[str, Any] = config.get("harness") or {}
 
-    async def run(self) -> Invoked:
+    async def run(self) -> InvocationResult:
         said, turns = await self._first_words(), self._desk.agent.turn_count or 0
         most = self._harness.get("maxTurns", MOST_TURNS)
         unmet = ["it was not answered"]
@@ -209,13 +213,13 @@ class _Job:
             raise
         return []
 
-    async def _checkpoint(self, turns: int, sent: Sent, said: str) -> None:
+    async def _checkpoint(self, turns: int, sent: TurnReply, said: str) -> None:
         every = self._harness.get("checkpointEvery")
         if every and turns % every == 0:
             state = {"task": self._task.name, "session": self._session, "head": sent.turn.id, "next": said}
             await self._shop.across(lambda: self._own.save_checkpoint(self._desk.agent.id, state))
 
-    async def _given_up(self, code: str, reason: str, turns: int, sent: Sent | None) -> Invoked:
+    async def _given_up(self, code: str, reason: str, turns: int, sent: TurnReply | None) -> InvocationResult:
         await self._shop.across(lambda: self._own.fail_task(self._task.id, reason=reason))
         await self._failed(code, reason)
         return await self._report(turns, sent, reason)
@@ -223,7 +227,7 @@ class _Job:
     async def _failed(self, code: str, message: str) -> None:
         await self._shop.across(lambda: self._own.fail_agent(self._desk.agent.id, message, code=code))
 
-    async def _report(self, turns: int, sent: Sent | None, reason: str | None = None) -> Invoked:
+    async def _report(self, turns: int, sent: TurnReply | None, reason: str | None = None) -> InvocationResult:
         """The task as it is now, and the last verdict on each of its criteria."""
         task = await self._shop.get(self._task.id)
         checks = await self._shop.across(lambda: self._own.checks(self._task.id))
@@ -242,7 +246,7 @@ class _Job:
             ],
         }
         found = {name: value for name, value in result.items() if value is not None}
-        return Invoked(program=task.name, kind=task.kind, result=found, sent=sent)
+        return InvocationResult(program=task.name, kind=task.kind, result=found, sent=sent)
 
 
 _LISTS = (("inputs", "You are given"), ("outputs", "Wanted"), ("constraints", "Keep to"))

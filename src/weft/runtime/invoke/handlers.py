@@ -13,11 +13,11 @@ from weft.programs.model import Program
 from weft.runtime.invoke.agents_and_tasks import invoke_agent, invoke_task
 from weft.runtime.invoke.code_and_information import invoke_code, invoke_information
 from weft.runtime.invoke.human import invoke_human
-from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.models_and_sessions import invoke_model_program, invoke_session
 from weft.runtime.invoke.provider import invoke_provider
 
-Handler = Callable[[Workshop, Program, Given], Awaitable[Invoked]]
+Handler = Callable[[InvocationContext, Program, Invocation], Awaitable[InvocationResult]]
 HANDLERS: dict[ProgramKind, Handler] = {
     ProgramKind.CODE: invoke_code,
     ProgramKind.PROVIDER: invoke_provider,
@@ -28,10 +28,10 @@ HANDLERS: dict[ProgramKind, Handler] = {
     ProgramKind.INFORMATION: invoke_information,
     ProgramKind.HUMAN: invoke_human,
 }
-NOTHING = Given()
+NOTHING = Invocation()
 
 
-async def invoke(shop: Workshop, name: str, given: Given = NOTHING) -> Invoked:
+async def invoke(shop: InvocationContext, name: str, given: Invocation = NOTHING) -> InvocationResult:
     """Invoke a program by its name or address."""
     found = await shop.get(name)
     return await HANDLERS[found.kind](shop, found, given)

@@ -21,7 +21,7 @@ from weft.programs.model import Program, Request
 from weft.programs.placeholders import is_placeholder, resolve_config
 from weft.programs.programs import Programs
 from weft.runtime.egress.connection_rules import Rules
-from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model_settings import plain_resolver
 from weft.runtime.sandbox.key_commands import NEEDED
 from weft.runtime.sandbox.processes import Limits, run_process
@@ -31,7 +31,7 @@ _LIMITS = Limits(seconds=30, output=64 * 1024)
 _RULES = Rules(connect_seconds=10, read_seconds=20)
 
 
-async def invoke_human(shop: Workshop, program: Program, given: Given) -> Invoked:
+async def invoke_human(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
     if not isinstance(given.message, str):
         raise InvalidInput("a person is told text", "say it with --message TEXT")
@@ -39,10 +39,10 @@ async def invoke_human(shop: Workshop, program: Program, given: Given) -> Invoke
     request, is_new = await shop.across(lambda: _kept(shop.programs, program, given))
     channel = await deliver(shop, program, request) if is_new else None
     result = {"request": request.id, "status": request.status, "channel": channel}
-    return Invoked(program=program.name, kind=program.kind, result=result)
+    return InvocationResult(program=program.name, kind=program.kind, result=result)
 
 
-def _kept(programs: Programs, human: Program, given: Given) -> tuple[Request, bool]:
+def _kept(programs: Programs, human: Program, given: Invocation) -> tuple[Request, bool]:
     """What they are told, recorded; a repeated command finds what it made before, and tells nobody again."""
     before = {one.id for one in programs.requests(human.id)} if given.key is not None else set()
     data = None if given.input is UNSET else given.input
@@ -50,7 +50,7 @@ def _kept(programs: Programs, human: Program, given: Given) -> tuple[Request, bo
     return request, request.id not in before
 
 
-async def deliver(shop: Workshop, human: Program, request: Request) -> str:
+async def deliver(shop: InvocationContext, human: Program, request: Request) -> str:
     """Bring it to them by the channel that they prefer; returns which."""
     channel = str(_preferences(human).get("notificationChannel", "terminal"))
     try:
@@ -66,13 +66,13 @@ def _preferences(human: Program) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-async def _terminal(shop: Workshop, _: Program, request: Request) -> None:
+async def _terminal(shop: InvocationContext, _: Program, request: Request) -> None:
     if shop.show is None:
         raise Unsupported("there is no terminal here to show it on", "prefer another channel")
     shop.show(request.human, request.text or "")
 
 
-async def _command(shop: Workshop, human: Program, request: Request) -> None:
+async def _command(shop: InvocationContext, human: Program, request: Request) -> None:
     named = _preferences(human).get("command", COMMAND)
     if not is_placeholder(named):
         raise InvalidConfig(
@@ -93,7 +93,7 @@ async def _command(shop: Workshop, human: Program, request: Request) -> None:
         raise Unsupported(f"the command that should tell {request.human!r} {ended}", "run it yourself and look")
 
 
-async def _webhook(shop: Workshop, human: Program, request: Request) -> None:
+async def _webhook(shop: InvocationContext, human: Program, request: Request) -> None:
     preferences = _preferences(human)
     if not isinstance(preferences.get("webhook"), str):
         raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")

@@ -14,9 +14,9 @@ from weft.programs.programs import Programs
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.settings import NO_PARAMETERS, Parameters
-from weft.runtime.invoke.model_settings import Configured, model_settings
+from weft.runtime.invoke.model_settings import ConfiguredModel, model_settings
 from weft.runtime.turns.ledger_port import Crossing, RuntimeLedger
-from weft.runtime.turns.messages import Sent
+from weft.runtime.turns.messages import TurnReply
 
 if TYPE_CHECKING:
     from weft.runtime.inference.attempt import OnToken
@@ -26,7 +26,7 @@ Show = Callable[[str, str], None]
 """Shows a person's name and what they are told, where they can see it."""
 
 
-class Given(Struct, frozen=True, kw_only=True):
+class Invocation(Struct, frozen=True, kw_only=True):
     """What a program is invoked with; each kind takes what it needs."""
 
     message: Any = None
@@ -48,16 +48,16 @@ class Given(Struct, frozen=True, kw_only=True):
     """A retry key, where a person is told or asked."""
 
 
-class Invoked(Struct, frozen=True, kw_only=True):
+class InvocationResult(Struct, frozen=True, kw_only=True):
     """What came of it. `result` is JSON; where a model was asked, `sent` is the turn and its reply."""
 
     program: str
     kind: ProgramKind
     result: Any = None
-    sent: Sent | None = None
+    sent: TurnReply | None = None
 
 
-class Workshop:
+class InvocationContext:
     """Where programs are invoked, in the name of one context; without one, of that which the task runs in."""
 
     def __init__(
@@ -86,11 +86,11 @@ class Workshop:
     async def get(self, name: str, *kinds: str) -> Program:
         return await self.across(lambda: self.programs.get(name, *kinds))
 
-    async def model(self, name: str, context: ExecutionContext | None = None) -> Configured:
+    async def model(self, name: str, context: ExecutionContext | None = None) -> ConfiguredModel:
         """A model's settings as its program and its provider's say now."""
         acting = context or self.context
 
-        def configured() -> Configured:
+        def configured() -> ConfiguredModel:
             find = self.programs.get
             return model_settings(find(name, ProgramKind.MODEL), find, self.variable, acting)
 

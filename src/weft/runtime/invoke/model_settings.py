@@ -54,7 +54,7 @@ _RULES = {
 }  # fmt: skip
 
 
-class Configured(Struct, frozen=True):
+class ConfiguredModel(Struct, frozen=True):
     """A model's settings, and a context that knows the keys which its providers name."""
 
     model: ModelSettings
@@ -90,7 +90,7 @@ def plain_resolver(variable: Resolver, program: Program) -> Resolver:
     return resolve
 
 
-def model_settings(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> Configured:
+def model_settings(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> ConfiguredModel:
     """A model with its provider, and the models that its `fallbacks` name with theirs."""
     made = _model(program, find, variable, context)
     fallbacks: list[ModelSettings] = []
@@ -99,7 +99,7 @@ def model_settings(program: Program, find: Find, variable: Resolver, context: Ex
         other = _model(find(name), find, variable, context)
         fallbacks.append(other.model)
         context = other.context
-    return Configured(msgspec.structs.replace(made.model, fallbacks=tuple(fallbacks)), context)
+    return ConfiguredModel(msgspec.structs.replace(made.model, fallbacks=tuple(fallbacks)), context)
 
 
 def _fallbacks(program: Program) -> list[str]:
@@ -109,7 +109,7 @@ def _fallbacks(program: Program) -> list[str]:
     return named
 
 
-def _model(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> Configured:
+def _model(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> ConfiguredModel:
     config = _config(ensure_in_use(program), plain_resolver(variable, program))
     provider, acting = provider_settings(ensure_in_use(find(str(config["provider"]))), variable, context)
     made = ModelSettings(
@@ -119,7 +119,7 @@ def _model(program: Program, find: Find, variable: Resolver, context: ExecutionC
         parameters=_parameters(config, program).over(_USUAL_PARAMETERS.get(provider.kind, NO_PARAMETERS)),
         situations={name: _parameters(one, program) for name, one in config.get("situations", {}).items()},
     )
-    return Configured(made, acting)
+    return ConfiguredModel(made, acting)
 
 
 def _config(program: Program, resolver: Resolver) -> dict[str, Any]:

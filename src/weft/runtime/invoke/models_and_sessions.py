@@ -13,16 +13,16 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.addresses import parse_address
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext, Principal, PrincipalKind
-from weft.runtime.invoke.invocation import Given, Invoked, Workshop
-from weft.runtime.invoke.model_settings import Configured
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
+from weft.runtime.invoke.model_settings import ConfiguredModel
 from weft.runtime.rights import EVERYTHING, Rights, rights
-from weft.runtime.turns.messages import Question, Sent, invoke_model, send
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
 
 _BESIDE_TOOLS = ("model:*", "provider:*", "code:*", "human:*")
 """What an agent may do whatever its tools are."""
 
 
-def message_of(given: Given, kind: str) -> Any:
+def message_of(given: Invocation, kind: str) -> Any:
     """What is said: the message, or an input that is text."""
     said = given.input if given.message is None and isinstance(given.input, str) else given.message
     if said is None or (isinstance(said, str) and not said.strip()):
@@ -30,17 +30,17 @@ def message_of(given: Given, kind: str) -> Any:
     return said
 
 
-async def invoke_model_program(shop: Workshop, program: Program, given: Given) -> Invoked:
+async def invoke_model_program(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """Without a session: a root turn in `model:{id}`."""
     said = message_of(given, "model")
     found = await shop.model(_address(program))
     sent = await invoke_model(
         shop.ledger, shop.inference, question(found, said, given), on_token=shop.on_token, context=found.context
     )
-    return Invoked(program=program.name, kind=program.kind, result=told(sent), sent=sent)
+    return InvocationResult(program=program.name, kind=program.kind, result=told(sent), sent=sent)
 
 
-async def invoke_session(shop: Workshop, program: Program, given: Given) -> Invoked:
+async def invoke_session(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """To its default model, or to another one for this message; its owner's soul is the system prompt."""
     said = message_of(given, "session")
     ensure_open(program)
@@ -55,7 +55,7 @@ async def invoke_session(shop: Workshop, program: Program, given: Given) -> Invo
     found = await shop.model(name, acting)
     asked = question(found, said, given, owner)
     sent = await send(shop.ledger, shop.inference, program.name, asked, on_token=shop.on_token, context=found.context)
-    return Invoked(program=program.name, kind=program.kind, result=told(sent), sent=sent)
+    return InvocationResult(program=program.name, kind=program.kind, result=told(sent), sent=sent)
 
 
 def ensure_open(session: Program) -> None:
@@ -70,8 +70,8 @@ def ensure_open(session: Program) -> None:
         raise NotApplicable(f"session {session.name!r} is deleted", f"`weft restore {session.name}` brings it back")
 
 
-def question(found: Configured, said: Any, given: Given, agent: Program | None = None) -> Question:
-    return Question(
+def question(found: ConfiguredModel, said: Any, given: Invocation, agent: Program | None = None) -> OutgoingMessage:
+    return OutgoingMessage(
         message=said,
         model=found.model,
         system=None if agent is None else soul_of(agent),
@@ -103,7 +103,7 @@ def _tool_rights(permissions: dict[str, Any]) -> Rights:
     return rights([*_BESIDE_TOOLS, *allowed], [f"tool:{name}" for name in tools.get("deny", [])])
 
 
-async def _owner(shop: Workshop, session: Program) -> Program | None:
+async def _owner(shop: InvocationContext, session: Program) -> Program | None:
     """The agent whose session it is, where somebody described one."""
     name = session.config.get("owner") if isinstance(session.config, dict) else None
     if name is None or parse_address(name).name == DEFAULT_AGENT:
@@ -122,7 +122,7 @@ def _address(program: Program) -> str:
     return f"@({program.id}:{program.version})" if program.version else program.id
 
 
-def told(sent: Sent) -> dict[str, Any]:
+def told(sent: TurnReply) -> dict[str, Any]:
     """A reply as JSON: what is not known is not there."""
     reply = sent.reply
     usage = None if reply.usage is None else msgspec.to_builtins(reply.usage)

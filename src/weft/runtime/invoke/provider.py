@@ -10,7 +10,7 @@ from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.plain_requests import Server, with_server
 from weft.runtime.inference.routes import Dialect, route_of
 from weft.runtime.inference.settings import ModelSettings, ProviderKind, ProviderSettings
-from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model_settings import ensure_in_use, provider_settings
 
 MOST_PAGES = 20
@@ -23,12 +23,12 @@ _PATHS = {
 _HEADERS = {Dialect.ANTHROPIC: {"anthropic-version": "2023-06-01"}}
 
 
-async def invoke_provider(shop: Workshop, program: Program, given: Given) -> Invoked:
+async def invoke_provider(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """The models that it has for whoever holds its key."""
     shop.context.ensure_allowed(f"provider:{program.name}")
     settings, acting = provider_settings(ensure_in_use(program), shop.variable, shop.context)
     models = _embedded() if settings.kind is ProviderKind.LOCAL else await _listed(shop, settings, acting)
-    return Invoked(program=program.name, kind=program.kind, result={"models": models})
+    return InvocationResult(program=program.name, kind=program.kind, result={"models": models})
 
 
 def _embedded() -> list[str]:
@@ -38,7 +38,7 @@ def _embedded() -> list[str]:
     return [NAME]
 
 
-async def _listed(shop: Workshop, settings: ProviderSettings, acting: ExecutionContext) -> list[str]:
+async def _listed(shop: InvocationContext, settings: ProviderSettings, acting: ExecutionContext) -> list[str]:
     if settings.kind is ProviderKind.CLOUDFLARE:
         raise Unsupported(
             f"provider {settings.id!r} is a gateway, and a gateway lists no models", "invoke a model that it leads to"

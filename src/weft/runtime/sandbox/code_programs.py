@@ -84,7 +84,7 @@ class CodeOutcome(Struct, frozen=True, kw_only=True):
         return self.error is None
 
 
-class _Answer(Struct, forbid_unknown_fields=True):
+class _CodeAnswer(Struct, forbid_unknown_fields=True):
     result: Any = None
     error: str | None = None
 
@@ -174,7 +174,7 @@ def _read(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:
     if outcome.ending is Ending.TOO_MUCH_OUTPUT:
         return CodeOutcome(ending=outcome.ending, error=f"it wrote more than {limits.output} bytes", printed=printed)
     try:
-        answer = msgspec.json.decode(outcome.stdout, type=_Answer)
+        answer = msgspec.json.decode(outcome.stdout, type=_CodeAnswer)
     except msgspec.DecodeError:
         why = printed.strip().splitlines()[-1:] or [f"exit code {outcome.code}"]
         return CodeOutcome(ending=outcome.ending, error=f"it ended without a result: {why[0]}", printed=printed)

@@ -23,7 +23,7 @@ from weft.ledger.read.contexts import Context
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
-from weft.runtime.inference.replies import Reply, Token, TokenKind
+from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
 from weft.runtime.inference.settings import NO_PARAMETERS, InferenceRequest, ModelSettings, Parameters
 from weft.runtime.turns.ledger_port import OpenTurn, RuntimeLedger
 
@@ -35,14 +35,14 @@ RENEW_SECONDS = 8.0
 WAIT = 10.0
 
 
-class Sent(Struct, frozen=True, kw_only=True):
+class TurnReply(Struct, frozen=True, kw_only=True):
     """A turn, and the reply that it ended with."""
 
     turn: RecordedTurn
     reply: Reply
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class OutgoingMessage(Struct, frozen=True, kw_only=True):
     """What is sent. `message` is plain text, a message or a dict of its shape; `system` replaces the prompt so far."""
 
     message: Any
@@ -57,13 +57,13 @@ async def send(
     ledger: RuntimeLedger,
     inference: Inference,
     session: str,
-    question: Question,
+    question: OutgoingMessage,
     *,
     on_token: OnToken | None = None,
     budget: Budget | None = None,
     context: ExecutionContext | None = None,
     wait: float = WAIT,
-) -> Sent:
+) -> TurnReply:
     """Send a message to a session, made if there is none, and have it answered by the model that the question names."""
     acting = context or current_context()
     setting = _setting(question, acting)
@@ -74,13 +74,13 @@ async def send(
 async def invoke_model(
     ledger: RuntimeLedger,
     inference: Inference,
-    question: Question,
+    question: OutgoingMessage,
     *,
     on_token: OnToken | None = None,
     budget: Budget | None = None,
     context: ExecutionContext | None = None,
     wait: float = WAIT,
-) -> Sent:
+) -> TurnReply:
     """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before."""
     acting = context or current_context()
     turn = await _rooted(ledger, f"model:{question.model.id}", question, _setting(question, acting), wait)
@@ -88,7 +88,7 @@ async def invoke_model(
 
 
 async def _rooted(
-    ledger: RuntimeLedger, label: str, question: Question, setting: dict[str, Any], wait: float
+    ledger: RuntimeLedger, label: str, question: OutgoingMessage, setting: dict[str, Any], wait: float
 ) -> OpenTurn:
     """Begin a root in a session, whoever else does the same."""
     loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ async def _without_head(ledger: RuntimeLedger, label: str) -> None:
         await ledger.reset_session(label, expected=head)
 
 
-def _setting(question: Question, acting: ExecutionContext) -> dict[str, Any]:
+def _setting(question: OutgoingMessage, acting: ExecutionContext) -> dict[str, Any]:
     """Under which circumstances the turn runs: in whose name, and how the model is asked."""
     parameters = question.model.in_situation(question.situation, question.parameters).given()
     config = {
@@ -136,7 +136,7 @@ class _Turn:
         ledger: RuntimeLedger,
         inference: Inference,
         turn: OpenTurn,
-        question: Question,
+        question: OutgoingMessage,
         acting: ExecutionContext,
         budget: Budget | None,
         on_token: OnToken | None,
@@ -146,11 +146,11 @@ class _Turn:
         self._history: Context | None = None
         self._attempt, self._partial = 0, ""
 
-    async def run(self) -> Sent:
+    async def run(self) -> TurnReply:
         try:
             async with _renewed(self._turn):
                 reply = await self._answered()
-            return Sent(turn=await to_the_end(self._record(reply)), reply=reply)
+            return TurnReply(turn=await to_the_end(self._record(reply)), reply=reply)
         except asyncio.CancelledError:
             await to_the_end(self._interrupted())
             raise
@@ -193,7 +193,7 @@ class _Turn:
             model.name, provider=model.provider.id, params=parameters.given(), input=self._history, attempt=attempt
         )
 
-    def _heard(self, token: Token) -> None:
+    def _heard(self, token: ReplyToken) -> None:
         if token.kind is TokenKind.TEXT:
             self._partial += token.text
         if self._listener is not None:

@@ -20,7 +20,7 @@ _FORM = "postgresql://user@host:port/database?ledger=NAME; in a password / ? # @
 _BARE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
-class Address(Struct, frozen=True):
+class PostgresAddress(Struct, frozen=True):
     """`conninfo` is for libpq alone: it may hold a password. `shown` and `kept` never do."""
 
     conninfo: str
@@ -45,7 +45,7 @@ class Address(Struct, frozen=True):
         return f"weft_{sha256(self.ledger.encode()).hexdigest()[:32]}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> PostgresAddress:
     if not text.isprintable():
         raise InvalidInput("the address holds characters that nobody can see", "write them as %XX")
     try:
@@ -63,7 +63,7 @@ def parse_address(text: str) -> Address:
     place = user.split(":")[0] + at + host
     shown = [(key, value) for key, value in others if key in SHOWN]
     kept = [(key, value) for key, value in options if key.lower() not in SECRETS]
-    return Address(
+    return PostgresAddress(
         conninfo=_joined(parts.netloc, parts.path, others),
         ledger=ledger,
         shown=_joined(place, parts.path, [*shown, ("ledger", ledger)]),

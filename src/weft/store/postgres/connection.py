@@ -22,7 +22,7 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
 from weft.store.buffer import WriteBuffer, words_of
-from weft.store.postgres.address import Address
+from weft.store.postgres.address import PostgresAddress
 from weft.store.sql import Question
 
 OLDEST_SERVER = 160_000
@@ -222,7 +222,7 @@ def _weight(rows: Sequence[Row]) -> int:
     return sum(len(value) for row in rows for value in row if isinstance(value, bytes | str))
 
 
-def connect(address: Address, idle: str = READER, read_only: bool = False) -> PostgresSql:
+def connect(address: PostgresAddress, idle: str = READER, read_only: bool = False) -> PostgresSql:
     """A connection that keeps the promise, or WeakDurability."""
     try:
         given = conninfo_to_dict(address.conninfo)
@@ -248,7 +248,7 @@ def _ignore(notice: object) -> None:
     """What the server remarks in passing, such as that a schema is there already, is nobody's concern."""
 
 
-def _ensure_promise(sql: PostgresSql, address: Address, idle: str, read_only: bool) -> PostgresSql:
+def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_only: bool) -> PostgresSql:
     server = sql.connection.info.server_version
     if server < OLDEST_SERVER:
         raise Unsupported(f"{address.shown}: the server is PostgreSQL {server // 10_000}", "16 or newer is needed")

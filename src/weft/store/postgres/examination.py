@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 
 from weft.store.diagnosis import COPY_BACK, Diagnosis, error, good, warning
-from weft.store.postgres.address import Address
+from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
 from weft.store.postgres.migrations import schema_number
@@ -31,7 +31,7 @@ _NOT_HERE = re.compile("table word_.*")
 """What only SQLite's index of words consists of."""
 
 
-def examine_schema(sql: PostgresSql, address: Address) -> Iterator[Diagnosis]:
+def examine_schema(sql: PostgresSql, address: PostgresAddress) -> Iterator[Diagnosis]:
     """Is everything there that a ledger of this program has?"""
     found, known = schema_number(sql, address) or 0, sqlite_schema().number
     if found < known:
@@ -47,7 +47,7 @@ def examine_schema(sql: PostgresSql, address: Address) -> Iterator[Diagnosis]:
         yield good("structure", "every table, view and index is there")
 
 
-def missing_parts(sql: PostgresSql, address: Address) -> list[str]:
+def missing_parts(sql: PostgresSql, address: PostgresAddress) -> list[str]:
     """Tables, views and indexes that a ledger has and that somebody has dropped from this one, in words."""
     if schema_number(sql, address) != sqlite_schema().number:
         return []
@@ -56,7 +56,7 @@ def missing_parts(sql: PostgresSql, address: Address) -> list[str]:
     return [f"{part} is missing" for part in sorted(expected - there)]
 
 
-def find_damage(sql: PostgresSql, address: Address) -> list[str]:
+def find_damage(sql: PostgresSql, address: PostgresAddress) -> list[str]:
     """Every row of every table is read, so that a page that is not what was written fails; where the `amcheck`
     extension is installed, every index that it knows is held against its table as well."""
     found = missing_parts(sql, address)

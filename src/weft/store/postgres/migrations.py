@@ -14,7 +14,7 @@ from importlib.resources import files
 from msgspec.structs import replace
 
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
-from weft.store.postgres.address import Address
+from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import GRANT
 from weft.store.sqlite.migrations import Schema, own_part
@@ -68,7 +68,7 @@ def in_postgres(step: str) -> str:
     return _WORDS.sub(lambda word: _TYPES.get(word[0], ""), step)
 
 
-def schema_number(sql: PostgresSql, address: Address) -> int | None:
+def schema_number(sql: PostgresSql, address: PostgresAddress) -> int | None:
     """The ledger's schema number; 0 where the schema is empty, None where there is none; else it is no ledger."""
     may_look = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = ?"
     row = sql.one(may_look, (address.ledger,))
@@ -94,7 +94,7 @@ def refuse_newer(found: int, schema: Schema) -> None:
         raise LedgerTooNew(found, schema.number)
 
 
-def migrate(sql: PostgresSql, address: Address, schema: Schema) -> None:
+def migrate(sql: PostgresSql, address: PostgresAddress, schema: Schema) -> None:
     """Inside a transaction that holds the writers' lock: bring the ledger to `schema`."""
     found = schema_number(sql, address)
     if found is None:

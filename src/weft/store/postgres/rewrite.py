@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from weft.store.postgres.address import Address
+from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 
 CAN_FORGET_STATISTICS = 180_000
@@ -28,7 +28,7 @@ _EMPTY_BUT_KNOWN = (
 )
 
 
-def rewrite_tables(sql: PostgresSql, address: Address, patience: float) -> bool:
+def rewrite_tables(sql: PostgresSql, address: PostgresAddress, patience: float) -> bool:
     """Table by table, while writers wait for the ledger's lock. False where a reader of a table does not end in time;
     what was rewritten until then is clean.
 
@@ -47,7 +47,7 @@ def rewrite_tables(sql: PostgresSql, address: Address, patience: float) -> bool:
     return True
 
 
-def _forget_the_emptied(sql: PostgresSql, address: Address) -> None:
+def _forget_the_emptied(sql: PostgresSql, address: PostgresAddress) -> None:
     """Of a table without rows the planner learns nothing, and remembers what it knew."""
     if sql.connection.info.server_version < CAN_FORGET_STATISTICS:
         return

@@ -23,7 +23,7 @@ from weft.store.buffer import RowsRefused
 from weft.store.diagnosis import Diagnosis
 from weft.store.erased_contents import ERASING
 from weft.store.facts import FactReader, local_value
-from weft.store.group_commit import Batch
+from weft.store.group_commit import CommitBatch
 from weft.store.port import PATIENCE, Progress, ReadTxn
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.connection import WRITER, PostgresSql, connect
@@ -36,10 +36,10 @@ from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
 from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.word_index import GinIndex
 from weft.store.recent_contents import NEWER_CONTENTS, questions_about
-from weft.store.records import Tip
+from weft.store.records import LogTip
 from weft.store.replica_names import NOTE, is_copy, take_new_name
 from weft.store.sql import Sql
-from weft.store.sql_store import BufferedSql, Results, SqlStore, Work, succeed
+from weft.store.sql_store import BufferedSql, Results, SqlStore, WriteWork, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema
 from weft.store.sqlite.migrations import shipped_schema as scratch_schema
@@ -63,7 +63,7 @@ _STATE = (
 """Who wrote last, by which schema, where the log ends, and which erasure was the last."""
 
 
-class Trace(Struct, frozen=True):
+class CommitTrace(Struct, frozen=True):
     """What tells afterwards whether a transaction was committed, and which session of the server tried to."""
 
     backend: str
@@ -173,7 +173,7 @@ class PostgresStore(SqlStore):
             self._write_sql.close()
             self._write_sql = None
 
-    def _transact(self, batch: Batch[Work], results: Results) -> None:
+    def _transact(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         try:
             self._persist(lambda: self._attempt(batch, results), self._discard_writer)
         except BaseException:  # whatever it was, the next write begins with a connection of its own
@@ -197,11 +197,11 @@ class PostgresStore(SqlStore):
         jitter = 0.5 + int.from_bytes(self._random_bytes(2), "big") / 0x1_0000
         self._clock.sleep(min(FIRST_PAUSE * 2**tried, LONGEST_PAUSE) * jitter)
 
-    def _attempt(self, batch: Batch[Work], results: Results) -> None:
+    def _attempt(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         results.clear()
         self._run_all(self._writer(), batch, results)
 
-    def _conclude(self, sql: BufferedSql, tip: Tip, results: Results) -> None:
+    def _conclude(self, sql: BufferedSql, tip: LogTip, results: Results) -> None:
         """The rows, the commit and the sync, for one way to the server and back."""
         assert isinstance(sql, PostgresSql)
         if not results:  # everybody was refused, and is told once that is durable which they were refused for
@@ -225,18 +225,18 @@ class PostgresStore(SqlStore):
         if trace.n:
             self._crier.announce()
 
-    def _trace(self, sql: PostgresSql, tip: Tip) -> Trace:
+    def _trace(self, sql: PostgresSql, tip: LogTip) -> CommitTrace:
         """Events are found by their chain; a commit without any leaves a mark."""
         if tip.n > self._began_at:
-            return Trace(self._backend, tip.n, tip.chain)
+            return CommitTrace(self._backend, tip.n, tip.chain)
         sql.run(
             "INSERT INTO outcome(writer, mark) VALUES (?, ?)"
             " ON CONFLICT (writer) DO UPDATE SET mark = excluded.mark, at = now()",
             (self._backend, self._last_write),
         )
-        return Trace(self._backend, mark=self._last_write)
+        return CommitTrace(self._backend, mark=self._last_write)
 
-    def _came_through(self, trace: Trace) -> bool:
+    def _came_through(self, trace: CommitTrace) -> bool:
         """Ask the server, as soon as it answers, whether that transaction was committed."""
         self._discard_writer()
         until, tried = self._clock.monotonic() + ASKING_SECONDS, 0
@@ -249,7 +249,7 @@ class PostgresStore(SqlStore):
                 self._pause(tried)
                 tried += 1
 
-    def _ask(self, trace: Trace, patient: bool) -> bool:
+    def _ask(self, trace: CommitTrace, patient: bool) -> bool:
         """Whoever holds the writers' lock knows that no earlier transaction is still under way. One whose client is
         gone is given a moment to end by itself, then the server is told to end it."""
         sql = connect(self.address, WRITER)
@@ -268,7 +268,7 @@ class PostgresStore(SqlStore):
         finally:
             sql.close()
 
-    def _start(self, sql: BufferedSql, works: Sequence[Work]) -> Tip:
+    def _start(self, sql: BufferedSql, works: Sequence[WriteWork]) -> LogTip:
         """One way to the server and back: begin, take the lock, read the state, and ask what the work will ask."""
         assert isinstance(sql, PostgresSql)
         tail = self._tail
@@ -290,7 +290,7 @@ class PostgresStore(SqlStore):
             tail.refresh(sql)
         else:
             tail.learn(newer)
-        return Tip(n, chain, contents) if n is not None else FactReader(sql).tip()
+        return LogTip(n, chain, contents) if n is not None else FactReader(sql).tip()
 
     def _begin_again(self, sql: BufferedSql) -> None:
         assert isinstance(sql, PostgresSql)

@@ -50,7 +50,7 @@ class FileLock:
             self._fd = -1
 
 
-class Head(Struct, frozen=True):
+class HeadSlot(Struct, frozen=True):
     replica: str
     n: int
     chain: bytes
@@ -74,12 +74,12 @@ class HeadFile:
         if os.fstat(self._fd).st_size == 0:
             self.clear()
 
-    def write(self, head: Head) -> None:
+    def write(self, head: HeadSlot) -> None:
         body = self._FORM.pack(self._MAGIC, head.replica.encode(), head.n, head.chain)
         os.pwrite(self._fd, body + sha256(body).digest()[:16], (head.chain[0] % self.SLOTS) * self._SLOT_BYTES)
 
     @classmethod
-    def load(cls, path: Path) -> list[Head]:
+    def load(cls, path: Path) -> list[HeadSlot]:
         """What the file says, whoever wrote it; nothing where there is none."""
         try:
             data = path.read_bytes()
@@ -89,12 +89,12 @@ class HeadFile:
         return [head for slot in slots if (head := cls._parse(slot)) is not None]
 
     @classmethod
-    def _parse(cls, slot: bytes) -> Head | None:
+    def _parse(cls, slot: bytes) -> HeadSlot | None:
         body, check = slot[: cls._FORM.size], slot[cls._FORM.size :]
         if len(slot) < cls._SLOT_BYTES or sha256(body).digest()[:16] != check:
             return None
         magic, replica, n, chain = cls._FORM.unpack(body)
-        return Head(replica.decode(errors="replace"), n, chain) if magic == cls._MAGIC else None
+        return HeadSlot(replica.decode(errors="replace"), n, chain) if magic == cls._MAGIC else None
 
     def clear(self) -> None:
         os.pwrite(self._fd, bytes(self.SLOTS * self._SLOT_BYTES), 0)

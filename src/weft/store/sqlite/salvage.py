@@ -62,7 +62,7 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-class Gathered:
+class SalvagedFacts:
     """Facts from one or several files, in a database of their own that goes with this object."""
 
     def __init__(self) -> None:

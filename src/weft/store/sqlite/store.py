@@ -20,12 +20,12 @@ from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed
 from weft.kernel.sites import IN_MEMORY
 from weft.store.facts import FactReader, local_value
-from weft.store.group_commit import Batch
+from weft.store.group_commit import CommitBatch
 from weft.store.port import PATIENCE, Progress, ReadTxn
-from weft.store.records import Tip
+from weft.store.records import LogTip
 from weft.store.replica_names import accept_loss, accepted_loss, is_copy, last_event_as, take_new_name
 from weft.store.sql import Sql
-from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, Work, succeed
+from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, WriteWork, succeed
 from weft.store.sqlite.connection import (
     READ_ONLY,
     READ_WRITE,
@@ -38,7 +38,7 @@ from weft.store.sqlite.connection import (
     translated,
 )
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
-from weft.store.sqlite.files import FileLock, Head, HeadFile, refuse_unsafe_place
+from weft.store.sqlite.files import FileLock, HeadFile, HeadSlot, refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, missing_parts, refuse_newer, shipped_schema
 from weft.store.sqlite.scratch import scratch
 from weft.store.sqlite.type_damage import explain, explained
@@ -65,10 +65,10 @@ class SqliteBase(SqlStore):
     def _exclusive(self) -> Any:
         raise NotImplementedError
 
-    def _committed(self, tip: Tip) -> None:
+    def _committed(self, tip: LogTip) -> None:
         """The transaction is durable."""
 
-    def _transact(self, batch: Batch[Work], results: Results) -> None:
+    def _transact(self, batch: CommitBatch[WriteWork], results: Results) -> None:
         with self._alone, self._exclusive():
             committing, sql = False, None
             try:
@@ -90,7 +90,7 @@ class SqliteBase(SqlStore):
         sql.run("ROLLBACK")
         sql.run("BEGIN IMMEDIATE")
 
-    def _start(self, sql: BufferedSql, works: Sequence[Work]) -> Tip:
+    def _start(self, sql: BufferedSql, works: Sequence[WriteWork]) -> LogTip:
         """The database tells whether another connection has written since our last commit: it may have been a newer
         program's, whose schema this one must not write to."""
         assert isinstance(sql, SqliteSql)
@@ -236,7 +236,7 @@ class SqliteStore(SqliteBase):
                 self._take_new_name(self._write_sql, self._head_file)
             keep_log_on_close(connection, False)
 
-    def _check_heads(self, heads: list[Head]) -> None:
+    def _check_heads(self, heads: list[HeadSlot]) -> None:
         with self.read() as txn:
             end = txn.facts.tip().n
             for head in heads:
@@ -250,7 +250,7 @@ class SqliteStore(SqliteBase):
                     raise LogCut(head.n, end, "says something else there")
 
     def _take_new_name(
-        self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None, lost: Sequence[Head] = ()
+        self, sql: SqliteSql, head_file: HeadFile, accepted: str | None = None, lost: Sequence[HeadSlot] = ()
     ) -> None:
         """Go on from what is there, under a new replica id: the old one has promised more than this file holds, or
         may do so elsewhere."""
@@ -285,10 +285,10 @@ class SqliteStore(SqliteBase):
     def lying_beside(self) -> list[Path]:
         return copies_beside(Path(self.path).absolute())
 
-    def _committed(self, tip: Tip) -> None:
+    def _committed(self, tip: LogTip) -> None:
         if self._head_file is not None and tip.n:
             with suppress(OSError):  # the append is durable all the same; the head lags, as it may after a crash
-                self._head_file.write(Head(self.replica, tip.n, tip.chain))
+                self._head_file.write(HeadSlot(self.replica, tip.n, tip.chain))
 
     @contextmanager
     def read(self) -> Iterator[ReadTxn]:

@@ -23,7 +23,7 @@ from weft.surfaces.cli.price_files import user_prices
 NAME = "credentials.json"
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _CredentialFile(Struct, forbid_unknown_fields=True):
     credentials: tuple[Credential, ...] = ()
 
 
@@ -38,7 +38,7 @@ def load_credentials() -> tuple[Credential, ...]:
     except FileNotFoundError:
         return ()
     try:
-        return tuple(checked_credential(item) for item in msgspec.json.decode(data, type=_File).credentials)
+        return tuple(checked_credential(item) for item in msgspec.json.decode(data, type=_CredentialFile).credentials)
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{path}: {error}", "mend the file, or remove it and add the credentials again") from None
 
@@ -49,7 +49,7 @@ def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credenti
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(path):
         changed = change(load_credentials())
-        _replace(path, msgspec.json.format(msgspec.json.encode(_File(changed))) + b"\n")
+        _replace(path, msgspec.json.format(msgspec.json.encode(_CredentialFile(changed))) + b"\n")
     return changed
 
 

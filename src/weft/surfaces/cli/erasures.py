@@ -10,7 +10,7 @@ import click
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.import_job import Job
+from weft.surfaces.cli.import_job import ImportJob
 from weft.surfaces.cli.locating import find_ledger
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Line, Span
@@ -46,7 +46,7 @@ def carry_out(
         _ask(call, plan)
     with progress(call, "erase") as bar:
         done = ledger.erase(plan, reason=reason or "", actor=actor, progress=bar.staged)
-    Job(find_ledger(call.ledger)).forget()
+    ImportJob(find_ledger(call.ledger)).forget()
     call.answer(done, *_done_lines(done))
     _note_remotes(call, ledger)
     if not done.complete:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 COLUMNS = 8
 
 
-class Place(Enum):
+class GraphRow(Enum):
     """What a row of the drawing shows."""
 
     TURN = "turn"
@@ -25,7 +25,7 @@ class Place(Enum):
 
 
 class Row(NamedTuple):
-    place: Place
+    place: GraphRow
     column: int = 0
     turn: str = ""
     goes_on: bool = False  # a line leaves the turn downwards
@@ -52,15 +52,15 @@ def gutter(row: Row, glyphs: Glyphs) -> str:
     """What stands left of a row's text, without the mark of its turn."""
     lines = f"{glyphs.line} "
     match row.place:
-        case Place.TURN:
+        case GraphRow.TURN:
             return lines * row.column
-        case Place.BRANCH:
+        case GraphRow.BRANCH:
             return lines * (row.column - 1) + glyphs.branch
-        case Place.JOIN:
+        case GraphRow.JOIN:
             return lines * (row.column - 1) + glyphs.join
-        case Place.CUT:
+        case GraphRow.CUT:
             return lines * row.column + glyphs.cut
-        case Place.GAP:
+        case GraphRow.GAP:
             return ""
 
 
@@ -102,7 +102,7 @@ def upward(newest_first: Sequence[Node]) -> Iterator[Row]:
     order = _branch_order(forest, newest)
     for i, root in enumerate(sorted(forest.roots, key=lambda turn: newest[turn])):
         if i:
-            yield Row(Place.GAP)
+            yield Row(GraphRow.GAP)
         yield from _draw_upward(forest, root, order)
 
 
@@ -112,14 +112,14 @@ def _draw_upward(forest: Forest, root: str, order: dict[str, list[str]]) -> Iter
         turn, column, done = stack.pop()
         branches = order.get(turn, [])
         if done > 1:
-            yield Row(Place.JOIN, column + 1)
+            yield Row(GraphRow.JOIN, column + 1)
         if done < len(branches):
             stack.append((turn, column, done + 1))
             stack.append((branches[done], column + min(done, 1), 0))
         elif turn in forest.cut:
-            yield Row(Place.CUT, column)
+            yield Row(GraphRow.CUT, column)
         else:
-            yield Row(Place.TURN, column, turn, turn != root)
+            yield Row(GraphRow.TURN, column, turn, turn != root)
 
 
 def _newest(forest: Forest) -> dict[str, int]:
@@ -158,12 +158,12 @@ def downward(oldest_first: Sequence[Node]) -> Iterator[Row]:
     for turn, children in forest.below():
         size[turn] = 1 + sum(size[child] for child in children)
     for root in reversed(forest.roots):
-        stack = [Row(Place.TURN, 0, root)]
+        stack = [Row(GraphRow.TURN, 0, root)]
         while stack:
             row = stack.pop()
             branches = forest.children.get(row.turn, [])[::-1]
             yield row._replace(goes_on=bool(branches))
             if branches:
                 main = max(reversed(branches), key=lambda child: size[child])
-                stack.append(Row(Place.TURN, row.column, main))
-                stack += [Row(Place.BRANCH, row.column + 1, child) for child in reversed(branches) if child != main]
+                stack.append(Row(GraphRow.TURN, row.column, main))
+                stack += [Row(GraphRow.BRANCH, row.column + 1, child) for child in reversed(branches) if child != main]

@@ -68,7 +68,7 @@ class Order(Struct, frozen=True, kw_only=True):
     watch: bool = False
 
 
-class Job:
+class ImportJob:
     """The files of one ledger's job."""
 
     def __init__(self, ledger: str) -> None:
@@ -148,7 +148,7 @@ class Job:
 
 def start(order: Order) -> Status:
     """A process of its own, which goes on when this one and its terminal end. Returns once it holds the lock."""
-    job = Job(order.ledger)
+    job = ImportJob(order.ledger)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     (ordered, orders), (told, tell) = os.pipe(), os.pipe()
     with job.log.open("ab") as log, open(told, "rb") as answer, open(orders, "wb") as asking:

@@ -15,7 +15,7 @@ from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
-    from weft.exchange.importing.sweep import Found
+    from weft.exchange.importing.sweep import FoundPlace
 
 HEADER = ("origin", "files", "size", "newest", "where")
 MINUTE, HOUR = 60, 3600
@@ -28,13 +28,13 @@ def all_places(importers: Iterable[Importer]) -> list[Path]:
     return list(dict.fromkeys(places))
 
 
-def found_places(importers: Iterable[Importer]) -> list[Found]:
+def found_places(importers: Iterable[Importer]) -> list[FoundPlace]:
     from weft.exchange.importing.sweep import discover
 
     return discover(importers, Path.home(), dict(os.environ))
 
 
-def show_places(call: Call, found: Sequence[Found]) -> None:
+def show_places(call: Call, found: Sequence[FoundPlace]) -> None:
     """`weft import --discover`."""
     if call.json:
         call.documents(map(to_json, found))
@@ -47,7 +47,7 @@ def show_places(call: Call, found: Sequence[Found]) -> None:
         tell_nothing(call, found)
 
 
-def _row(found: Found, terminal: bool) -> list[Span | str]:
+def _row(found: FoundPlace, terminal: bool) -> list[Span | str]:
     from weft.surfaces.cli.zones import local_time
 
     newest = "" if found.newest_ms is None else local_time(found.newest_ms)
@@ -56,7 +56,7 @@ def _row(found: Found, terminal: bool) -> list[Span | str]:
     return [Span(found.origin, "label"), f"{found.files:,}", size_text(found.bytes), newest[:10], shortened(found.path)]
 
 
-def tell_places(call: Call, found: Sequence[Found], files: int, size: int, seconds: float) -> None:
+def tell_places(call: Call, found: Sequence[FoundPlace], files: int, size: int, seconds: float) -> None:
     """Before an import of the usual places: what is where, what of it is new, and how long that takes."""
     there = [each for each in found if each.files]
     width = max((len(each.origin) for each in there), default=0)
@@ -68,7 +68,7 @@ def tell_places(call: Call, found: Sequence[Found], files: int, size: int, secon
         call.note("it can be stopped and run again at any time; `weft import --background` goes on by itself")
 
 
-def total_of(found: Sequence[Found], what: str) -> str:
+def total_of(found: Sequence[FoundPlace], what: str) -> str:
     from weft.exchange.importing.run import USUAL_RATE
 
     size = sum(each.bytes for each in found)
@@ -76,7 +76,7 @@ def total_of(found: Sequence[Found], what: str) -> str:
     return f"{files}, {size_text(size)}; {what}: {time_text(size / USUAL_RATE)}"
 
 
-def tell_nothing(call: Call, found: Sequence[Found]) -> None:
+def tell_nothing(call: Call, found: Sequence[FoundPlace]) -> None:
     call.note("nothing found in the usual places; name a file or a folder: `weft import PATH`")
     call.note("looked in:")
     for each in found:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from weft.surfaces.cli.call import Call
 
 if TYPE_CHECKING:
-    from weft.exchange.importing.run import Step
+    from weft.exchange.importing.run import ImportStep
 
 SHORTEST_BAR, LONGEST_BAR, BESIDE_THE_BAR = 4, 40, 62
 
 
-def _silent(step: Step) -> None:
+def _silent(step: ImportStep) -> None:
     """Nobody watches."""
 
 
 @contextmanager
-def import_progress(call: Call) -> Iterator[Callable[[Step], None]]:
+def import_progress(call: Call) -> Iterator[Callable[[ImportStep], None]]:
     if not sys.stderr.isatty() or call.quiet or call.json:
         yield _silent
         return
@@ -45,7 +45,7 @@ def import_progress(call: Call) -> Iterator[Callable[[Step], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("import", total=None, sessions=0)
 
-        def show(step: Step) -> None:
+        def show(step: ImportStep) -> None:
             bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=f"{step.sessions:,}")
 
         yield show

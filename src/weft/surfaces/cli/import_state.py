@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.import_job import Job, Status
+from weft.surfaces.cli.import_job import ImportJob, Status
 from weft.surfaces.cli.import_places import time_text
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.shapes import to_json
@@ -78,6 +78,6 @@ def note_import(call: Call, ledger: str) -> None:
     """One line, where an import of this ledger is going on: what is listed is not all there will be."""
     if call.quiet or call.json:
         return
-    status = Job(ledger).status()
+    status = ImportJob(ledger).status()
     if status is not None and status.state == "running":
         call.note(f"an import is going on: {how_far(status)}; `weft import --status` tells more")

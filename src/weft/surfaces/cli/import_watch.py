@@ -26,7 +26,7 @@ from weft.surfaces.cli.zones import local_time
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing.run import Importing
+    from weft.exchange.importing.run import ImportRun
 
 CLOCK = slice(len("2026-11-15 "), len("2026-11-15 09:30:00"))
 
@@ -49,7 +49,7 @@ class Stopped(Struct, tag="stopped"):
             self.problems += 1
 
 
-def follow(call: Call, importing: Importing, places: Sequence[Path | Address]) -> int:
+def follow(call: Call, importing: ImportRun, places: Sequence[Path | Address]) -> int:
     """Ends with 0, whatever interrupts it: that is how it is meant to end."""
     clock, end = SystemClock(), Stopped()
     watching = Watching(importing, partial(listening, clock=clock), clock)

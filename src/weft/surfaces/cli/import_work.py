@@ -16,20 +16,20 @@ from msgspec.structs import replace
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import WeftError
 from weft.kernel.sites import Site
-from weft.surfaces.cli.import_job import READY, Job, Order, Status
+from weft.surfaces.cli.import_job import READY, ImportJob, Order, Status
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing.run import Importing, Pace, Step
+    from weft.exchange.importing.run import ImportRun, ImportStep, Pace
     from weft.exchange.importing.watch import Happening
 
 TELL_SECONDS = 0.5
 
 
-class Work:
+class ImportWork:
     """One job on its way; whatever happens to it, its note says so."""
 
-    def __init__(self, job: Job, order: Order) -> None:
+    def __init__(self, job: ImportJob, order: Order) -> None:
         from weft.exchange.importers.servers import Address
         from weft.exchange.importing.run import Pace
 
@@ -55,13 +55,13 @@ class Work:
 
     def run(self) -> None:
         from weft.exchange.importers.plugins import load_importers
-        from weft.exchange.importing.run import Importing
+        from weft.exchange.importing.run import ImportRun
         from weft.opening import open as open_ledger
 
         order = self._order
         importers = load_importers(order.only)
         with open_ledger(order.ledger, create=False) as ledger:
-            importing = Importing(
+            importing = ImportRun(
                 ledger,
                 importers,
                 self._clock,
@@ -89,7 +89,7 @@ class Work:
         places = all_places(load_importers(self._order.only))
         return [*places] if self._order.watch else [place for place in places if place.exists()]
 
-    def _progress(self, step: Step) -> None:
+    def _progress(self, step: ImportStep) -> None:
         left, rate = self._pace.seconds_left(step.bytes, step.of_bytes), self._pace.rate(step.bytes)
         self.status = replace(
             self.status,
@@ -105,7 +105,7 @@ class Work:
         )
         self.tell(now=False)
 
-    def _count(self, importing: Importing) -> None:
+    def _count(self, importing: ImportRun) -> None:
         if not self._order.watch:
             totals = importing.summary.origins.values()
             turns, problems = sum(each.counts.turns for each in totals), importing.summary.problems
@@ -113,7 +113,7 @@ class Work:
             for problem in problems:
                 say(f"{problem.source}: {problem.what}")
 
-    def _watch(self, importing: Importing) -> None:
+    def _watch(self, importing: ImportRun) -> None:
         from weft.exchange.importing.change_notices import listening
         from weft.exchange.importing.watch import Watching
 
@@ -147,7 +147,7 @@ def say(line: str) -> None:
 def main() -> int:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     ready = open(int(sys.argv[1]), "wb")  # noqa: SIM115  # closed as soon as it has said its one word
-    job = Job(order.ledger)
+    job = ImportJob(order.ledger)
     os.setsid()
     os.chdir("/")
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -155,7 +155,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with job.held():
-            work = Work(job, order)
+            work = ImportWork(job, order)
             work.tell()
             return _guarded(work, ready)
     except WeftError as error:
@@ -164,7 +164,7 @@ def main() -> int:
         return 1
 
 
-def _guarded(work: Work, ready: BinaryIO) -> int:
+def _guarded(work: ImportWork, ready: BinaryIO) -> int:
     """Whoever hears that it is ready may ask it to stop at once."""
     try:
         with ready:

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from weft.kernel.errors import WeftError
     from weft.programs import Programs
     from weft.runtime.context import ExecutionContext
-    from weft.runtime.inference.replies import Token
-    from weft.runtime.invoke.invocation import Given, Invoked, Workshop
+    from weft.runtime.inference.replies import ReplyToken
+    from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 
 T = TypeVar("T")
 
 
-def invoked(call: Call, actor: str, name: str, given: Given, *, stream: bool = False) -> Invoked:
+def invoked(call: Call, actor: str, name: str, given: Invocation, *, stream: bool = False) -> InvocationResult:
     """Invoke a program, and with `stream` show a model's answer as it comes."""
     from weft.runtime.invoke.handlers import invoke
 
-    shown = Stream(call) if stream else None
+    shown = ReplyStream(call) if stream else None
     try:
         return at_work(
             call, actor, lambda shop: invoke(shop, name, given), on_token=None if shown is None else shown.token
@@ -37,7 +37,11 @@ def invoked(call: Call, actor: str, name: str, given: Given, *, stream: bool = F
 
 
 def at_work(
-    call: Call, actor: str, work: Callable[[Workshop], Awaitable[T]], *, on_token: Callable[[Token], None] | None = None
+    call: Call,
+    actor: str,
+    work: Callable[[InvocationContext], Awaitable[T]],
+    *,
+    on_token: Callable[[ReplyToken], None] | None = None,
 ) -> T:
     import asyncio
 
@@ -45,20 +49,23 @@ def at_work(
 
 
 async def _at_work(
-    call: Call, actor: str, work: Callable[[Workshop], Awaitable[T]], on_token: Callable[[Token], None] | None
+    call: Call,
+    actor: str,
+    work: Callable[[InvocationContext], Awaitable[T]],
+    on_token: Callable[[ReplyToken], None] | None,
 ) -> T:
     from weft.aio.crossing import Pool
-    from weft.aio.ledger import Ledger
+    from weft.aio.ledger import AsyncLedger
     from weft.programs import Programs
     from weft.runtime.inference.inference import Inference
-    from weft.runtime.invoke.invocation import Workshop
+    from weft.runtime.invoke.invocation import InvocationContext
 
     ledger, pool = call.writing(), Pool()
     try:
         programs = Programs(ledger, actor)
         async with Inference(on_retry=lambda *failed: tell_of_try(call, *failed)) as inference:
-            shop = Workshop(
-                Ledger(ledger, pool),
+            shop = InvocationContext(
+                AsyncLedger(ledger, pool),
                 programs,
                 pool,
                 inference,
@@ -98,13 +105,13 @@ def _show(call: Call, name: str, text: str) -> None:
     call.note(Span(f"to {name}: ", "label"), text)
 
 
-class Stream:
+class ReplyStream:
     """A reply as it comes, on standard output; under `--json` the whole answer comes at the end instead."""
 
     def __init__(self, call: Call) -> None:
         self._call, self._attempt, self._begun = call, 1, False
 
-    def token(self, token: Token) -> None:
+    def token(self, token: ReplyToken) -> None:
         if self._call.json or token.kind != "text":
             return
         if token.attempt != self._attempt and self._begun:
@@ -119,7 +126,7 @@ class Stream:
             click.echo()
 
 
-def answer_invoked(call: Call, found: Invoked, *, shown: bool = False) -> None:
+def answer_invoked(call: Call, found: InvocationResult, *, shown: bool = False) -> None:
     """The outcome of an invocation: text as it was said, anything else as JSON."""
     value = {"program": found.program, "programType": found.kind, "result": found.result}
     call.answer(value, *([] if shown else _lines(found.result)))

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from weft.exchange.exporters.captions import counted, goes_on, headed, is_one_thread, next_of, on_one_line
 from weft.exchange.exporters.html.texts import shown
-from weft.exchange.exporters.html.turns import TurnWriter
+from weft.exchange.exporters.html.turns import TurnPieces
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.ledger.read.full_threads import Strand
 
@@ -45,7 +45,7 @@ class Html:
     wants_requests = False
 
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
-        writer, several = TurnWriter(wishes, report), not is_one_thread(story)
+        writer, several = TurnPieces(wishes, report), not is_one_thread(story)
         yield "".join(_head(story)).encode()
         before: Strand | None = None
         for strand in story.strands:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from weft.exchange.edits.changes import Change
+from weft.exchange.edits.changes import FileChange
 from weft.exchange.exporters.captions import (
     DOT,
     branch_text,
@@ -27,7 +27,7 @@ from weft.exchange.exporters.port import Report, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of, result_text
 from weft.kernel.times import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import Branch, ToldTurn
+from weft.ledger.read.full_threads import BranchPoint, FullTurn
 
 LINE = 160
 BRANCHES = 50
@@ -35,13 +35,13 @@ ROLES = ("user", "assistant", "system", "tool")
 SIGNS = {"+": "add", "-": "remove", "@": "hunk"}
 
 
-class TurnWriter:
+class TurnPieces:
     """Writes turns as the pieces of a page."""
 
     def __init__(self, wishes: Wishes, report: Report) -> None:
         self._wishes, self._report = wishes, report
 
-    def turn(self, told: ToldTurn, next_turn: str | None) -> Iterator[str]:
+    def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
         turn = told.turn
         state = " troubled" if state_of(turn) not in (None, "compaction") else ""
         yield f'<article class="turn{state}" id="t-{escape(turn.id)}" data-depth="{turn.depth}">\n<header><h3>'
@@ -56,7 +56,7 @@ class TurnWriter:
         yield from _branches([branch for branch in told.branches if branch.turn_id != next_turn])
         yield "</article>\n"
 
-    def _items(self, told: ToldTurn) -> Iterator[str]:
+    def _items(self, told: FullTurn) -> Iterator[str]:
         called = {item.call_id for item in told.items if isinstance(item, ToolCall)}
         for item in told.items:
             if isinstance(item, Message):
@@ -64,7 +64,7 @@ class TurnWriter:
             else:
                 yield self._call(item)
 
-    def _message(self, told: ToldTurn, message: Message, called: set[str]) -> str:
+    def _message(self, told: FullTurn, message: Message, called: set[str]) -> str:
         parts = [part for part in message.content if not (isinstance(part, ToolUsePart) and part.id in called)]
         body = "".join(self._part(part) for part in parts)
         notes = told.files.get(message.id, ())
@@ -131,7 +131,7 @@ def _folded(kind: str, about: str, body: str) -> str:
     return f'<details class="block {kind}"><summary>{about}</summary>{body}</details>\n'
 
 
-def _lead(call: ToolCall, changes: list[Change]) -> str:
+def _lead(call: ToolCall, changes: list[FileChange]) -> str:
     """What matters of a call, on one line."""
     if changes:
         first = changes[0]
@@ -158,7 +158,7 @@ def _output(value: Any) -> str:
     return "".join(made)
 
 
-def _diff(change: Change) -> str:
+def _diff(change: FileChange) -> str:
     lines = [f'<span class="{SIGNS.get(line[:1], "same")}">{shown(line)}\n</span>' for line in change.lines]
     path = f"<h4>{shown(change.path)} <small>{change.counts}</small></h4>" if change.path else ""
     return f'{path}<pre class="diff">{"".join(lines)}</pre>'
@@ -174,7 +174,7 @@ def _image(url: str) -> str:
     return f'<p class="note">{shown(image_note(url))}</p>\n'
 
 
-def _branches(branches: list[Branch]) -> Iterator[str]:
+def _branches(branches: list[BranchPoint]) -> Iterator[str]:
     if not branches:
         return
     leave = "1 other branch leaves here" if len(branches) == 1 else f"{len(branches):,} other branches leave here"

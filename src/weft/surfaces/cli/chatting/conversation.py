@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from weft.aio.crossing import Pool
-from weft.aio.ledger import Ledger as AsyncLedger
+from weft.aio.ledger import AsyncLedger
 from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
 from weft.ledger.model import Session, Turn
 from weft.programs import Programs
 from weft.runtime.inference.inference import Inference, OnRetry
-from weft.runtime.inference.replies import Token
-from weft.runtime.turns.messages import Question, Sent, send
+from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
 from weft.surfaces.cli.acting import person_acting
-from weft.surfaces.cli.chatting.models import Choice, default_name, find_choice, names
+from weft.surfaces.cli.chatting.models import ModelChoice, default_name, find_choice, names
 from weft.surfaces.cli.chatting.readiness import ensure_installed
 from weft.surfaces.cli.chatting.speech import free_label
 from weft.surfaces.cli.history import thread_turns
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weft.runtime.egress.credentials import Variable
 
 LABEL = "chat"
-OnToken = Callable[[Token], None]
+OnToken = Callable[[ReplyToken], None]
 
 
 class Exchange(Struct, frozen=True):
@@ -57,7 +57,7 @@ class Conversation:
         self._mirror = AsyncLedger(ledger, Pool())
         self._inference: Inference | None = None
         self.label, self.is_new = LABEL, True
-        self.choice: Choice | None = None
+        self.choice: ModelChoice | None = None
         self._asked: str | None = None
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Conversation:
         found = self.ledger.session(session)
         self.label, self.is_new = found.label, False
 
-    def choose(self, asked: str | None = None) -> Choice:
+    def choose(self, asked: str | None = None) -> ModelChoice:
         """Who answers from now on: what was asked for last, in any session. Raises if its packages are missing."""
         programs, wanted = self.models(), asked or self._asked
         name = default_name(wanted, self._configured(), self._last_model(), programs, self._variable)
@@ -151,12 +151,12 @@ class Conversation:
         said = {role: [one.text for one in messages if one.role == role and one.text] for role in ("user", "assistant")}
         return Exchange(turn, "\n\n".join(said["user"]), "\n\n".join(said["assistant"]))
 
-    def say(self, text: str, on_token: OnToken | None = None) -> Sent | None:
+    def say(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
         """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
         choice = self.choice or self.choose()
-        question = Question(message=text, model=choice.settings, system=self._system)
+        question = OutgoingMessage(message=text, model=choice.settings, system=self._system)
 
-        async def asked() -> Sent:
+        async def asked() -> TurnReply:
             if self._inference is None:
                 self._inference = Inference(on_retry=self._on_retry)
             return await send(
@@ -195,7 +195,7 @@ class Conversation:
         return session
 
 
-async def _interruptible(work: Coroutine[Any, Any, Sent]) -> Sent | None:
+async def _interruptible(work: Coroutine[Any, Any, TurnReply]) -> TurnReply | None:
     """The outcome, or None after Ctrl-C, however often it is pressed: what records the end of the turn runs to its own
     end."""
     loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from weft.surfaces.cli.chatting.vendors import VENDORS, Vendor, keyed
 EMBEDDED = "local"
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ModelChoice(Struct, frozen=True, kw_only=True):
     """A model that can be talked to, by the name that people type."""
 
     name: str
@@ -36,21 +36,21 @@ class Choice(Struct, frozen=True, kw_only=True):
         return self.settings.provider.kind is ProviderKind.LOCAL
 
 
-def embedded(acting: ExecutionContext) -> Choice:
+def embedded(acting: ExecutionContext) -> ModelChoice:
     provider = ProviderSettings(id=EMBEDDED, kind=ProviderKind.LOCAL)
     parameters = Parameters(max_tokens=LONGEST_ANSWER, temperature=0.3)
     settings = ModelSettings(id=EMBEDDED, name=EMBEDDED_NAME, provider=provider, parameters=parameters)
     about = "embedded: no key, no network; small, and often wrong"
-    return Choice(name=EMBEDDED, settings=settings, about=about, context=acting)
+    return ModelChoice(name=EMBEDDED, settings=settings, about=about, context=acting)
 
 
-def of_vendor(vendor: Vendor, variable: str, acting: ExecutionContext, model: str | None = None) -> Choice:
+def of_vendor(vendor: Vendor, variable: str, acting: ExecutionContext, model: str | None = None) -> ModelChoice:
     """A vendor's model under the key in that variable; without a name its usual one."""
     kind, name = vendor.kind, model or vendor.default
     context, key = acting.key_in(variable, ORIGINS[variable])
     provider = ProviderSettings(id=kind.value, kind=kind, credential=key)
     called = kind.value if model is None else f"{kind.value}/{model}"
-    return Choice(
+    return ModelChoice(
         name=called,
         settings=ModelSettings(id=called, name=name, provider=provider),
         about=f"with the key in ${variable}",
@@ -58,16 +58,16 @@ def of_vendor(vendor: Vendor, variable: str, acting: ExecutionContext, model: st
     )
 
 
-def of_program(model: Program, find: Find, variable: Variable, acting: ExecutionContext) -> Choice:
+def of_program(model: Program, find: Find, variable: Variable, acting: ExecutionContext) -> ModelChoice:
     """A model program at its provider."""
     found = model_settings(model, find, variable, acting)
     about = f"model program, at {found.model.provider.id}"
-    return Choice(name=model.name, settings=found.model, about=about, context=found.context)
+    return ModelChoice(name=model.name, settings=found.model, about=about, context=found.context)
 
 
 def find_choice(
     name: str, programs: Sequence[Program], find: Find, variable: Variable, acting: ExecutionContext
-) -> Choice:
+) -> ModelChoice:
     """The model of this name: a program, the embedded one, a vendor, or any model of a vendor whose key is here."""
     wanted = _name(name)
     for program in programs:

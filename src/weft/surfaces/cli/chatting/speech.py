@@ -24,7 +24,7 @@ FENCE = '"""'
 MORE = "\\"
 
 
-class Message(Struct, frozen=True):
+class TypedMessage(Struct, frozen=True):
     text: str
 
 
@@ -40,7 +40,7 @@ class Unknown(Struct, frozen=True):
     near: str | None
 
 
-Said = Message | Command | Unknown | None
+Said = TypedMessage | Command | Unknown | None
 
 
 def needs_more(lines: Sequence[str]) -> bool:
@@ -59,11 +59,11 @@ def heard(lines: Sequence[str]) -> Said:
     if not text.strip():
         return None
     if lines[0].startswith(FENCE):
-        return Message(text)
+        return TypedMessage(text)
     if text.startswith("//"):
-        return Message(text[1:])
+        return TypedMessage(text[1:])
     if not text.startswith("/"):
-        return Message(text)
+        return TypedMessage(text)
     word, _, argument = text[1:].strip().partition(" ")
     name = OTHER_NAMES.get(word.lower(), word.lower())
     if name in COMMANDS:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from weft.kernel.errors import OutsideError, WeftError
 from weft.kernel.fields import Usage
-from weft.runtime.turns.messages import Sent
-from weft.surfaces.cli.chatting.models import Choice
+from weft.runtime.turns.messages import TurnReply
+from weft.surfaces.cli.chatting.models import ModelChoice
 from weft.surfaces.cli.chatting.speech import COMMANDS
 from weft.surfaces.cli.chatting.vendors import Vendor
 from weft.surfaces.cli.history import short
@@ -17,7 +17,7 @@ HINT = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves."
 MILLION = 1_000_000
 
 
-def greeting(label: str, is_new: bool, choice: Choice, keys: Sequence[tuple[Vendor, str]]) -> Iterator[Line]:
+def greeting(label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]]) -> Iterator[Line]:
     yield ["session ", Span(label, "label"), " (new)" if is_new else "", ", answered by ", *who(choice)]
     for vendor, variable in keys:
         if choice.settings.provider.id != vendor.kind.value:
@@ -25,7 +25,7 @@ def greeting(label: str, is_new: bool, choice: Choice, keys: Sequence[tuple[Vend
     yield [Span(HINT, "dim")]
 
 
-def who(choice: Choice) -> Line:
+def who(choice: ModelChoice) -> Line:
     return [Span(choice.settings.name, "assistant"), Span(f" ({choice.about})", "dim")]
 
 
@@ -36,7 +36,7 @@ def help_lines() -> Iterator[Line]:
     yield ["A message that begins with a slash is written with two."]
 
 
-def footer(sent: Sent) -> str:
+def footer(sent: TurnReply) -> str:
     """`m-1, 20 tokens in, 5 out, 1.2 s, 6X2ZK4PD`."""
     reply = sent.reply
     told = [reply.model, *_tokens(reply.usage), f"{reply.latency_ms / 1000:.1f} s"]

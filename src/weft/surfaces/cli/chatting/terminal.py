@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import NotApplicable, WeftError
-from weft.runtime.inference.replies import Token, TokenKind
+from weft.runtime.inference.replies import ReplyToken, TokenKind
 from weft.surfaces.cli.chatting import telling
 from weft.surfaces.cli.chatting.blocks import Answering, harmless
 from weft.surfaces.cli.chatting.conversation import Conversation
-from weft.surfaces.cli.chatting.speech import Command, Message, Unknown, completions, heard, needs_more
+from weft.surfaces.cli.chatting.speech import Command, TypedMessage, Unknown, completions, heard, needs_more
 from weft.surfaces.cli.chatting.vendors import keyed
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.plain_text import safe
@@ -70,7 +70,7 @@ class Terminal:
 
     def _hear(self, lines: list[str]) -> None:
         match heard(lines):
-            case Message(text):
+            case TypedMessage(text):
                 self._answer(text)
             case Command(name, argument):
                 self._do[name](argument)
@@ -98,7 +98,7 @@ class Terminal:
         waiting = "loading the embedded model…" if self._talk.must_load else "…"
         with Answering(self._console, waiting) as shown:
 
-            def hear(token: Token) -> None:
+            def hear(token: ReplyToken) -> None:
                 nonlocal attempt
                 if token.attempt != attempt:
                     attempt = token.attempt

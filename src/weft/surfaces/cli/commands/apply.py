@@ -16,7 +16,7 @@ from weft.surfaces.cli.streams import STANDARD, read_input
 from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
-    from weft.programs.applying import Planned, Wanted
+    from weft.programs.applying import Planned, WantedProgram
 
 STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad"}
 
@@ -38,7 +38,7 @@ def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor
     _show(call, plan, dry_run)
 
 
-def _read(name: str) -> list[Wanted]:
+def _read(name: str) -> list[WantedProgram]:
     from weft.kernel.contents import decode_utf8
     from weft.programs.files import read_files, read_text
 

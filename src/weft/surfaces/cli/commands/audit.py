@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.reports.audit import GROUPS, AuditTally, Finding, Severity
+from weft.ledger.reports.audit import GROUPS, AuditFinding, AuditTally, Severity
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -56,7 +56,7 @@ def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, ev
     return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
 
 
-def _answer(call: Call, found: Iterable[Finding], tally: AuditTally) -> None:
+def _answer(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> None:
     if call.json:
         listed = [to_json(finding) for finding in found]
         call.document({"ok": tally.problems == 0, "summary": _summary(tally), "findings": listed})
@@ -70,7 +70,7 @@ def _summary(tally: AuditTally) -> dict[str, Any]:
     return {**counts, "problems": tally.problems, "findings": tally.found}
 
 
-def _row(finding: Finding) -> tuple[Span | str, ...]:
+def _row(finding: AuditFinding) -> tuple[Span | str, ...]:
     return (
         Span(finding.kind.value, STYLES[finding.severity]),
         Span(finding.session or finding.persona_id or "", "label"),

@@ -16,7 +16,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 
 if TYPE_CHECKING:
-    from weft.runtime.turns.messages import Sent
+    from weft.runtime.turns.messages import TurnReply
     from weft.surfaces.cli.chatting.conversation import Conversation
 
 
@@ -111,7 +111,7 @@ def _answer_once(call: Call, talk: Conversation, message: str) -> None:
         call.screen.show(line)
 
 
-def _document(label: str, sent: Sent) -> dict[str, Any]:
+def _document(label: str, sent: TurnReply) -> dict[str, Any]:
     from weft.surfaces.cli.shapes import to_json
 
     reply = sent.reply

@@ -87,12 +87,12 @@ def _told(verb: str, asks: bool, help: str) -> None:
     ) -> None:
         from msgspec import UNSET
 
-        from weft.runtime.invoke.invocation import Given
+        from weft.runtime.invoke.invocation import Invocation
 
         with looking(call) as programs:
             found = programs.get(name, "human")
         more = UNSET if data is None else json_of(data, "data")
-        asked = Given(message=text, input=more, asks=asks, about=about, key=retry_key)
+        asked = Invocation(message=text, input=more, asks=asks, about=about, key=retry_key)
         request = invoked(call, actor, found.id, asked).result["request"]
         with looking(call) as programs:
             _show(call, programs.request(request))

@@ -26,7 +26,7 @@ from weft.surfaces.cli.zones import LocalZone
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
     from weft.exchange.importers.servers import Address
-    from weft.exchange.importing.run import Importing
+    from weft.exchange.importing.run import ImportRun
     from weft.ledger.api.ledger import Ledger
 
 TOGETHER = ({"watch", "background"},)
@@ -99,11 +99,11 @@ class _Asked(Struct, frozen=True):
     since: int | None
     remap: bool
 
-    def importing(self, ledger: Ledger | None, **more: Any) -> Importing:
-        from weft.exchange.importing.run import Importing
+    def importing(self, ledger: Ledger | None, **more: Any) -> ImportRun:
+        from weft.exchange.importing.run import ImportRun
 
         force = self.only is not None and bool(self.paths)
-        return Importing(ledger, self.importers, SystemClock(), since=self.since, remap=self.remap, force=force, **more)
+        return ImportRun(ledger, self.importers, SystemClock(), since=self.since, remap=self.remap, force=force, **more)
 
     def discover(self) -> int:
         from weft.surfaces.cli.import_places import found_places, show_places
@@ -142,7 +142,7 @@ class _Asked(Struct, frozen=True):
         if not (self.call.quiet or self.call.json):
             tell_places(self.call, found_places(self.importers), files, size, size / USUAL_RATE)
 
-    def _stopped(self, importing: Importing, dry: bool) -> int:
+    def _stopped(self, importing: ImportRun, dry: bool) -> int:
         from weft.surfaces.cli.import_summary import answer
 
         answer(self.call, importing.summary, dry)
@@ -172,16 +172,16 @@ class _Asked(Struct, frozen=True):
         return 0
 
     def status(self) -> int:
-        from weft.surfaces.cli.import_job import Job
+        from weft.surfaces.cli.import_job import ImportJob
         from weft.surfaces.cli.import_state import show_status
 
-        return show_status(self.call, Job(_place_of_ledger(self.call)).status())
+        return show_status(self.call, ImportJob(_place_of_ledger(self.call)).status())
 
     def stop(self) -> int:
-        from weft.surfaces.cli.import_job import Job
+        from weft.surfaces.cli.import_job import ImportJob
         from weft.surfaces.cli.import_state import show_stopped
 
-        return show_stopped(self.call, Job(_place_of_ledger(self.call)).stop(SystemClock()))
+        return show_stopped(self.call, ImportJob(_place_of_ledger(self.call)).stop(SystemClock()))
 
 
 def _named(paths: Sequence[str]) -> list[Path | Address]:

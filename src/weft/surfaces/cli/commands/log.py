@@ -14,7 +14,7 @@ from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import SharedCommand
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, Place, gutter, gutter_below, upward
+from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, GraphRow, gutter, gutter_below, upward
 from weft.surfaces.cli.history import Reader, chosen_turns
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import listed_turn
@@ -129,9 +129,9 @@ class _Drawing:
         known = {turn.id: turn for turn in turns}
         older = {turn.id: following for turn, following in _with_next(turns)}
         rows = list(upward([(turn.id, turn.parent_id) for turn in turns]))
-        ahead = self._reader.ahead(known[row.turn] for row in rows if row.place is Place.TURN)
+        ahead = self._reader.ahead(known[row.turn] for row in rows if row.place is GraphRow.TURN)
         for row in rows:
-            if row.place is not Place.TURN:
+            if row.place is not GraphRow.TURN:
                 yield [Span(gutter(row, glyphs), "line")]
                 continue
             turn = next(ahead)

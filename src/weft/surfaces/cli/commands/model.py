@@ -135,10 +135,10 @@ def invoke(
 ) -> None:
     """Ask a model by itself, without anything that was said before; recorded in the session model:NAME."""
     from weft.runtime.inference.settings import Parameters
-    from weft.runtime.invoke.invocation import Given
+    from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
         found = programs.get(name, "model")
     own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
-    asked = Given(message=said(message), situation=situation, parameters=own)
+    asked = Invocation(message=said(message), situation=situation, parameters=own)
     answer_invoked(call, invoked(call, actor, found.id, asked, stream=stream), shown=stream)

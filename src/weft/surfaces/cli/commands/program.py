@@ -186,8 +186,8 @@ def invoke(
     """Put a program to work: ask a model, send to a session, run code, and so on, each kind in its way."""
     from msgspec import UNSET
 
-    from weft.runtime.invoke.invocation import Given
+    from weft.runtime.invoke.invocation import Invocation
 
     more = UNSET if value is None else json_of(value, "input")
-    asked = Given(message=said(message), input=more, model=model, situation=situation)
+    asked = Invocation(message=said(message), input=more, model=model, situation=situation)
     answer_invoked(call, invoked(call, actor, name, asked, stream=stream), shown=stream)

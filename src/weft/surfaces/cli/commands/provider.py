@@ -97,11 +97,11 @@ def list_(call: Call) -> None:
 @as_actor
 def models(call: Call, name: str, actor: str) -> None:
     """Ask a provider which models it has; that also tells whether it is there and takes the key."""
-    from weft.runtime.invoke.invocation import Given
+    from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
         found = programs.get(name, "provider")
-    listed = invoked(call, actor, found.id, Given()).result["models"]
+    listed = invoked(call, actor, found.id, Invocation()).result["models"]
     call.answer(listed, *([one] for one in listed))
     if not listed:
         call.note(f"{name} answers, and has no models")

@@ -76,11 +76,11 @@ def send(
     call: Call, session: str, message: str, model: str | None, situation: str | None, stream: bool, actor: str
 ) -> None:
     """Send a message to a session; its model answers, and both become a turn. - reads it from standard input."""
-    from weft.runtime.invoke.invocation import Given
+    from weft.runtime.invoke.invocation import Invocation
 
     with call.reading() as ledger:
         found = ledger.session(session)
-    asked = Given(message=said(message), model=model, situation=situation)
+    asked = Invocation(message=said(message), model=model, situation=situation)
     answer_invoked(call, invoked(call, actor, found.id, asked, stream=stream), shown=stream)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.ledger.model import Branch
-from weft.ledger.read.listing import Listed, SessionList, Wanted, has_title
+from weft.ledger.read.listing import ListedSession, SessionFilter, SessionList, has_title
 from weft.surfaces.cli import provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -57,7 +57,7 @@ def command(
     still writing is marked as provisional.
     """
     short = call.screen.terminal and not call.json
-    wanted = Wanted(
+    wanted = SessionFilter(
         origin=origin,
         project=project,
         since=None if since is None else _moment(since),
@@ -98,7 +98,7 @@ def _tails(ledger: Ledger) -> Tails:
     return tails
 
 
-def _shape(listed: Listed, tails: Tails) -> dict[str, Any]:
+def _shape(listed: ListedSession, tails: Tails) -> dict[str, Any]:
     """The session's own fields, and what lists add to them."""
     return {
         **to_json(listed.session),
@@ -122,7 +122,9 @@ def _notes(call: Call, found: SessionList, *, filtered: bool) -> None:
 _NOTHING = "no sessions yet: `weft record --session main …` makes one with its first turn"
 
 
-def _columns(sessions: list[Listed], terminal: bool, tails: Tails) -> tuple[list[list[Span | str]], Sequence[str]]:
+def _columns(
+    sessions: list[ListedSession], terminal: bool, tails: Tails
+) -> tuple[list[list[Span | str]], Sequence[str]]:
     """A table's rows and header. On a terminal a column that is empty, or tells only what is made here, is left out."""
     labels = {listed.session.label for listed in sessions}
     rows: list[list[Span | str]] = []
@@ -136,7 +138,7 @@ def _columns(sessions: list[Listed], terminal: bool, tails: Tails) -> tuple[list
     return [[row[i] for i in kept] for row in rows], [HEADER[i] for i in kept]
 
 
-def _row(listed: Listed, terminal: bool, below: bool, tails: Tails) -> list[Span | str]:
+def _row(listed: ListedSession, terminal: bool, below: bool, tails: Tails) -> list[Span | str]:
     session, when = listed.session, local_time(listed.session.updated_at)
     told = session.title if has_title(session) else None
     title = told or session.task_description or listed.subject or session.title or ""

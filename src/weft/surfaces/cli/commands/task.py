@@ -141,12 +141,12 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
 @as_actor
 def run(call: Call, name: str, workspace: str | None, model: str | None, stream: bool, actor: str) -> int:
     """Have a task's assignee work on it: an agent until its criteria hold, a person by being told."""
-    from weft.runtime.invoke.invocation import Given
+    from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
         found = programs.get(name, "task")
     own = found.config.get("workspace") if isinstance(found.config, dict) else None
-    asked = Given(workspace=workspace or own or ".", model=model)
+    asked = Invocation(workspace=workspace or own or ".", model=model)
     report = invoked(call, actor, found.id, asked, stream=stream).result
     call.answer(report, *_report(report))
     return DIFFERENT if report["state"] == "failed" else OK

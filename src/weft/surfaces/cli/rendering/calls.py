@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.exchange.edits.arguments import PATHS, opened
-from weft.exchange.edits.changes import Change, changes_of
+from weft.exchange.edits.changes import FileChange, changes_of
 from weft.ledger.model import ToolCall
 from weft.surfaces.cli.plain_text import cut, safe, safe_lines, width
 from weft.surfaces.cli.rendering.page import Page
@@ -54,7 +54,7 @@ class CallRenderer:
         if call.result is not None and not (ok and plan and not self._page.full):
             yield from self._result(call.result, arguments, changes)
 
-    def _changed(self, changes: list[Change], arguments: Any) -> Lead:
+    def _changed(self, changes: list[FileChange], arguments: Any) -> Lead:
         """Where a change was made, and how much of it there is."""
         first = changes[0]
         where = self._page.path(first.path or "") + lines_text(first.start, None)
@@ -127,7 +127,7 @@ class CallRenderer:
         if lead.further and self._page.full:
             yield from self._page.text("\n".join(lead.further), FOLD, BELOW, "")
 
-    def _change_lines(self, changes: list[Change]) -> Iterator[Line]:
+    def _change_lines(self, changes: list[FileChange]) -> Iterator[Line]:
         page = self._page
         for change in changes:
             if len(changes) > 1:
@@ -142,7 +142,7 @@ class CallRenderer:
                 lines.append([Span(page.cut(text, page.room(BELOW)), SIGNS.get(line[:1], ""))])
             yield from page.folded(lines, FOLD_CHANGE, BELOW)
 
-    def _result(self, result: Any, arguments: Any, changes: list[Change]) -> Iterator[Line]:
+    def _result(self, result: Any, arguments: Any, changes: list[FileChange]) -> Iterator[Line]:
         page = self._page
         whole = result_text(result)
         text = (whole if page.full else output_text(whole)).strip("\n")
