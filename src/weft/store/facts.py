@@ -9,7 +9,7 @@ filled in batches, up to a watermark, and whoever looks something up scans the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -75,9 +75,12 @@ class FactReader:
     def __init__(self, sql: Sql) -> None:
         self.sql = sql
         self._held: dict[int, bytes] = {}
-        self._packs = PackReader(sql)
         self._row: tuple[int, list[bytes]] = (1, [])
         """The row that was last looked into: its first number and its lines. Neighbours are asked for together."""
+
+    @cached_property
+    def _packs(self) -> PackReader:
+        return PackReader(self.sql)
 
     def tip(self) -> LogTip:
         row = self.sql.one("SELECT n, chain, contents FROM log ORDER BY n DESC LIMIT 1")
@@ -417,7 +420,7 @@ class FactWriter(FactReader):
         """Take the bytes of these contents away, with all that could betray them."""
         self.flush()
         make_husks(self.sql, numbers, KEY_BYTES)
-        self._packs = PackReader(self.sql)
+        self.__dict__.pop("_packs", None)  # what it holds may be erased now
         self._erased.update(numbers)
         self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in self._erased}
         note_erasing(self.sql, self._tip.n)

@@ -31,7 +31,6 @@ from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.store.erased_contents import IN_LOG, ErasedContents, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
-from weft.store.records import LEDGER_SCOPE
 
 ROW_EVENTS = 128
 FORGETTERS: list[Callable[[Store, WriteTxn, ErasedContents], None]] = [
@@ -122,7 +121,6 @@ def text_at(txn: ReadTxn, ref: str) -> str:
 
 def _add_tombstones(append: Append, plan: ErasurePlan, reason: str, actor: str) -> None:
     """In the ledger's own stream, so that no turn's digest changes."""
-    append.scope = LEDGER_SCOPE
     why, name = append.put_text(reason, "reason"), ledger_stream(append.replica)
     tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
     stream = append.stream(name, bytes(tip[0]).hex() if tip else None, append.agent(actor))

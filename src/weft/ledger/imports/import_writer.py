@@ -31,7 +31,7 @@ from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number, versions_of
-from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.write.append import Append, ImportScope, LedgerWriter
 from weft.store.erased_contents import ERASING, is_carried_out, is_husk
 from weft.store.port import WriteTxn
 from weft.store.records import KEY_BYTES
@@ -128,14 +128,14 @@ class ImportWriter:
         """A transaction. Its work may be run again before it lasts; what is noted beside the ledger counts after it."""
 
         def run(append: Append) -> int:
-            append.scope, self._fresh = self._scope, set()
+            self._fresh = set()
             self._look(append)
             work(append)
             append.seal()
             self._note_read(append.txn)
             return append.first - 1
 
-        self._looked = self._writer.write(run, weight, secret=self.secret)
+        self._looked = self._writer.write(run, weight, imported=ImportScope(self._scope, self.secret))
         self._written |= self._fresh
         self._read = []
 
@@ -217,7 +217,7 @@ class ImportWriter:
 
     def _write(self, task: Task, mark: TaskMark, batch: list[NativeTurn], is_last: bool, append: Append) -> None:
         task.go_back(mark)
-        append.gathered = []
+        append.contents.stored = []
         self._ensure_session(append, task)
         seeing = self._seeing(append, task.session, task.file)
         for turn in batch:
@@ -256,15 +256,15 @@ class ImportWriter:
         """The stretch of the source that this batch comes from, compressed against what it brought."""
         if task.raw is None:
             return
-        gathered, append.gathered = append.gathered or [], None
-        if self._spells_erased(append, seeing.session, gathered):
+        stored, append.contents.stored = append.contents.stored or [], None
+        if self._spells_erased(append, seeing.session, stored):
             self._refused.add(seeing.session)
             return
-        contents = [(ref, data) for ref, data in gathered if len(data) >= WORTH]
+        contents = [(ref, data) for ref, data in stored if len(data) >= WORTH]
         for start, piece in task.raw.take(until):
             self._keep(append, seeing, piece, start, contents)
 
-    def _spells_erased(self, append: Append, session: str, gathered: list[tuple[str, bytes]]) -> bool:
+    def _spells_erased(self, append: Append, session: str, stored: list[tuple[str, bytes]]) -> bool:
         """Would the source bring back what was erased: of this session, or a content that lies in this batch?"""
         if session in self._refused:
             return True
@@ -273,7 +273,7 @@ class ImportWriter:
         husks = rows_in(
             append.sql,
             "SELECT 1 FROM content WHERE length(salt) = 0 AND n IN",
-            {append.number(ref) for ref, _ in gathered},
+            {append.number(ref) for ref, _ in stored},
         )
         return next(husks, None) is not None or was_erased(append.sql, append.view.session(session).n)
 

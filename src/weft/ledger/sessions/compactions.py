@@ -53,18 +53,18 @@ class NewCompaction:
                 raise InvalidInput(f"compaction: {name} is {value}", "it is counted from 0")
 
     def write(self, turn_events: TurnEvents, through: TurnRow, kept: TurnRow | None, summarized: int) -> str:
-        append = turn_events.append
+        contents = turn_events.contents
         turn_events.run.add(
             CompactionRecorded,
-            summary=append.put_text(self.summary, "summary"),
+            summary=contents.put_text(self.summary, "summary"),
             summarized_through=through.id,
             first_kept=kept.id if kept else UNSET,
             turns_summarized=summarized,
             compaction_type=self.type,
-            model=append.named(self.model, "model"),
-            provider=UNSET if self.provider is None else append.named(self.provider, "provider"),
+            model=contents.named(self.model, "model"),
+            provider=UNSET if self.provider is None else contents.named(self.provider, "provider"),
             trigger=self.trigger,
-            metadata=UNSET if self.metadata is None else append.put_json(self.metadata, "metadata"),
+            metadata=UNSET if self.metadata is None else contents.put_json(self.metadata, "metadata"),
             **self.measures,
         )
         return turn_events.finish(RunExit.SUCCESS)

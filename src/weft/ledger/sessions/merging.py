@@ -104,7 +104,7 @@ class Pick:
         self.source = source
 
     def __call__(self, turn_events: TurnEvents) -> None:
-        self._scribe, self._events, self._messages = turn_events, dict[str, str](), dict[str, str]()
+        self._turn_events, self._events, self._messages = turn_events, dict[str, str](), dict[str, str]()
         self._open: dict[str, ToolCallRequested] = {}
         for found in list(run_events(turn_events.append.txn.facts, self.source)):
             if not isinstance(found.event, UnknownEvent):
@@ -119,23 +119,30 @@ class Pick:
             case HistoryAppend():
                 self._add(id, event, message=self._message(event.message))
             case ModelRequest():
-                self._add(id, event, correlation_id=self._scribe.turn, input=UNSET)
+                self._add(id, event, correlation_id=self._turn_events.turn, input=UNSET)
             case ModelResponse():
                 output = UNSET if event.output is UNSET else self._message(event.output)
-                asked = self._events.get(str(event.request_id), UNSET)
-                # what it cost was paid once, by its source
-                self._add(id, event, correlation_id=self._scribe.turn, output=output, request_id=asked, usage=UNSET,
-                          reasoning_ref=UNSET, stream_ref=UNSET, model=self._model(event))  # fmt: skip
+                self._add(
+                    id,
+                    event,
+                    correlation_id=self._turn_events.turn,
+                    output=output,
+                    request_id=self._events.get(str(event.request_id), UNSET),
+                    usage=UNSET,  # what it cost was paid once, by its source
+                    reasoning_ref=UNSET,
+                    stream_ref=UNSET,
+                    model=self._model(event),
+                )
             case ToolCallRequested():
                 answer = UNSET if event.requested_by is UNSET else self._event(event.requested_by)
                 message = self._messages.get(str(event.message), UNSET)
                 self._open[id] = event
-                self._add(id, event, correlation_id=self._scribe.turn, requested_by=answer, message=message)
+                self._add(id, event, correlation_id=self._turn_events.turn, requested_by=answer, message=message)
             case ToolResult():
                 if self._came_late(event.call):
                     return  # what came instead is told at the end
                 self._open.pop(event.call.event_id, None)
-                self._add(id, event, correlation_id=self._scribe.turn, call=self._event(event.call), spawned=UNSET)
+                self._add(id, event, correlation_id=self._turn_events.turn, call=self._event(event.call), spawned=UNSET)
             case Interruption():
                 self._settle(late=True)
                 affected = tuple(EventRef(self._events[each]) for each in self._open)
@@ -146,14 +153,14 @@ class Pick:
 
     def _add(self, id: str, event: Event, **changed: Any) -> None:
         fields = {name: getattr(event, name) for name in event.__struct_fields__ if name not in _ENVELOPE}
-        self._events[id] = self._scribe.run.add(type(event), **{**fields, **changed})
+        self._events[id] = self._turn_events.run.add(type(event), **{**fields, **changed})
 
     def _event(self, ref: EventRef) -> EventRef | UnsetType:
         found = self._events.get(ref.event_id)
         return UNSET if found is None else EventRef(found)
 
     def _message(self, fact: MessageFact) -> MessageFact:
-        id = self._scribe.next_message_id()
+        id = self._turn_events.next_message_id()
         self._messages[fact.id] = id
         return replace(fact, id=id, native=UNSET, parent=self._messages.get(str(fact.parent), UNSET))
 
@@ -162,7 +169,7 @@ class Pick:
         return event.model if event.model is not UNSET or self.source.model is None else self.source.model
 
     def _call(self, id: str) -> CallRow:
-        sql = self._scribe.append.sql
+        sql = self._turn_events.append.sql
         row = sql.one(f"{CALL.select} WHERE turn = ? AND event = ?", (self.source.n, bytes.fromhex(id)))
         assert row is not None, "every call of a run has a row"
         return CallRow(*row)
@@ -173,19 +180,19 @@ class Pick:
 
     def _settle(self, *, late: bool = False) -> None:
         """Calls without an outcome in their run: what came late; else, that nothing came."""
-        sql = self._scribe.append.sql
+        sql = self._turn_events.append.sql
         for id, event in list(self._open.items()):
             call = self._call(id)
             ended = ToolCallStatus.INTERRUPTED if call.outcome is None else ToolCallStatus(call.outcome)
             if late and ended == ToolCallStatus.INTERRUPTED:
                 continue
             del self._open[id]
-            self._scribe.run.add(
+            self._turn_events.run.add(
                 ToolResult,
                 call=EventRef(self._events[id]),
                 call_id=event.call_id,
                 status=ended,
-                correlation_id=self._scribe.turn,
+                correlation_id=self._turn_events.turn,
                 result=UNSET if call.result is None else _ref(sql, call.result),
                 error=UNSET if call.error is None else _error(sql, call),
             )

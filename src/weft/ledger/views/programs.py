@@ -92,7 +92,17 @@ def _keep(view: Projector, moment: Moment, event: Event, row: ProgramRow, config
 def _note(view: Projector, moment: Moment, event: Event, now: tuple[str, str, int], config: int | None) -> None:
     reason = view.number(getattr(event, "reason", UNSET))
     program, state, version = now
-    entry = HistoryEntry(moment.n, program, kind_of(event), state, version, config, moment.when, event.actor, reason)
+    entry = HistoryEntry(
+        n=moment.n,
+        program=program,
+        kind=kind_of(event),
+        state=state,
+        version=version,
+        config=config,
+        at=moment.when,
+        actor=event.actor,
+        reason=reason,
+    )
     PROGRAM_HISTORY.add(view.sql, (entry,))
 
 
@@ -217,9 +227,17 @@ def _checked(view: Projector, moment: Moment, event: told.TaskChecked) -> None:
     view.sql.run(
         "INSERT INTO task_check(n, task, criterion, type, passed, observed, version, at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (moment.n, row.id, event.criterion, event.type, int(event.passed), view.number(event.observed), row.version,
-         moment.when),
-    )  # fmt: skip
+        (
+            moment.n,
+            row.id,
+            event.criterion,
+            event.type,
+            int(event.passed),
+            view.number(event.observed),
+            row.version,
+            moment.when,
+        ),
+    )
     _keep(view, moment, event, row)
 
 
@@ -237,9 +255,16 @@ def _notified(view: Projector, moment: Moment, event: told.HumanNotified) -> Non
     if row is None or load_request(view.sql, event.request) is not None:
         return
     request = RequestRow(
-        event.request, row.id, view.number(event.text), int(event.asks), plain(event.program), view.number(event.data),
-        "pending" if event.asks else "told", event.actor, moment.when,
-    )  # fmt: skip
+        id=event.request,
+        human=row.id,
+        text=view.number(event.text),
+        asks=int(event.asks),
+        program=plain(event.program),
+        data=view.number(event.data),
+        status="pending" if event.asks else "told",
+        asked_by=event.actor,
+        asked_at=moment.when,
+    )
     REQUEST.add(view.sql, (request,))
     _keep(view, moment, event, row)
 

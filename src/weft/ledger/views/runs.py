@@ -45,24 +45,50 @@ def _run_started(view: Projector, moment: Moment, event: dag.RunStarted) -> None
     root, segment, depth = _place(view, parent, event)
     view.add_turn(
         TurnRow(
-            moment.n, segment, depth, turn, root,
-            parent.id if parent else None,
-            None if event.session is UNSET else view.session_number(event.session),
-            event.actor, event.turn_type, PENDING, moment.when, None,
-            None, None, event.role, view.name(event.toolset), tool_names(view, event.tools),
-            view.number(event.permissions_granted), None,
-            None, None, None, None, None, None,
-            added(parent.tokens_before, parent.total_tokens) if parent else 0,
-            None, 0, 0, 1, moment.event_id,
-            None if event.reason is UNSET else event.reason,
-            view.number(event.source_event), view.number(event.workspace),
-            None if event.compaction is UNSET else event.compaction,
-            view.number(event.thinking_config), view.number(event.effective_config),
-            parent.system if parent else None,
-            None, None, None,
-            None if event.origin is UNSET else event.origin,
+            n=moment.n,
+            segment=segment,
+            depth=depth,
+            id=turn,
+            root=root,
+            parent=parent.id if parent else None,
+            session=None if event.session is UNSET else view.session_number(event.session),
+            persona=event.actor,
+            type=event.turn_type,
+            status=PENDING,
+            started_at=moment.when,
+            completed_at=None,
+            model=None,
+            provider=None,
+            role=event.role,
+            toolset=view.name(event.toolset),
+            tools=tool_names(view, event.tools),
+            permissions_granted=view.number(event.permissions_granted),
+            permissions_used=None,
+            input_tokens=None,
+            output_tokens=None,
+            cached_input_tokens=None,
+            cache_write_tokens=None,
+            reasoning_tokens=None,
+            total_tokens=None,
+            tokens_before=added(parent.tokens_before, parent.total_tokens) if parent else 0,
+            response=None,
+            messages=0,
+            calls=0,
+            events=1,
+            last_event=moment.event_id,
+            reason=None if event.reason is UNSET else event.reason,
+            source_event=view.number(event.source_event),
+            workspace=view.number(event.workspace),
+            compaction=None if event.compaction is UNSET else event.compaction,
+            thinking_config=view.number(event.thinking_config),
+            effective_config=view.number(event.effective_config),
+            system=parent.system if parent else None,
+            interrupted=None,
+            error=None,
+            error_code=None,
+            origin=None if event.origin is UNSET else event.origin,
         )
-    )  # fmt: skip
+    )
     row = view.new_turns[-1]
     row.listed_at = max(moment.when, parent.listed_at) if parent else moment.when
     if event.source is not UNSET:
@@ -184,16 +210,25 @@ def _add_message(view: Projector, moment: Moment, message: MessageFact, listed: 
         thinking = next((view.contents.number(part.text) for part in parts if isinstance(part, ReasoningFact)), None)
     view.messages.append(
         MessageRow(
-            row.n, row.messages, message.id, message.role,
-            None if message.source is UNSET else message.source,
-            moment.when, row.events, text, shaped, listed,
-            None if message.parent is UNSET else message.parent,
-            view.name(message.model),
-            thinking,
-            view.number(message.thinking_config), view.number(message.context), view.number(message.metadata),
-            view.number(message.native),
+            turn=row.n,
+            seq=row.messages,
+            id=message.id,
+            role=message.role,
+            source=None if message.source is UNSET else message.source,
+            at=moment.when,
+            position=row.events,
+            text=text,
+            parts=shaped,
+            list=listed,
+            parent=None if message.parent is UNSET else message.parent,
+            model=view.name(message.model),
+            thinking=thinking,
+            thinking_config=view.number(message.thinking_config),
+            context=view.number(message.context),
+            metadata=view.number(message.metadata),
+            native=view.number(message.native),
         )
-    )  # fmt: skip
+    )
     row.messages += 1
     if message.files is not UNSET or message.lints is not UNSET:
         add_annotations(view, moment.n, 0, message.id, message.files or (), message.lints or ())
@@ -252,9 +287,17 @@ def add_annotations(
 
 def _lint_row(view: Projector, id: int, message: str, lint: LintFact) -> tuple[Any, ...]:
     return (
-        id, message, view.number(lint.path), view.number(lint.message), view.name(lint.source),
-        plain(lint.start_line), plain(lint.start_col), plain(lint.end_line), plain(lint.end_col), plain(lint.severity),
-    )  # fmt: skip
+        id,
+        message,
+        view.number(lint.path),
+        view.number(lint.message),
+        view.name(lint.source),
+        plain(lint.start_line),
+        plain(lint.start_col),
+        plain(lint.end_line),
+        plain(lint.end_col),
+        plain(lint.severity),
+    )
 
 
 @handles(dag.ToolCallRequested, RUN)
@@ -263,14 +306,29 @@ def _tool_call(view: Projector, moment: Moment, event: dag.ToolCallRequested) ->
     call_id = view.contents.number(event.call_id)
     view.add_call(
         CallRow(
-            row.n, row.calls, moment.event_id, row.events, call_id,
-            _repeats(view, row, call_id),
-            None if event.message is UNSET else event.message,
-            view.name(event.tool) or "", None if event.number is UNSET else event.number, view.name(event.server),
-            view.contents.number(event.args), None, None, None,
-            RUNNING, None, None, moment.when, None, None, event.correlation_id,
+            turn=row.n,
+            seq=row.calls,
+            event=moment.event_id,
+            position=row.events,
+            call_id=call_id,
+            repeated=_repeats(view, row, call_id),
+            message=None if event.message is UNSET else event.message,
+            tool=view.name(event.tool) or "",
+            number=None if event.number is UNSET else event.number,
+            server=view.name(event.server),
+            params=view.contents.number(event.args),
+            result=None,
+            error=None,
+            error_code=None,
+            status=RUNNING,
+            outcome=None,
+            spawned=None,
+            started_at=moment.when,
+            completed_at=None,
+            result_position=None,
+            correlation=event.correlation_id,
         )
-    )  # fmt: skip
+    )
     row.calls += 1
 
 
@@ -346,12 +404,24 @@ def _compaction_recorded(view: Projector, moment: Moment, event: own.CompactionR
         ' summarization_output_tokens, duration_ms, "trigger", metadata)'
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            row.id, row.segment, row.depth, view.contents.number(event.summary), event.summarized_through,
-            plain(event.first_kept), plain(event.turns_summarized), event.compaction_type,
-            view.name(event.model), view.name(event.provider), plain(event.tokens_before),
-            plain(event.tokens_after), plain(event.summary_tokens), plain(event.summarization_input_tokens),
-            plain(event.summarization_output_tokens), plain(event.duration_ms), plain(event.trigger),
+            row.id,
+            row.segment,
+            row.depth,
+            view.contents.number(event.summary),
+            event.summarized_through,
+            plain(event.first_kept),
+            plain(event.turns_summarized),
+            event.compaction_type,
+            view.name(event.model),
+            view.name(event.provider),
+            plain(event.tokens_before),
+            plain(event.tokens_after),
+            plain(event.summary_tokens),
+            plain(event.summarization_input_tokens),
+            plain(event.summarization_output_tokens),
+            plain(event.duration_ms),
+            plain(event.trigger),
             view.number(event.metadata),
         ),
-    )  # fmt: skip
+    )
     row.model, row.provider = view.name(event.model), view.name(event.provider)

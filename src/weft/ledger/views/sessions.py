@@ -6,11 +6,11 @@ from msgspec import UNSET
 
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
-from weft.kernel.enums import ProgramKind, SessionStatus, TurnType
+from weft.kernel.enums import ProgramKind, SessionLifecycle, SessionStatus, TurnType
 from weft.kernel.events import Event
 from weft.kernel.lifecycles import next_state
 from weft.ledger.arguments import cleaned_label
-from weft.ledger.views.branches import join_branches, tips_of
+from weft.ledger.views.branches import join_branches
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import position_in_run
 from weft.ledger.views.rows import HistoryRow, SessionRow, TurnRow
@@ -32,15 +32,32 @@ def _session_created(view: Projector, moment: Moment, event: own.SessionCreated)
     when = moment.when
     view.add_session(
         SessionRow(
-            max([highest or 0, *(row.n for row in view.new_sessions)]) + 1, session,
-            _free_label(view, event, session, _label(view, event.label)), event.persona,
-            None, None, None, None, 0, moment.when, moment.event_id, "active", "created", None,
-            plain(event.parent_session), plain(event.parent_turn),
-            view.number(event.spawn_tool_call), view.number(event.task_description),
-            view.number(event.routing_key), plain(event.origin), view.number(event.origin_session_id),
-            when, when, plain(event.replica),
+            n=max([highest or 0, *(row.n for row in view.new_sessions)]) + 1,
+            id=session,
+            label=_free_label(view, event, session, _label(view, event.label)),
+            persona=event.persona,
+            head=None,
+            head_segment=None,
+            head_depth=None,
+            head_events=None,
+            moves=0,
+            since=moment.when,
+            last_event=moment.event_id,
+            status="active",
+            lifecycle="created",
+            compaction=None,
+            parent_session=plain(event.parent_session),
+            parent_turn=plain(event.parent_turn),
+            spawn_call=view.number(event.spawn_tool_call),
+            task=view.number(event.task_description),
+            routing=view.number(event.routing_key),
+            origin=plain(event.origin),
+            origin_session=view.number(event.origin_session_id),
+            created_at=when,
+            updated_at=when,
+            replica=plain(event.replica),
         )
-    )  # fmt: skip
+    )
     if event.origin is not UNSET and event.replica is UNSET:
         view.new_sessions[-1].reach = NOWHERE
         join_spawn(view, session)
@@ -92,7 +109,7 @@ def _session_moved(view: Projector, moment: Moment, event: own.SessionMoved) -> 
     events = None if event.at is UNSET or turn is None else position_in_run(view.facts, turn, event.at) + 1
     moment.row.reach = None
     move_head(view, moment, turn, events, moment.when, event.why, view.number(event.reason))
-    if tips_of(event):
+    if event.tips is not UNSET and event.tips:
         join_branches(view, moment.row, event)
         moment.row.compaction = None  # one branch's choice; whoever settles makes it again
 
@@ -117,16 +134,26 @@ def move_head(
     session.head = turn.id if turn else None
     session.head_segment, session.head_depth = (turn.segment, turn.depth) if turn else (None, None)
     session.head_events = events
-    session.lifecycle = next_state(ProgramKind.SESSION, session.lifecycle, "begin") or session.lifecycle
+    if session.lifecycle != SessionLifecycle.ACTIVE:
+        session.lifecycle = next_state(ProgramKind.SESSION, session.lifecycle, "begin") or session.lifecycle
     if turn is not None and elsewhere and turn.type == TurnType.COMPACTION:
         session.compaction = None
     session.since = max(session.since, when)
     view.history.append(
         HistoryRow(
-            moment.n, session.n, session.moves, session.head, session.head_segment, session.head_depth, events,
-            when, session.since, why, reason,
+            n=moment.n,
+            session=session.n,
+            k=session.moves,
+            turn=session.head,
+            segment=session.head_segment,
+            depth=session.head_depth,
+            events=events,
+            changed_at=when,
+            since=session.since,
+            why=why,
+            reason=reason,
         )
-    )  # fmt: skip
+    )
     session.moves += 1
 
 
@@ -192,9 +219,17 @@ def _content_erased(view: Projector, moment: Moment, event: own.ContentErased) -
     """A tombstone. Whether the bytes are gone here too is another question: a stranger's waits for somebody's word."""
     view.sql.run(
         "INSERT INTO erasure(n, ref, erased_at, actor, replica, reason, turn, session) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (moment.n, bytes.fromhex(event.content), moment.when, event.actor, plain(event.replica),
-         view.number(event.reason), plain(event.turn), plain(event.session)),
-    )  # fmt: skip
+        (
+            moment.n,
+            bytes.fromhex(event.content),
+            moment.when,
+            event.actor,
+            plain(event.replica),
+            view.number(event.reason),
+            plain(event.turn),
+            plain(event.session),
+        ),
+    )
 
 
 @handles(own.CompactionChosen, SESSIONS)

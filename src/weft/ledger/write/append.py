@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.ambient import Clock
 from weft.kernel.chain import Receipt
-from weft.kernel.contents import decode_utf8, json_bytes, showable, text_bytes
+from weft.kernel.contents import Prepared, decode_utf8, json_bytes, showable, text_bytes
 from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, LabelTaken, StoreError
 from weft.kernel.events import Event, encode, program_stream
 from weft.kernel.facts import is_digest
@@ -30,10 +30,9 @@ from weft.ledger.model import (
 from weft.ledger.views import Projector
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
 from weft.ledger.views.values import text_if_there
-from weft.ledger.write.contents import Preparation
 from weft.store.erased_contents import is_husk
 from weft.store.port import Store, WriteTxn
-from weft.store.records import LEDGER_SCOPE, Stored
+from weft.store.records import LEDGER_SCOPE, Key, Stored
 
 T = TypeVar("T")
 MESSAGE_ROOM = 1 << 16
@@ -57,29 +56,29 @@ class LedgerWriter:
         self,
         work: Callable[[Append], T],
         weight: int = 0,
-        ready: Preparation | None = None,
-        secret: ImportSecret | None = None,
+        *,
+        likely: Sequence[Key] = (),
         session: str | None = None,
+        imported: ImportScope | None = None,
     ) -> T:
-        """Run `work` on a fresh draft and keep what it made. Ids that turn out taken are minted anew.
+        """Run `work` on a new append and commit what it wrote. Ids that turn out taken are minted anew.
 
-        With `secret` the draft's contents are imported ones, salted by it. `session` is the label of the one that will
-        be asked for, unless it is remembered.
+        `likely` are contents that the work will probably store, and `session` is the label that it will ask for: both
+        are looked up in the same round trip as the transaction's start. With `imported` contents are an import's.
         """
-        keys = ready.keys() if ready else ()
         ahead = (standing_question(session),) if session and self._disturbed else ()
         for _ in range(COLLISION_RETRIES):
             try:
-                return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys, ahead)
+                return self.store.write(lambda txn: self._run(work, txn, imported), weight, likely, ahead)
             except IdCollision:
                 self.ulids.skip()
-        return self.store.write(lambda txn: self._run(work, txn, ready, secret), weight, keys, ahead)
+        return self.store.write(lambda txn: self._run(work, txn, imported), weight, likely, ahead)
 
-    def prepare(self, session: str | None, parent: object) -> Preparation:
-        """For contents of a turn that will most likely belong to this tree; should it not, they are looked up later."""
-        known = self._memory.labels.get(session) if session else None
-        turn = self._memory.turns.get(parent if isinstance(parent, str) else known.head if known and known.head else "")
-        return Preparation(self.store.prepare, turn.root if turn else None)
+    def likely_scope(self, session: str | None, parent: object) -> int | None:
+        """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say."""
+        row = self._memory.labels.get(session) if session else None
+        turn = self._memory.turns.get(parent if isinstance(parent, str) else row.head if row and row.head else "")
+        return turn.root if turn else None
 
     def hold(self, key: int, turn: str) -> None:
         """A turn is being begun here; whoever closes the ledger ends it. One that is being closed begins no more."""
@@ -104,16 +103,14 @@ class LedgerWriter:
         for data in contents:
             self.store.write(partial(_put, data, scope), len(data))
 
-    def _run(
-        self, work: Callable[[Append], T], txn: WriteTxn, ready: Preparation | None, secret: ImportSecret | None
-    ) -> T:
-        """Rows held in memory are good while this desk alone writes; anything else, and they are read again."""
+    def _run(self, work: Callable[[Append], T], txn: WriteTxn, imported: ImportScope | None) -> T:
+        """Rows held in memory are valid while this writer alone writes; after anything else they are read again."""
         self._disturbed = not txn.undisturbed or txn.serial != self._serial + 1
         if self._disturbed:
             self._memory.clear()
         self._serial = txn.serial
         try:
-            return work(Append(self, txn, ready, secret))
+            return work(Append(self, txn, imported))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
             self._memory.clear()
             raise
@@ -123,57 +120,50 @@ def _put(data: bytes, scope: int, txn: WriteTxn) -> None:
     txn.facts.put(data, scope)
 
 
-class Append:
-    """Collects the events of one append, with the views already as they will be. `seal` writes it all."""
+class ImportScope(Struct, frozen=True):
+    """Where an import's contents belong, and the secret that salts them."""
 
-    def __init__(
-        self, writer: LedgerWriter, txn: WriteTxn, ready: Preparation | None = None, secret: ImportSecret | None = None
-    ) -> None:
-        self.txn, self.sql = txn, txn.sql
-        self._texts, self._values = (ready.texts, ready.values) if ready else ({}, {})
-        self.ulids, self.replica = writer.ulids, writer.store.replica
-        self.now_ms = writer.clock.now_ms()
-        self.ts = iso_from_ms(self.now_ms)
-        self.scope = LEDGER_SCOPE
-        self._put = txn.facts.put if secret is None else partial(txn.facts.put_imported, secret)
-        self._numbers: dict[str, int] = {}
-        self.gathered: list[tuple[str, bytes]] | None = None
-        """Contents put, with their references, where somebody asks for them."""
-        self.first = txn.facts.tip().n + 1
-        self.lines: list[bytes] = []
-        self.ids: list[bytes] = []
-        self.view = Projector(txn.sql, txn.facts, self, writer._memory)
+    scope: int
+    secret: ImportSecret
+
+
+class ContentWriter:
+    """Stores contents in one scope and returns their references; equal bytes of a scope are one content."""
+
+    __slots__ = ("_append", "_put", "_scope", "stored")
+
+    def __init__(self, append: Append, scope: int, secret: ImportSecret | None = None) -> None:
+        self._append, self._scope = append, scope
+        facts = append.txn.facts
+        self._put = facts.put if secret is None else partial(facts.put_imported, secret)
+        self.stored: list[tuple[str, bytes]] | None = None
+        """The contents stored from now on, with their references, where somebody sets a list here."""
 
     def put_bytes(self, data: bytes) -> str:
-        ref = self._keep(self._put(data, self.scope))
-        if self.gathered is not None:
-            self.gathered.append((ref, data))
+        ref = self._append.remember(self._put(data, self._scope))
+        if self.stored is not None:
+            self.stored.append((ref, data))
         return ref
 
-    def _keep(self, stored: Stored) -> str:
-        ref = stored.ref.hex()
-        self._numbers[ref] = stored.n
-        return ref
+    def put_prepared(self, content: Prepared) -> str:
+        return self._append.remember(self._append.txn.facts.put_prepared(content, self._scope))
 
-    def put_text(self, text: str | bytes | StoredContent, what: str = "text") -> str:
-        """The reference of a text, kept exactly. One that was prepared belongs to the turn: where the same words also
-        name a session, that is another content, or erasing the one would take the other."""
-        if (ready := self._texts.get(id(text))) is not None and self.scope != LEDGER_SCOPE:
-            return self._keep(self.txn.facts.put_prepared(ready, self.scope))
+    def put_text(self, text: str | bytes | StoredContent | Prepared, what: str = "text") -> str:
+        """The reference of a text, which is kept exactly."""
         if isinstance(text, str):
             return self.put_bytes(text_bytes(text))
+        if isinstance(text, Prepared):
+            return self.put_prepared(text)
         if isinstance(text, StoredContent):
-            return self._known(text.ref)
+            return self._append.require_content(text.ref)
         if isinstance(text, bytes):
             return self.put_bytes(text_bytes(decode_utf8(text, what)))
         raise InvalidInput(f"{what} is {type(text).__name__}, not text", "give text, or what put_content gave")
 
     def put_json(self, value: Any, what: str) -> str:
         """The reference of a JSON value; reading it back gives the same value."""
-        if (ready := self._values.get(id(value))) is not None and self.scope != LEDGER_SCOPE:
-            return self._keep(self.txn.facts.put_prepared(ready, self.scope))
         if isinstance(value, StoredContent):
-            return self._known(value.ref)
+            return self._append.require_content(value.ref)
         return self.put_bytes(json_bytes(value, what))
 
     def named(self, name: str, what: str) -> Named:
@@ -185,7 +175,51 @@ class Append:
     def words(self, text: str) -> Words:
         return Words(content=self.put_text(text))
 
-    def _known(self, ref: str) -> str:
+
+class Append:
+    """One append: contents are stored, events chained and applied to the views; `seal` writes all of it as rows.
+
+    Events of a turn are applied together, when somebody first looks at the views or at `seal`: a turn is written as
+    contents and events first, and becomes rows after that.
+    """
+
+    def __init__(self, writer: LedgerWriter, txn: WriteTxn, imported: ImportScope | None = None) -> None:
+        self.txn, self.sql = txn, txn.sql
+        self.ulids, self.replica = writer.ulids, writer.store.replica
+        self.now_ms = writer.clock.now_ms()
+        self.ts = iso_from_ms(self.now_ms)
+        self._numbers: dict[str, int] = {}
+        self.ledger_contents = ContentWriter(self, LEDGER_SCOPE, imported.secret if imported else None)
+        """For labels, names and reasons: never the same content as words of a turn, which may be erased."""
+        self.contents = ContentWriter(self, imported.scope, imported.secret) if imported else self.ledger_contents
+        self.put_text, self.put_json = self.contents.put_text, self.contents.put_json
+        self.put_bytes, self.named = self.contents.put_bytes, self.contents.named
+        self.first = txn.facts.tip().n + 1
+        self.lines: list[bytes] = []
+        self.ids: list[bytes] = []
+        self._pending: list[tuple[int, int, bytes, Event]] = []
+        self._view = Projector(txn.sql, txn.facts, self, writer._memory)
+
+    @property
+    def view(self) -> Projector:
+        """The views as they are after every event of this append so far."""
+        if self._pending:
+            pending, self._pending = self._pending, []
+            for event in pending:
+                self._view.apply(*event)
+        return self._view
+
+    def contents_of(self, scope: int) -> ContentWriter:
+        """For the contents of a turn, which are shared within its tree."""
+        return ContentWriter(self, scope)
+
+    def remember(self, stored: Stored) -> str:
+        ref = stored.ref.hex()
+        self._numbers[ref] = stored.n
+        return ref
+
+    def require_content(self, ref: str) -> str:
+        """A content that was stored before; one that is not here, or was erased, is refused."""
         if not isinstance(ref, str):
             raise InvalidInput(f"a stored content's reference is {ref!r:.80}", "pass what put_content gave")
         if ref not in self._numbers:
@@ -208,23 +242,23 @@ class Append:
             if found[1] not in ACTING:
                 raise LabelTaken(name, f"that of a program that does not act: a {found[1]}")
             return str(found[0])
-        scope, self.scope = self.scope, LEDGER_SCOPE
         program = self.ulids.mint()
-        self.stream(program_stream(program), None).add(AgentCreated, name=self.put_text(name))
-        self.scope = scope
+        self.stream(program_stream(program), None).add(AgentCreated, name=self.ledger_contents.put_text(name))
         return program
 
-    def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT) -> EventStream:
-        return EventStream(self, name, prev, actor)
+    def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT, *, later: bool = False) -> EventStream:
+        """The end of a stream; with `later` its events are applied to the views together."""
+        return EventStream(self, name, prev, actor, later)
 
     def seal(self) -> None:
         """Contents, then the one row, then the views: everything this append will ever write."""
+        view = self.view
         self.txn.facts.flush()
         if self.lines:
             self.txn.facts.append(self.lines, self.ids)
             self.first += len(self.lines)
             self.lines, self.ids = [], []
-        self.view.flush()
+        view.flush()
 
     def seal_and_forget(self) -> None:
         """Rows in memory may say words that are gone now: whoever writes next reads them again.
@@ -234,12 +268,16 @@ class Append:
         self.seal()
         self.view.memory.clear()
 
-    def add_event(self, event: Event) -> str:
-        """The event as it is: chained by its caller, applied to the views, kept for the row. Returns its id."""
+    def add_event(self, event: Event, *, later: bool = False) -> str:
+        """The event as its caller chained it, kept for the row and applied to the views. Returns its id."""
         line = encode(event)
         digest = sha256(line).digest()
         when = self.txn.facts.now_ms if event.ts is UNSET else self.now_ms
-        self.view.apply(self.first + len(self.lines), when, digest, event)
+        n = self.first + len(self.lines)
+        if later:
+            self._pending.append((n, when, digest, event))
+        else:
+            self.view.apply(n, when, digest, event)
         self.lines.append(line)
         self.ids.append(digest)
         return digest.hex()
@@ -259,16 +297,16 @@ class Append:
 class EventStream:
     """The end of one stream: every event added names the one before it."""
 
-    __slots__ = ("actor", "append", "name", "prev")
+    __slots__ = ("_append", "_later", "actor", "name", "prev")
 
-    def __init__(self, append: Append, name: str, prev: str | None, actor: str) -> None:
-        self.append, self.name, self.prev, self.actor = append, name, prev, actor
+    def __init__(self, append: Append, name: str, prev: str | None, actor: str, later: bool = False) -> None:
+        self._append, self.name, self.prev, self.actor, self._later = append, name, prev, actor, later
 
     def add(self, kind: type[Event], **fields: Any) -> str:
-        append = self.append
+        append = self._append
         event = kind(ts=append.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=append.replica, **fields)
-        self.prev = made = append.add_event(event)
-        return made
+        self.prev = event_id = append.add_event(event, later=self._later)
+        return event_id
 
 
 def expected_scope(writer: LedgerWriter, session: str | None, parent: str | UnsetType | None) -> int:

@@ -16,7 +16,7 @@ from weft.ledger.views.rows import CALL, CallRow, TurnRow
 from weft.ledger.views.values import text_if_there
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.placement import load_parent
-from weft.ledger.write.turn_events import TurnEvents
+from weft.ledger.write.turn_events import error_fact
 
 
 def record_late_result(
@@ -34,18 +34,18 @@ def record_late_result(
         if not row.closed:
             raise NotApplicable(f"turn {turn} is still {row.status}", "record the result with the turn's own writer")
         call, native = _open_call(append, row, call_id)
-        append.scope = row.root
+        contents = append.contents_of(row.root)
         ended = status or (ToolCallStatus.OK if error is None else ToolCallStatus.ERROR)
         name = ledger_stream(append.replica)
         tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
         append.stream(name, bytes(tip[0]).hex() if tip else None, row.persona).add(
             ToolResult,
             call=EventRef(bytes(call.event).hex()),
-            call_id=append.put_text(native),
+            call_id=contents.put_text(native),
             status=ended,
             correlation_id=call.correlation,
-            result=UNSET if result is UNSET else append.put_json(result, "result"),
-            error=UNSET if error is None else TurnEvents(append, turn, actor=row.persona, scope=row.root).error(error),
+            result=UNSET if result is UNSET else contents.put_json(result, "result"),
+            error=UNSET if error is None else error_fact(contents, error),
         )
         append.seal()
 

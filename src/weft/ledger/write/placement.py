@@ -14,7 +14,6 @@ from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import Append
-from weft.store.records import LEDGER_SCOPE
 from weft.store.sql import Sql
 
 
@@ -148,10 +147,8 @@ def create_session(
 ) -> SessionRow:
     """A session without a head yet, made by its persona or by somebody for it. `fields` are references and ids of
     `session_created`."""
-    scope, append.scope = append.scope, LEDGER_SCOPE
     agent, session = append.agent(persona), append.ulids.mint()
     append.stream(session_stream(session), None, actor or agent).add(
-        SessionCreated, label=append.put_text(label, "label"), persona=agent, **fields
+        SessionCreated, label=append.ledger_contents.put_text(label, "label"), persona=agent, **fields
     )
-    append.scope = scope
     return append.view.session(session)

@@ -1,12 +1,18 @@
-"""Recording a whole turn at once: one append, one row, one sync."""
+"""Recording a whole turn at once: one append, one row, one sync.
+
+The way down: `NewTurn` checks what the caller gave; its contents are encoded, hashed and weighed before the writers'
+lock is taken; under the lock the turn is placed, its events are chained, the events become rows, and the rows are
+committed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
+from weft.kernel.contents import ROW_BYTES, Prepared, json_bytes, text_bytes
 from weft.kernel.enums import MessageRole, MoveReason, RunExit, TurnType
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import session_stream
@@ -17,21 +23,23 @@ from weft.ledger.model import (
     NewError,
     NewMessage,
     NewToolCall,
+    ReasoningPart,
     RecordedTurn,
+    TextPart,
+    ToolResultPart,
     ToolUsePart,
     as_messages,
     as_record,
     as_usage,
 )
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, expected_scope
-from weft.ledger.write.contents import Preparation, weigh
 from weft.ledger.write.leases import Patience, ensure_free
 from weft.ledger.write.placement import Placement, ensure_session, ensure_spawned, find_place
-from weft.ledger.write.turn_events import Setting, TurnEvents, as_setting
+from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents, as_setting
 
 ORDINARY = Setting()
-UNASKED = -1
-"""The place of calls that no message of the answer asks for: before it."""
+UNREQUESTED = -1
+"""The place of calls that no message of the answer requests: before it."""
 TURN_FIELDS = tuple(
     "session query response parent expected wait system model provider params usage tool_calls tools_spec finish_reason"
     " error permissions_used persona".split()
@@ -62,7 +70,7 @@ class NewTurn:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
         self.response = as_messages(response, MessageRole.ASSISTANT, "response")
-        self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(_calls(tool_calls))]
+        self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(_call_list(tool_calls))]
         for call in self.calls:
             if call.spawned_session is not None:
                 checked_label(call.spawned_session, "spawned session")
@@ -71,32 +79,35 @@ class NewTurn:
         self.finish_reason, self.permissions_used = finish_reason, permissions_used
         self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         self.persona, self.setting = persona, as_setting(setting, TURN_FIELDS) if setting else ORDINARY
-        asked = (model, provider, params, tools_spec, finish_reason)
-        self.asks_model = bool(self.response) or any(given is not None for given in asked)
+        request = (model, provider, params, tools_spec, finish_reason)
+        self.asks_model = bool(self.response) or any(argument is not None for argument in request)
         self.weight = weigh([*self.messages, *self.response], self.calls)
+        self._texts: dict[int, Prepared] = {}
+        self._prepared_calls: list[PreparedCall] = []
 
-    def prepared(self, ready: Preparation) -> Preparation:
-        ready.messages(self.messages)
-        ready.messages(self.response)
-        ready.calls(self.calls)
-        return ready
+    def prepare(self, prepare: Callable[[bytes], Prepared]) -> list[Prepared]:
+        """Encode and hash the contents of messages and calls; they are kept by the place of each in the turn."""
+        messages = enumerate([*self.messages, *self.response])
+        self._texts = {k: prepare(text_bytes(m.content)) for k, m in messages if isinstance(m.content, str)}
+        self._prepared_calls = [_prepared_call(call, prepare) for call in self.calls]
+        calls = (part for call in self._prepared_calls for part in (call.id, call.arguments, call.result) if part)
+        return [*self._texts.values(), *calls]
 
     def write(self, turn_events: TurnEvents) -> tuple[str | None, str]:
         """All its events after the first. Returns the response message's id and the digest."""
-        for message in self.messages:
-            turn_events.message(message)
+        for k, message in enumerate(self.messages):
+            turn_events.message(message, text=self._texts.get(k))
         correlation, request = turn_events.turn, None
         if self.asks_model:
             request = self._write_request(turn_events, correlation)
-        asked = self._calls_by_message()
-        self._write_calls(turn_events, asked.get(UNASKED, ()), correlation)
-        response = self._write_response(turn_events, correlation, request, asked)
+        calls = self._calls_by_message()
+        self._write_calls(turn_events, calls.get(UNREQUESTED, ()), correlation)
+        response = self._write_response(turn_events, correlation, request, calls)
         exit = RunExit.SUCCESS if self.error is None else RunExit.ERROR
-        answered = self.asks_model
         return response, turn_events.finish(
             exit,
             response=response,
-            usage=UNSET if answered else self.usage,
+            usage=UNSET if self.asks_model else self.usage,
             error=self.error,
             permissions_used=self.permissions_used,
         )
@@ -110,45 +121,63 @@ class NewTurn:
             tools_spec=self.tools_spec,
         )
 
-    def _calls_by_message(self) -> dict[int, list[NewToolCall]]:
-        """Calls by the message of the answer whose tool use asks for them; others go with the call before them."""
-        uses = _uses(self.response) if self.calls else {}
-        asked: dict[int, list[NewToolCall]] = {}
-        place = UNASKED
-        for call in self.calls:
-            named = uses.get(call.id) if call.id else None
-            place = named.pop(0) if named else place
-            asked.setdefault(place, []).append(call)
-        return asked
+    def _calls_by_message(self) -> dict[int, list[int]]:
+        """Numbers of calls by the message of the answer whose tool use requests them; others go with the call before
+        them."""
+        uses = _tool_uses(self.response) if self.calls else {}
+        calls: dict[int, list[int]] = {}
+        place = UNREQUESTED
+        for k, call in enumerate(self.calls):
+            messages = uses.get(call.id) if call.id else None
+            place = messages.pop(0) if messages else place
+            calls.setdefault(place, []).append(k)
+        return calls
 
     def _write_calls(
-        self, turn_events: TurnEvents, calls: Iterable[NewToolCall], correlation: str, message: str | None = None
+        self, turn_events: TurnEvents, calls: Iterable[int], correlation: str, message: str | None = None
     ) -> None:
-        """Tool calls with their outcomes; `message` asked for them, if it is known and was the last thing written."""
+        """Tool calls with their outcomes; `message` requested them, if it is known and was the last thing written."""
         requested_by = None if message is None else turn_events.run.prev
-        for call in calls:
-            event, call_id = turn_events.call(call, correlation, requested_by=requested_by, message=message)
-            turn_events.result(
-                event, call_id, call, correlation, spawned_by(turn_events, call.spawned_session, call_id)
+        for k in calls:
+            call, prepared = self.calls[k], self._prepared_calls[k]
+            event, call_id = turn_events.call(
+                call, correlation, requested_by=requested_by, message=message, prepared=prepared
             )
+            spawned = spawned_by(turn_events, call.spawned_session, call_id)
+            turn_events.result(event, call_id, call, correlation, spawned, prepared)
 
     def _write_response(
-        self, turn_events: TurnEvents, correlation: str, request: str | None, asked: dict[int, list[NewToolCall]]
+        self, turn_events: TurnEvents, correlation: str, request: str | None, calls: dict[int, list[int]]
     ) -> str | None:
-        """Every message of the answer, each with the calls it asks for; the last one carries the usage and is the
+        """Every message of the answer, each with the calls it requests; the last one carries the usage and is the
         response."""
         if not self.asks_model:
             return None
+        before, last = len(self.messages), len(self.response) - 1
         final = self.response[-1] if self.response and self.response[-1].role == MessageRole.ASSISTANT else None
         for k, message in enumerate(self.response[:-1] if final else self.response):
-            made = turn_events.message(message)
-            self._write_calls(turn_events, asked.get(k, ()), correlation, made)
+            message_id = turn_events.message(message, text=self._texts.get(before + k))
+            self._write_calls(turn_events, calls.get(k, ()), correlation, message_id)
         response = turn_events.response(
-            final, correlation, request=request, usage=self.usage, finish_reason=self.finish_reason
+            final,
+            correlation,
+            request=request,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
+            text=self._texts.get(before + last) if final else None,
         )
         if final:
-            self._write_calls(turn_events, asked.get(len(self.response) - 1, ()), correlation, response)
+            self._write_calls(turn_events, calls.get(last, ()), correlation, response)
         return response
+
+
+def _prepared_call(call: NewToolCall, prepare: Callable[[bytes], Prepared]) -> PreparedCall:
+    """What is sure to be stored as it is: arguments that are text may be JSON already, and are left for later."""
+    return PreparedCall(
+        id=prepare(text_bytes(call.id)) if isinstance(call.id, str) and call.id else None,
+        arguments=prepare(json_bytes(call.arguments, "arguments")) if isinstance(call.arguments, dict) else None,
+        result=prepare(json_bytes(call.result, "result")) if isinstance(call.result, str | dict | list) else None,
+    )
 
 
 def spawned_by(turn_events: TurnEvents, label: str | None, call_id: str) -> str | None:
@@ -158,21 +187,21 @@ def spawned_by(turn_events: TurnEvents, label: str | None, call_id: str) -> str 
     return ensure_spawned(turn_events.append, label, turn_events.turn, call_id, turn_events.run.actor).id
 
 
-def _uses(answer: list[NewMessage]) -> dict[str, list[int]]:
+def _tool_uses(answer: list[NewMessage]) -> dict[str, list[int]]:
     """The ids of all tool uses of the assistant, each with the messages that it stands in."""
-    found: dict[str, list[int]] = {}
+    messages: dict[str, list[int]] = {}
     for k, message in enumerate(answer):
         if message.role == MessageRole.ASSISTANT and isinstance(message.content, tuple):
             for part in message.content:
                 if isinstance(part, ToolUsePart):
-                    found.setdefault(part.id, []).append(k)
-    return found
+                    messages.setdefault(part.id, []).append(k)
+    return messages
 
 
-def _calls(given: Any) -> list[Any] | tuple[Any, ...]:
-    if given is None or isinstance(given, list | tuple):
-        return given or ()
-    raise InvalidInput(f"tool_calls is {type(given).__name__}", "it is a list of tool calls")
+def _call_list(calls: Any) -> list[Any] | tuple[Any, ...]:
+    if calls is None or isinstance(calls, list | tuple):
+        return calls or ()
+    raise InvalidInput(f"tool_calls is {type(calls).__name__}", "it is a list of tool calls")
 
 
 def record_turn(
@@ -189,13 +218,14 @@ def record_turn(
     patience = Patience(writer, wait, ttl)
     if turn.weight.large:
         writer.put_large(turn.weight.large, expected_scope(writer, session, parent))
-    ready = turn.prepared(writer.prepare(session, parent))
+    scope, contents = writer.likely_scope(session, parent), turn.prepare(writer.store.prepare)
+    likely = [] if scope is None else [(scope, content.digest) for content in contents]
 
     def work(append: Append) -> RecordedTurn:
         place = _place(append, turn, session, parent, expected, patience)
         return _write_whole(append, turn, place)
 
-    return patience.keep_trying(lambda: writer.write(work, turn.weight.size, ready, session=session))
+    return patience.keep_trying(lambda: writer.write(work, turn.weight.size, likely=likely, session=session))
 
 
 def _place(
@@ -244,3 +274,40 @@ def move_with_turn(append: Append, session: str, turn: str) -> None:
     append.stream(session_stream(session), bytes(row.last_event).hex(), row.persona).add(
         SessionMoved, to=turn, before=row.head, why=MoveReason.TURN
     )
+
+
+LARGE_TEXT_CHARACTERS = ROW_BYTES // 6
+"""No text shorter than this takes more than a row, whatever its characters need as UTF-8 or as JSON."""
+
+
+class Weight(Struct, frozen=True):
+    size: int
+    large: tuple[bytes, ...]
+
+
+def weigh(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Weight:
+    size = 0
+    large: list[bytes] = []
+    for text, is_json in _texts(messages, calls):
+        size += len(text)
+        if len(text) > LARGE_TEXT_CHARACTERS:
+            data = json_bytes(text, "result") if is_json else text_bytes(text)
+            if len(data) > ROW_BYTES:
+                large.append(data)
+    return Weight(size, tuple(large))
+
+
+def _texts(messages: Iterable[NewMessage], calls: Iterable[NewToolCall]) -> Iterator[tuple[str, bool]]:
+    """Every string of some length, and whether it is stored as JSON."""
+    for message in messages:
+        if isinstance(message.content, str):
+            yield message.content, False
+        elif isinstance(message.content, tuple):
+            for part in message.content:
+                if isinstance(part, TextPart | ReasoningPart) and isinstance(part.text, str):
+                    yield part.text, False
+                elif isinstance(part, ToolResultPart) and isinstance(part.output, str):
+                    yield part.output, True
+    for call in calls:
+        if isinstance(call.result, str):
+            yield call.result, True

@@ -1,13 +1,17 @@
-"""The events of one turn, whether recorded step by step or at once: the same hand writes both."""
+"""The events of one turn, recorded at once or step by step.
+
+`TurnEvents` chains the events of a run and stores their contents; it looks at no view. Contents that were encoded and
+hashed before the writers' lock was taken come along as `Prepared`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.contents import json_value
+from weft.kernel.contents import Prepared, json_value
 from weft.kernel.dag_events import (
     HistoryAppend,
     Interruption,
@@ -61,22 +65,33 @@ from weft.ledger.model import (
     ToolUsePart,
 )
 from weft.ledger.views.rows import is_message
-from weft.ledger.write.append import MESSAGE_ROOM, Append
+from weft.ledger.write.append import MESSAGE_ROOM, Append, ContentWriter
 
 DETAILS = frozenset(detail.value for detail in ImageDetail)
 MAIN_LIST = "main"
 
 
+class PreparedCall(Struct, frozen=True):
+    """The contents of a tool call that were encoded and hashed ahead."""
+
+    id: Prepared | None = None
+    arguments: Prepared | None = None
+    result: Prepared | None = None
+
+
+UNPREPARED = PreparedCall()
+
+
 class TurnEvents:
-    """Writes one run's events into a draft, numbering its messages."""
+    """Adds one run's events to an append, numbering its messages. Its contents belong to the tree `scope`."""
 
     def __init__(
-        self, append: Append, turn: str, *, actor: str, prev: str | None = None, messages: int = 0, scope: int = 0
+        self, append: Append, turn: str, *, actor: str, scope: int, prev: str | None = None, messages: int = 0
     ) -> None:
         self.append, self.turn, self.messages = append, turn, messages
         self._number = decode(turn)
-        append.scope = scope
-        self.run = append.stream(run_stream(turn), prev, actor)
+        self.contents = append.contents_of(scope)
+        self.run = append.stream(run_stream(turn), prev, actor, later=True)
 
     def start(
         self,
@@ -93,13 +108,13 @@ class TurnEvents:
             session=session,
             compaction=compaction,
             turn_type=turn_type,
-            **setting.fields(self.append),
+            **setting.fields(self.contents),
         )
 
-    def message(self, message: NewMessage, listed: str = MAIN_LIST) -> str:
-        """A message enters the history; returns its id."""
-        fact = self._message_fact(message)
-        self.run.add(HistoryAppend, list=self.append.named(listed, "list"), message=fact)
+    def message(self, message: NewMessage, listed: str = MAIN_LIST, text: Prepared | None = None) -> str:
+        """A message enters the history; returns its id. `text` is its whole content, where that was prepared."""
+        fact = self._message_fact(message, text)
+        self.run.add(HistoryAppend, list=self.contents.named(listed, "list"), message=fact)
         return fact.id
 
     def request(
@@ -113,14 +128,14 @@ class TurnEvents:
         attempt: int | None = None,
         input: RequestInput | UnsetType = UNSET,
     ) -> str:
-        append = self.append
+        contents = self.contents
         return self.run.add(
             ModelRequest,
-            model=append.named(model, "model"),
+            model=contents.named(model, "model"),
             correlation_id=correlation,
-            provider=UNSET if provider is None else append.named(provider, "provider"),
-            params=UNSET if params is None else append.put_json(params, "params"),
-            tools_spec=UNSET if tools_spec is None else append.put_json(tools_spec, "tools_spec"),
+            provider=UNSET if provider is None else contents.named(provider, "provider"),
+            params=UNSET if params is None else contents.put_json(params, "params"),
+            tools_spec=UNSET if tools_spec is None else contents.put_json(tools_spec, "tools_spec"),
             attempt=whole(attempt, "attempt"),
             input=input,
         )
@@ -135,44 +150,62 @@ class TurnEvents:
         finish_reason: str | None = None,
         model: str | None = None,
         latency_ms: int | None = None,
+        text: Prepared | None = None,
     ) -> str | None:
         """A model's answer; returns the message's id."""
-        append = self.append
-        fact = None if message is None else self._message_fact(message)
+        contents = self.contents
+        fact = None if message is None else self._message_fact(message, text)
         self.run.add(
             ModelResponse,
             correlation_id=correlation,
             request_id=UNSET if request is None else request,
             output=UNSET if fact is None else fact,
             usage=usage,
-            model=UNSET if model is None else append.named(model, "model"),
-            finish_reason=UNSET if finish_reason is None else append.named(finish_reason, "finish_reason"),
+            model=UNSET if model is None else contents.named(model, "model"),
+            finish_reason=UNSET if finish_reason is None else contents.named(finish_reason, "finish_reason"),
             latency_ms=whole(latency_ms, "latency_ms"),
         )
         return fact.id if fact else None
 
     def call(
-        self, call: NewToolCall, correlation: str, *, requested_by: str | None = None, message: str | None = None
+        self,
+        call: NewToolCall,
+        correlation: str,
+        *,
+        requested_by: str | None = None,
+        message: str | None = None,
+        prepared: PreparedCall = UNPREPARED,
     ) -> tuple[str, str]:
         """The intent to run a tool; returns the event that a result will name, and the call id's reference."""
-        append = self.append
-        call_id = append.put_text(call.id or append.ulids.mint(), "tool call id")
+        contents = self.contents
+        call_id = contents.put_text(prepared.id or call.id or self.append.ulids.mint(), "tool call id")
         event = self.run.add(
             ToolCallRequested,
-            tool=append.named(call.name, "tool name"),
+            tool=contents.named(call.name, "tool name"),
             call_id=call_id,
-            args=append.put_bytes(call.arguments.encode()) if _is_raw_json(call.arguments)
-            else append.put_json(call.arguments, "arguments"),
+            args=self._arguments(call) if prepared.arguments is None else contents.put_prepared(prepared.arguments),
             correlation_id=correlation,
-            server=UNSET if call.server is None else append.named(call.server, "server"),
+            server=UNSET if call.server is None else contents.named(call.server, "server"),
             number=whole(call.number, "tool number"),
             requested_by=UNSET if requested_by is None else EventRef(requested_by),
             message=UNSET if message is None else message,
-        )  # fmt: skip
+        )
         return event, call_id
 
-    def result(self, event: str, call_id: str, call: NewToolCall, correlation: str, spawned: str | None) -> None:
-        append = self.append
+    def _arguments(self, call: NewToolCall) -> str:
+        if _is_raw_json(call.arguments):
+            return self.contents.put_bytes(call.arguments.encode())
+        return self.contents.put_json(call.arguments, "arguments")
+
+    def result(
+        self,
+        event: str,
+        call_id: str,
+        call: NewToolCall,
+        correlation: str,
+        spawned: str | None,
+        prepared: PreparedCall = UNPREPARED,
+    ) -> None:
         status = call.status or (ToolCallStatus.OK if call.error is None else ToolCallStatus.ERROR)
         self.run.add(
             ToolResult,
@@ -180,11 +213,14 @@ class TurnEvents:
             call_id=call_id,
             status=status,
             correlation_id=correlation,
-            result=UNSET if call.result is UNSET else append.put_json(call.result, "result"),
-            error=UNSET if call.error is None else self.error(call.error),
+            result=self._result(call) if prepared.result is None else self.contents.put_prepared(prepared.result),
+            error=UNSET if call.error is None else error_fact(self.contents, call.error),
             spawned=UNSET if spawned is None else spawned,
             duration_ms=whole(call.duration_ms, "duration_ms"),
         )
+
+    def _result(self, call: NewToolCall) -> str | UnsetType:
+        return UNSET if call.result is UNSET else self.contents.put_json(call.result, "result")
 
     def interruption(self, reason: InterruptionReason, open_calls: tuple[str, ...]) -> None:
         self.run.add(Interruption, reason=reason, affects=tuple(map(EventRef, open_calls)))
@@ -199,25 +235,14 @@ class TurnEvents:
         permissions_used: Any = None,
     ) -> str:
         """The run's last event; its id is the thread digest."""
-        append = self.append
+        contents = self.contents
         return self.run.add(
             RunFinished,
             exit=exit,
             response=UNSET if response is None else response,
             usage=usage,
-            error=UNSET if error is None else self.error(error),
-            permissions_used=UNSET if permissions_used is None else append.put_json(permissions_used, "permissions"),
-        )
-
-    def error(self, error: str | NewError) -> ErrorFact:
-        append = self.append
-        if isinstance(error, str):
-            error = NewError(message=error)
-        details = UNSET if error.details is UNSET else append.put_json(error.details, "error details")
-        return ErrorFact(
-            code=append.named(error.code, "error code"),
-            message=append.put_text(error.message, "error"),
-            details=details,
+            error=UNSET if error is None else error_fact(self.contents, error),
+            permissions_used=UNSET if permissions_used is None else contents.put_json(permissions_used, "permissions"),
         )
 
     def next_message_id(self) -> str:
@@ -227,23 +252,23 @@ class TurnEvents:
         self.messages += 1
         return encode(self._number + self.messages & LAST_ULID)
 
-    def _message_fact(self, message: NewMessage) -> MessageFact:
-        append = self.append
+    def _message_fact(self, message: NewMessage, text: Prepared | None) -> MessageFact:
+        contents = self.contents
         id = self.next_message_id()
         extra: dict[str, Any] = {}
         if message.parent is not None:
             extra["parent"] = self._known_message(message.parent)
         if message.model is not None:
-            extra["model"] = append.named(message.model, "model")
+            extra["model"] = contents.named(message.model, "model")
         for field in ("thinking_config", "context", "metadata"):
             if (value := getattr(message, field)) is not None:
-                extra[field] = append.put_json(value, field)
+                extra[field] = contents.put_json(value, field)
         if message.files or message.lints or message.codeblocks:
             extra |= self._annotations(message)
         return MessageFact(
             id=id,
             role=message.role,
-            parts=self._parts(message.content),
+            parts=self._parts(message.content if text is None else text),
             source=message.source or UNSET,
             **extra,
         )
@@ -257,31 +282,31 @@ class TurnEvents:
             )
         return known
 
-    def _parts(self, content: str | StoredContent | tuple[Part, ...]) -> tuple[PartFact, ...]:
-        if isinstance(content, str | StoredContent):
-            return (TextFact(text=self.append.put_text(content)),)
+    def _parts(self, content: str | StoredContent | Prepared | tuple[Part, ...]) -> tuple[PartFact, ...]:
+        if not isinstance(content, tuple):
+            return (TextFact(text=self.contents.put_text(content)),)
         return tuple(map(self._part, content))
 
     def _part(self, part: Part) -> PartFact:
-        append = self.append
+        contents = self.contents
         match part:
             case TextPart():
-                return TextFact(text=append.put_text(part.text))
+                return TextFact(text=contents.put_text(part.text))
             case ReasoningPart():
-                return ReasoningFact(text=append.put_text(part.text))
+                return ReasoningFact(text=contents.put_text(part.text))
             case ImagePart():
                 detail: Any = part.detail
                 if detail is not UNSET and detail not in DETAILS:
-                    detail = append.words(detail)
-                return ImageFact(url=append.put_text(part.url), detail=detail)
+                    detail = contents.words(detail)
+                return ImageFact(url=contents.put_text(part.url), detail=detail)
             case ToolUsePart():
-                name, arguments = append.named(part.name, "tool name"), append.put_json(part.input, "input")
-                return ToolUseFact(id=append.put_text(part.id), name=name, input=arguments)
+                name, arguments = contents.named(part.name, "tool name"), contents.put_json(part.input, "input")
+                return ToolUseFact(id=contents.put_text(part.id), name=name, input=arguments)
             case ToolResultPart():
                 if part.is_error is not UNSET and not isinstance(part.is_error, bool):
                     raise InvalidInput(f"is_error is {part.is_error!r:.80}", "it is true, false or left out")
-                output = append.put_json(part.output, "output")
-                call = append.put_text(part.tool_call_id)
+                output = contents.put_json(part.output, "output")
+                call = contents.put_text(part.tool_call_id)
                 return ToolResultFact(tool_call_id=call, output=output, is_error=part.is_error)
 
     def _annotations(self, message: NewMessage) -> dict[str, Any]:
@@ -290,7 +315,7 @@ class TurnEvents:
             raise InvalidInput(
                 f"a message carries at most {MESSAGE_ROOM - 1} files, lints or code blocks", "leave some out"
             )
-        text, named = self.append.put_text, self.append.named
+        text, named = self.contents.put_text, self.contents.named
         files = tuple(
             FileFact(kind=file.kind, path=text(file.path, "file path"), **_lines(file, "line_start", "line_end"))
             for file in message.files
@@ -316,6 +341,17 @@ class TurnEvents:
         )
         made = {"files": files, "lints": lints, "codeblocks": blocks}
         return {name: facts for name, facts in made.items() if facts}
+
+
+def error_fact(contents: ContentWriter, error: str | NewError) -> ErrorFact:
+    if isinstance(error, str):
+        error = NewError(message=error)
+    details = UNSET if error.details is UNSET else contents.put_json(error.details, "error details")
+    return ErrorFact(
+        code=contents.named(error.code, "error code"),
+        message=contents.put_text(error.message, "error"),
+        details=details,
+    )
 
 
 def _lines(note: Any, *fields: str) -> dict[str, Any]:
@@ -377,22 +413,22 @@ class Setting:
         self.thinking_config, self.effective_config = thinking_config, effective_config
         self.workspace, self.source_event_id = workspace, source_event_id
 
-    def fields(self, append: Append) -> dict[str, Any]:
+    def fields(self, contents: ContentWriter) -> dict[str, Any]:
         """The fields of `run_started`, only those that are known."""
         made: dict[str, Any] = {"role": self.role}
         if self.reason is not None:
             made["reason"] = self.reason
         if self.toolset is not None:
-            made["toolset"] = append.named(self.toolset, "toolset")
+            made["toolset"] = contents.named(self.toolset, "toolset")
         if self.tools is not None:
-            made["tools"] = tuple(append.named(tool, "tool name") for tool in self.tools)
+            made["tools"] = tuple(contents.named(tool, "tool name") for tool in self.tools)
         for field in ("permissions_granted", "thinking_config", "effective_config"):
             if (value := getattr(self, field)) is not None:
-                made[field] = append.put_json(value, field)
+                made[field] = contents.put_json(value, field)
         if self.workspace is not None:
-            made["workspace"] = append.put_text(self.workspace, "workspace")
+            made["workspace"] = contents.put_text(self.workspace, "workspace")
         if self.source_event_id is not None:
-            made["source_event"] = append.put_text(self.source_event_id, "source event id")
+            made["source_event"] = contents.put_text(self.source_event_id, "source event id")
         return made
 
 

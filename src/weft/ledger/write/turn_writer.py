@@ -26,14 +26,13 @@ from weft.ledger.read.contexts import Context
 from weft.ledger.read.request_inputs import check_input, input_of
 from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
-from weft.ledger.write.contents import Weight, weigh
 from weft.ledger.write.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
 from weft.ledger.write.placement import Placement, ensure_session, find_place
-from weft.ledger.write.record_turn import move_with_turn, spawned_by
+from weft.ledger.write.record_turn import Weight, move_with_turn, spawned_by, weigh
 from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents, checked_event, checked_id, member, whole
 
 T = TypeVar("T")
-WEIGHTLESS = Weight(0, ())
+NO_WEIGHT = Weight(0, ())
 
 
 class OpenCall:
@@ -262,7 +261,7 @@ class TurnWriter:
 
         return self._end(step, moves=True)
 
-    def _scribe(self, append: Append) -> tuple[TurnEvents, TurnRow]:
+    def _turn_events(self, append: Append) -> tuple[TurnEvents, TurnRow]:
         turn = append.view.turn(self.id)
         if turn.closed:
             raise TurnClosed(self.id, turn.status) if self._ended else LeaseLost(self.id)
@@ -272,9 +271,9 @@ class TurnWriter:
         )
         return turn_events, turn
 
-    def _step(self, step: Callable[[TurnEvents], T], weight: Weight = WEIGHTLESS) -> T:
+    def _step(self, step: Callable[[TurnEvents], T], weight: Weight = NO_WEIGHT) -> T:
         def work(append: Append) -> T:
-            turn_events, _ = self._scribe(append)
+            turn_events, _ = self._turn_events(append)
             made = step(turn_events)
             append.seal()
             return made
@@ -285,7 +284,7 @@ class TurnWriter:
 
     def _end(self, step: Callable[[TurnEvents, TurnRow], str], *, moves: bool) -> RecordedTurn:
         def work(append: Append) -> RecordedTurn:
-            turn_events, turn = self._scribe(append)
+            turn_events, turn = self._turn_events(append)
             digest = step(turn_events, turn)
             row = self._session_row(append)
             moved = row is not None and moves and (row.head, row.head_events) == self._head
