@@ -21,7 +21,7 @@ from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import COMPACTION_MEASURES, NewError, NewMessage, NewToolCall, StoredContent
-from weft.ledger.sessions.heads import DETAILS
+from weft.ledger.sessions.heads import SessionDetails
 from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import Setting
 from weft.ledger.write.turn_writer import TurnWriter
@@ -182,7 +182,7 @@ def arguments(verb: str) -> set[str]:
         "record_turn": {*parameters(NewTurn.__init__), *parameters(Setting.__init__)},
         "begin_turn": set(parameters(Setting.__init__)),
         "record_compaction": set(COMPACTION_MEASURES),
-        "create_session": set(DETAILS),
+        "create_session": set(SessionDetails.__struct_fields__),
     }
     return found | handed_on.get(verb, set())
 

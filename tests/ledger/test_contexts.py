@@ -1,5 +1,7 @@
 """Contexts: exactly what an agent saw at a turn, or would see at the next one."""
 
+from typing import Any
+
 import pytest
 
 from tests.ledger.histories import grow, problems, texts
@@ -51,7 +53,7 @@ def test_the_newest_system_prompt_stands_first_and_alone(ledger: Ledger) -> None
 
 
 def test_a_system_message_in_the_middle_stays_where_it_is(ledger: Ledger) -> None:
-    query = ["a", {"role": "system", "content": "a note"}, "b"]
+    query: list[Any] = ["a", {"role": "system", "content": "a note"}, "b"]
     ledger.record_turn(session="main", query=query, response="re: b")
     assert spoken(ledger, session="main") == [
         ("user", "a"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -224,7 +225,7 @@ def test_a_subagent_is_as_far_as_its_newest_turn(ledger: Ledger) -> None:
 
 def test_what_a_tool_gave_before_any_answer_is_a_query(ledger: Ledger) -> None:
     asked = [{"role": "tool", "content": "42"}, {"role": "user", "content": "so?"}]
-    answer = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "43"}, "b"]
+    answer: list[Any] = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "43"}, "b"]
     turn = ledger.record_turn(session="main", query=asked, response=answer)
     with ledger._store.read() as txn:
         (shown,) = txn.sql.one("SELECT query_message_ids FROM turns") or ("",)

@@ -25,15 +25,19 @@ from weft.ledger.model import (
     Branch,
     Codeblock,
     Compaction,
+    ErrorInput,
     HeadMove,
     Message,
+    MessagesInput,
     Point,
     RecordedTurn,
     Session,
     SessionMove,
     StoredContent,
     ToolCall,
+    ToolCallInput,
     Turn,
+    UsageInput,
 )
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.threads import ThreadDiff
@@ -459,10 +463,34 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """Which turns a turn was made from, by picking or summing up; then what was made from it."""
         return await self._run(partial(self._sync.provenance, turn=turn))
 
-    async def create_session(self, label: str, *, persona: str = DEFAULT_AGENT, **details: Any) -> Session:
-        """A session before its first turn. Details: routing_key, origin, origin_session_id, parent_session,
-        parent_turn_id, spawn_tool_call_id, task_description."""
-        return await self._run(partial(self._sync.create_session, label=label, persona=persona, **details))
+    async def create_session(
+        self,
+        label: str,
+        *,
+        persona: str = DEFAULT_AGENT,
+        routing_key: str | None = None,
+        origin: str | None = None,
+        origin_session_id: str | None = None,
+        parent_session: str | None = None,
+        parent_turn_id: str | None = None,
+        spawn_tool_call_id: str | None = None,
+        task_description: str | None = None,
+    ) -> Session:
+        """A session before its first turn."""
+        return await self._run(
+            partial(
+                self._sync.create_session,
+                label=label,
+                persona=persona,
+                routing_key=routing_key,
+                origin=origin,
+                origin_session_id=origin_session_id,
+                parent_session=parent_session,
+                parent_turn_id=parent_turn_id,
+                spawn_tool_call_id=spawn_tool_call_id,
+                task_description=task_description,
+            )
+        )
 
     async def sessions(self, *, every: bool = False) -> list[Session]:
         """Active sessions, the latest first; `every` adds archived and deleted ones."""
@@ -563,27 +591,65 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         self,
         *,
         session: str | None = None,
-        query: Any = None,
-        response: Any = None,
+        query: MessagesInput = None,
+        response: MessagesInput = None,
+        system: MessagesInput = None,
+        model: str | None = None,
+        provider: str | None = None,
+        params: Any = None,
+        usage: UsageInput = None,
+        tool_calls: Sequence[ToolCallInput] | None = (),
+        tools_spec: Any = None,
+        finish_reason: str | None = None,
+        error: ErrorInput | None = None,
+        permissions_used: Any = None,
+        persona: str = DEFAULT_AGENT,
+        role: str = "unified",
+        reason: str | None = None,
+        toolset: str | None = None,
+        tools_available: Sequence[str] | None = None,
+        permissions_granted: Any = None,
+        thinking_config: Any = None,
+        effective_config: Any = None,
+        workspace: str | None = None,
+        source_event_id: str | None = None,
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         wait: float = WAIT,
-        **turn: Any,
     ) -> RecordedTurn:
         """Record a whole turn, durably, and move the session's head to it.
 
-        `query` and `response` are plain text, messages, or lists of them. Further: system, model, provider, params,
-        usage, tool_calls, tools_spec, finish_reason, error (a failed turn), permissions_used, persona, role, reason,
-        toolset, tools_available, permissions_granted, thinking_config, effective_config, workspace, source_event_id."""
+        `query`, `response` and `system` are text, a message, or a list of them. A turn with `error` is a failed one:
+        it stays, and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
+        refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most."""
         asked = partial(
             self._sync.record_turn,
             session=session,
             query=query,
             response=response,
+            system=system,
+            model=model,
+            provider=provider,
+            params=params,
+            usage=usage,
+            tool_calls=tool_calls,
+            tools_spec=tools_spec,
+            finish_reason=finish_reason,
+            error=error,
+            permissions_used=permissions_used,
+            persona=persona,
+            role=role,
+            reason=reason,
+            toolset=toolset,
+            tools_available=tools_available,
+            permissions_granted=permissions_granted,
+            thinking_config=thinking_config,
+            effective_config=effective_config,
+            workspace=workspace,
+            source_event_id=source_event_id,
             parent=parent,
             expected=expected,
             wait=0,
-            **turn,
         )
         return await crossing.patiently(self._pool, wait, asked)
 
@@ -594,8 +660,16 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         persona: str = DEFAULT_AGENT,
+        role: str = "unified",
+        reason: str | None = None,
+        toolset: str | None = None,
+        tools_available: Sequence[str] | None = None,
+        permissions_granted: Any = None,
+        thinking_config: Any = None,
+        effective_config: Any = None,
+        workspace: str | None = None,
+        source_event_id: str | None = None,
         wait: float = WAIT,
-        **setting: Any,
     ) -> AsyncTurnWriter:
         """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
         return AsyncTurnWriter(
@@ -608,8 +682,16 @@ class AsyncLedger(crossing.Mirror[Ledger]):
                     parent=parent,
                     expected=expected,
                     persona=persona,
+                    role=role,
+                    reason=reason,
+                    toolset=toolset,
+                    tools_available=tools_available,
+                    permissions_granted=permissions_granted,
+                    thinking_config=thinking_config,
+                    effective_config=effective_config,
+                    workspace=workspace,
+                    source_event_id=source_event_id,
                     wait=0,
-                    **setting,
                 ),
             ),
             self._pool,
@@ -628,8 +710,13 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         compaction_type: str = "summary",
         trigger: str | None = None,
         metadata: Any = None,
+        tokens_before: int | None = None,
+        tokens_after: int | None = None,
+        summary_tokens: int | None = None,
+        summarization_input_tokens: int | None = None,
+        summarization_output_tokens: int | None = None,
+        duration_ms: int | None = None,
         wait: float = WAIT,
-        **measures: int | None,
     ) -> RecordedTurn:
         """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
         asked = partial(
@@ -644,8 +731,13 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             compaction_type=compaction_type,
             trigger=trigger,
             metadata=metadata,
+            tokens_before=tokens_before,
+            tokens_after=tokens_after,
+            summary_tokens=summary_tokens,
+            summarization_input_tokens=summarization_input_tokens,
+            summarization_output_tokens=summarization_output_tokens,
+            duration_ms=duration_ms,
             wait=0,
-            **measures,
         )
         return await crossing.patiently(self._pool, wait, asked)
 
@@ -654,7 +746,13 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         await self._run(partial(self._sync.choose_compaction, session=session, compaction=compaction))
 
     async def record_late_result(
-        self, turn: str, call_id: str, result: Any = UNSET, *, error: Any = None, status: str | None = None
+        self,
+        turn: str,
+        call_id: str,
+        result: Any = UNSET,
+        *,
+        error: ErrorInput | None = None,
+        status: str | None = None,
     ) -> None:
         """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
         await self._run(

@@ -5,6 +5,7 @@ Input may be these records, plain dicts of the same shape, or plain text where a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -340,6 +341,14 @@ class Compaction(Struct, frozen=True, kw_only=True):
     duration_ms: int | None = None
     trigger: str | None = None
     metadata: Any = None
+
+
+MessageInput = str | StoredContent | NewMessage | Message | Mapping[str, Any]
+"""One message as callers may give it: text, what `put_content` returned, a message, or a dict of its fields."""
+MessagesInput = MessageInput | Sequence["MessagesInput"] | None
+ToolCallInput = NewToolCall | Mapping[str, Any]
+UsageInput = Usage | Mapping[str, int] | None
+ErrorInput = str | NewError | Mapping[str, Any]
 
 
 def as_record(value: Any, record: type[T], what: str) -> T:

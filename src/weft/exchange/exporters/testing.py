@@ -33,7 +33,7 @@ AHEAD = 64
 def live(ledger: Ledger) -> None:
     """A small history with everything in it that a form may stumble over."""
     parts = [ReasoningPart("pondering"), TextPart("spoken"), ImagePart(PIXEL), ImagePart("https://example.org/a.png")]
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"id": "c1", "name": "Bash", "arguments": {"command": "listing"}, "result": "listed"},
         {"id": "c1", "name": "mcp:a/b", "arguments": [1, 2**70], "error": "broken", "status": "error"},
         {"id": "c2", "name": "Edit", "arguments": {"path": "a.py", "old_string": "x", "new_string": "y"}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -11,12 +11,22 @@ from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import WAIT, LedgerBase
 from weft.ledger.arguments import checked_label, checked_text
-from weft.ledger.model import DEFAULT_AGENT, NewError, RecordedTurn, StoredContent, as_record
+from weft.ledger.model import (
+    DEFAULT_AGENT,
+    ErrorInput,
+    MessagesInput,
+    NewError,
+    RecordedTurn,
+    StoredContent,
+    ToolCallInput,
+    UsageInput,
+    as_record,
+)
 from weft.ledger.sessions import compactions
 from weft.ledger.write.late_results import record_late_result
 from weft.ledger.write.leases import Patience
 from weft.ledger.write.record_turn import NewTurn, record_turn
-from weft.ledger.write.turn_events import as_setting, member
+from weft.ledger.write.turn_events import Setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
 from weft.store.records import LEDGER_SCOPE
 
@@ -30,25 +40,69 @@ class RecordVerbs(LedgerBase):
         self,
         *,
         session: str | None = None,
-        query: Any = None,
-        response: Any = None,
+        query: MessagesInput = None,
+        response: MessagesInput = None,
+        system: MessagesInput = None,
+        model: str | None = None,
+        provider: str | None = None,
+        params: Any = None,
+        usage: UsageInput = None,
+        tool_calls: Sequence[ToolCallInput] | None = (),
+        tools_spec: Any = None,
+        finish_reason: str | None = None,
+        error: ErrorInput | None = None,
+        permissions_used: Any = None,
+        persona: str = DEFAULT_AGENT,
+        role: str = "unified",
+        reason: str | None = None,
+        toolset: str | None = None,
+        tools_available: Sequence[str] | None = None,
+        permissions_granted: Any = None,
+        thinking_config: Any = None,
+        effective_config: Any = None,
+        workspace: str | None = None,
+        source_event_id: str | None = None,
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         wait: float = WAIT,
-        **turn: Any,
     ) -> RecordedTurn:
         """Record a whole turn, durably, and move the session's head to it.
 
-        `query` and `response` are plain text, messages, or lists of them. Further: system, model, provider, params,
-        usage, tool_calls, tools_spec, finish_reason, error (a failed turn), permissions_used, persona, role, reason,
-        toolset, tools_available, permissions_granted, thinking_config, effective_config, workspace, source_event_id.
+        `query`, `response` and `system` are text, a message, or a list of them. A turn with `error` is a failed one:
+        it stays, and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
+        refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most.
         """
         if session is not None:
             checked_label(session, "session")
         _check_pins(parent, expected)
-        whole = NewTurn(query=query, response=response, **turn)
+        turn = NewTurn(
+            query=query,
+            response=response,
+            system=system,
+            model=model,
+            provider=provider,
+            params=params,
+            usage=usage,
+            tool_calls=tool_calls,
+            tools_spec=tools_spec,
+            finish_reason=finish_reason,
+            error=error,
+            permissions_used=permissions_used,
+            persona=persona,
+            setting=Setting(
+                role=role,
+                reason=reason,
+                toolset=toolset,
+                tools_available=tools_available,
+                permissions_granted=permissions_granted,
+                thinking_config=thinking_config,
+                effective_config=effective_config,
+                workspace=workspace,
+                source_event_id=source_event_id,
+            ),
+        )
         return record_turn(
-            self._writer, whole, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
+            self._writer, turn, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
         )
 
     def begin_turn(
@@ -58,8 +112,16 @@ class RecordVerbs(LedgerBase):
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         persona: str = DEFAULT_AGENT,
+        role: str = "unified",
+        reason: str | None = None,
+        toolset: str | None = None,
+        tools_available: Sequence[str] | None = None,
+        permissions_granted: Any = None,
+        thinking_config: Any = None,
+        effective_config: Any = None,
+        workspace: str | None = None,
+        source_event_id: str | None = None,
         wait: float = WAIT,
-        **setting: Any,
     ) -> TurnWriter:
         """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
         if session is not None:
@@ -74,7 +136,17 @@ class RecordVerbs(LedgerBase):
             owner=self._owner,
             wait=wait,
             ttl=self._ttl,
-            setting=as_setting(setting, ("session", "parent", "expected", "persona", "wait")),
+            setting=Setting(
+                role=role,
+                reason=reason,
+                toolset=toolset,
+                tools_available=tools_available,
+                permissions_granted=permissions_granted,
+                thinking_config=thinking_config,
+                effective_config=effective_config,
+                workspace=workspace,
+                source_event_id=source_event_id,
+            ),
         )
 
     def record_compaction(
@@ -90,8 +162,13 @@ class RecordVerbs(LedgerBase):
         compaction_type: str = "summary",
         trigger: str | None = None,
         metadata: Any = None,
+        tokens_before: int | None = None,
+        tokens_after: int | None = None,
+        summary_tokens: int | None = None,
+        summarization_input_tokens: int | None = None,
+        summarization_output_tokens: int | None = None,
+        duration_ms: int | None = None,
         wait: float = WAIT,
-        **measures: int | None,
     ) -> RecordedTurn:
         """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
         _check_pins(parent, UNSET)
@@ -104,7 +181,12 @@ class RecordVerbs(LedgerBase):
             compaction_type=compaction_type,
             trigger=trigger,
             metadata=metadata,
-            **measures,
+            tokens_before=tokens_before,
+            tokens_after=tokens_after,
+            summary_tokens=summary_tokens,
+            summarization_input_tokens=summarization_input_tokens,
+            summarization_output_tokens=summarization_output_tokens,
+            duration_ms=duration_ms,
         )
         patience = Patience(self._writer, wait, self._ttl)
         return compactions.record_compaction(
@@ -116,7 +198,13 @@ class RecordVerbs(LedgerBase):
         compactions.choose_compaction(self._writer, session, compaction)
 
     def record_late_result(
-        self, turn: str, call_id: str, result: Any = UNSET, *, error: Any = None, status: str | None = None
+        self,
+        turn: str,
+        call_id: str,
+        result: Any = UNSET,
+        *,
+        error: ErrorInput | None = None,
+        status: str | None = None,
     ) -> None:
         """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -34,11 +33,30 @@ from weft.ledger.write.leases import Patience
 class SessionVerbs(LedgerBase):
     """What makes, moves and lists sessions."""
 
-    def create_session(self, label: str, *, persona: str = DEFAULT_AGENT, **details: Any) -> Session:
-        """A session before its first turn. Details: routing_key, origin, origin_session_id, parent_session,
-        parent_turn_id, spawn_tool_call_id, task_description."""
-        made = heads.create(self._writer, label, persona, details)
-        return self.session(made)
+    def create_session(
+        self,
+        label: str,
+        *,
+        persona: str = DEFAULT_AGENT,
+        routing_key: str | None = None,
+        origin: str | None = None,
+        origin_session_id: str | None = None,
+        parent_session: str | None = None,
+        parent_turn_id: str | None = None,
+        spawn_tool_call_id: str | None = None,
+        task_description: str | None = None,
+    ) -> Session:
+        """A session before its first turn."""
+        details = heads.SessionDetails(
+            routing_key=routing_key,
+            origin=origin,
+            origin_session_id=origin_session_id,
+            parent_session=parent_session,
+            parent_turn_id=parent_turn_id,
+            spawn_tool_call_id=spawn_tool_call_id,
+            task_description=task_description,
+        )
+        return self.session(heads.create(self._writer, label, persona, details))
 
     def sessions(self, *, every: bool = False) -> list[Session]:
         """Active sessions, the latest first; `every` adds archived and deleted ones."""

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
-from weft.ledger.model import COMPACTION_MEASURES, RecordedTurn
+from weft.ledger.model import RecordedTurn
 from weft.ledger.read.threads import Range, ranges_to
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.rows import TurnRow
@@ -42,11 +42,6 @@ class NewCompaction:
         self.first_kept = None if first_kept is None else checked_id(first_kept, "first_kept")
         self.type = member(CompactionType, compaction_type, "compaction_type")
         self.trigger = UNSET if trigger is None else member(CompactionTrigger, trigger, "trigger")
-        unknown = set(measures) - set(COMPACTION_MEASURES)
-        if unknown:
-            raise InvalidInput(
-                f"compaction: unknown field {sorted(unknown)[0]!r}", f"known: {', '.join(COMPACTION_MEASURES)}"
-            )
         self.measures = {name: whole(value, name) for name, value in measures.items()}
         for name, value in self.measures.items():
             if value is not UNSET and value < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
@@ -27,9 +27,17 @@ from weft.ledger.write.leases import Patience, ensure_free
 from weft.ledger.write.placement import create_session, find_named, load_parent
 from weft.ledger.write.turn_events import checked_id, member
 
-DETAILS = frozenset(
-    "routing_key origin origin_session_id parent_session parent_turn_id spawn_tool_call_id task_description".split()
-)
+
+class SessionDetails(Struct, frozen=True, kw_only=True):
+    """What may be said of a session when it is made."""
+
+    routing_key: str | None = None
+    origin: str | None = None
+    origin_session_id: str | None = None
+    parent_session: str | None = None
+    parent_turn_id: str | None = None
+    spawn_tool_call_id: str | None = None
+    task_description: str | None = None
 
 
 def require_session(append: Append, name: str) -> SessionRow:
@@ -44,7 +52,7 @@ def stream_of(append: Append, row: SessionRow, actor: str | None = None) -> Even
     return append.stream(session_stream(row.id), bytes(row.last_event).hex(), actor or row.persona)
 
 
-def create(writer: LedgerWriter, label: str, persona: str, details: dict[str, Any]) -> str:
+def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetails) -> str:
     """A session before its first turn. Returns its id."""
     checked_label(label)
 
@@ -64,25 +72,24 @@ def _label_taken(name: str, by: SessionRow) -> LabelTaken:
     return LabelTaken(name, f"{'the id' if name == by.id else 'an alias'} of {by.label!r}")
 
 
-def _details(append: Append, details: dict[str, Any]) -> dict[str, Any]:
-    """The agents ledger's fields of a session as those of the event: texts become contents, sessions their ids."""
-    made: dict[str, Any] = {}
-    if unknown := set(details) - DETAILS:
-        raise InvalidInput(f"session: unknown field {min(unknown)!r}", f"known: {', '.join(sorted(DETAILS))}")
-    for field in ("routing_key", "origin_session_id", "task_description"):
-        if details.get(field) is not None:
-            made[field] = append.put_text(details[field], field)
-    if details.get("spawn_tool_call_id") is not None:
-        made["spawn_tool_call"] = append.put_text(details["spawn_tool_call_id"], "spawn_tool_call_id")
-    if details.get("origin") is not None:
-        if not isinstance(details["origin"], str) or not is_name(details["origin"]):
-            raise InvalidInput(f"origin {details['origin']!r} is not a name", "use letters, digits and _ . : / -")
-        made["origin"] = details["origin"]
-    if details.get("parent_session") is not None:
-        made["parent_session"] = require_session(append, details["parent_session"]).id
-    if details.get("parent_turn_id") is not None:
-        made["parent_turn"] = load_parent(append, checked_id(details["parent_turn_id"], "parent turn")).id
-    return made
+def _details(append: Append, details: SessionDetails) -> dict[str, Any]:
+    """The fields of the event: texts become contents, sessions their ids."""
+    texts = {
+        "routing_key": details.routing_key,
+        "origin_session_id": details.origin_session_id,
+        "task_description": details.task_description,
+        "spawn_tool_call": details.spawn_tool_call_id,
+    }
+    fields: dict[str, Any] = {name: append.put_text(text, name) for name, text in texts.items() if text is not None}
+    if details.origin is not None:
+        if not isinstance(details.origin, str) or not is_name(details.origin):
+            raise InvalidInput(f"origin {details.origin!r} is not a name", "use letters, digits and _ . : / -")
+        fields["origin"] = details.origin
+    if details.parent_session is not None:
+        fields["parent_session"] = require_session(append, details.parent_session).id
+    if details.parent_turn_id is not None:
+        fields["parent_turn"] = load_parent(append, checked_id(details.parent_turn_id, "parent turn")).id
+    return fields
 
 
 def fork(

@@ -35,15 +35,11 @@ from weft.ledger.model import (
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, expected_scope
 from weft.ledger.write.leases import Patience, ensure_free
 from weft.ledger.write.placement import Placement, ensure_session, ensure_spawned, find_place
-from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents, as_setting
+from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents
 
 ORDINARY = Setting()
 UNREQUESTED = -1
 """The place of calls that no message of the answer requests: before it."""
-TURN_FIELDS = tuple(
-    "session query response parent expected wait system model provider params usage tool_calls tools_spec finish_reason"
-    " error permissions_used persona".split()
-)
 
 
 class NewTurn:
@@ -65,7 +61,7 @@ class NewTurn:
         error: Any = None,
         permissions_used: Any = None,
         persona: str = DEFAULT_AGENT,
-        **setting: Any,
+        setting: Setting = ORDINARY,
     ) -> None:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
@@ -78,7 +74,7 @@ class NewTurn:
         self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
         self.finish_reason, self.permissions_used = finish_reason, permissions_used
         self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
-        self.persona, self.setting = persona, as_setting(setting, TURN_FIELDS) if setting else ORDINARY
+        self.persona, self.setting = persona, setting
         request = (model, provider, params, tools_spec, finish_reason)
         self.asks_model = bool(self.response) or any(argument is not None for argument in request)
         self.weight = weigh([*self.messages, *self.response], self.calls)

@@ -6,6 +6,7 @@ hashed before the writers' lock was taken come along as `Prepared`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -398,7 +399,7 @@ class Setting:
         role: str = "unified",
         reason: str | None = None,
         toolset: str | None = None,
-        tools_available: list[str] | None = None,
+        tools_available: Sequence[str] | None = None,
         permissions_granted: Any = None,
         thinking_config: Any = None,
         effective_config: Any = None,
@@ -430,20 +431,6 @@ class Setting:
         if self.source_event_id is not None:
             made["source_event"] = contents.put_text(self.source_event_id, "source event id")
         return made
-
-
-SETTINGS = tuple(
-    "role reason toolset tools_available permissions_granted thinking_config effective_config workspace"
-    " source_event_id".split()
-)
-
-
-def as_setting(given: dict[str, Any], beside: tuple[str, ...]) -> Setting:
-    """The rest of a verb's keyword arguments; `beside` names those it has taken itself."""
-    if unknown := set(given) - set(SETTINGS):
-        known = ", ".join(sorted((*beside, *SETTINGS)))
-        raise InvalidInput(f"unknown argument {min(unknown)!r:.80}", f"known: {known}")
-    return Setting(**given)
 
 
 def member(enum: Any, value: Any, what: str) -> Any:

@@ -73,6 +73,10 @@ class RuntimeLedger(Protocol):
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         persona: str = ...,
+        role: str = ...,
+        reason: str | None = None,
+        effective_config: Any = None,
+        workspace: str | None = None,
+        source_event_id: str | None = None,
         wait: float = ...,
-        **setting: Any,
     ) -> OpenTurn: ...
