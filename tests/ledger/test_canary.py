@@ -21,9 +21,6 @@ from weft.kernel.errors import WeftError
 from weft.kernel.fields import EventRef, RequestInput, Usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import COMPACTION_MEASURES, NewError, NewMessage, NewToolCall, StoredContent
-from weft.ledger.sessions.heads import SessionDetails
-from weft.ledger.write.record_turn import NewTurn
-from weft.ledger.write.turn_events import Setting
 from weft.ledger.write.turn_writer import TurnWriter
 
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
@@ -175,16 +172,8 @@ def parameters(call: Callable[..., Any]) -> list[str]:
 
 
 def arguments(verb: str) -> set[str]:
-    """Every argument of a verb, also those that it takes as keywords and hands on."""
     owner, _, name = verb.rpartition(".")
-    found = set(parameters(public(TurnWriter if owner else Ledger)[name]))
-    handed_on: dict[str, set[str]] = {
-        "record_turn": {*parameters(NewTurn.__init__), *parameters(Setting.__init__)},
-        "begin_turn": set(parameters(Setting.__init__)),
-        "record_compaction": set(COMPACTION_MEASURES),
-        "create_session": set(SessionDetails.__struct_fields__),
-    }
-    return found | handed_on.get(verb, set())
+    return set(parameters(public(TurnWriter if owner else Ledger)[name]))
 
 
 def structs_in(annotation: Any) -> Iterator[type[Struct]]:
