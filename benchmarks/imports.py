@@ -82,7 +82,7 @@ def main() -> None:
     cpu, wall = time.process_time(), time.perf_counter()
     with weft.open(ledger_path) as ledger:
         summary = ImportRun(ledger, load_importers("claude-code"), FixedClock(10**13)).run([Path(source)])
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
     totals = summary.of("claude-code")
     answer = {
         "source_bytes": totals.bytes,

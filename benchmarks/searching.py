@@ -65,7 +65,7 @@ def searched(sizes: Sizes, place: Path) -> Searched:
     with weft.open(place / "ledger.db", clock=clock) as ledger:
         record_seconds = _timed(lambda: _fill(ledger, clock, sizes.search_messages))
         say("index them")
-        index_seconds = _timed(ledger.catch_up)
+        index_seconds = _timed(ledger.upkeep.catch_up)
         say("ask")
         found = {name: _asked(ledger, list(queries), sizes.rounds) for name, queries in _mix(ledger).items()}
         burst = sizes.writers * sizes.turns_per_writer
@@ -77,7 +77,7 @@ def searched(sizes: Sizes, place: Path) -> Searched:
             {name: latency(walls) for name, walls in found.items()},
             latency([wall for walls in found.values() for wall in walls]),
             burst,
-            _timed(ledger.catch_up),
+            _timed(ledger.upkeep.catch_up),
         )
 
 

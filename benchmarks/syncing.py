@@ -92,7 +92,7 @@ def record(path: Path, start: int, amount: int) -> None:
     with weft.open(path) as ledger:
         for turn in islice(turns(start, SEED), amount):
             record_turn(ledger, turn)
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
 
 
 def record_turn(ledger: "Ledger", turn: Turn) -> None:

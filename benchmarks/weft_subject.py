@@ -68,7 +68,7 @@ class WeftLedger:
             self.ledger.fork(tip, label=label)
 
     def events(self) -> int:
-        return int(self.ledger.stats()["events"])
+        return int(self.ledger.upkeep.stats()["events"])
 
     def verify_facts(self) -> None:
         _expect_clean(list(self.ledger.verify(views=False)))

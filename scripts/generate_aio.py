@@ -15,11 +15,13 @@ import sys
 import textwrap
 import tokenize
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from weft import opening
+from weft.ledger.api import audit, compactions, erasure, imports, labels, merges, secrets, tree, upkeep, usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import import_writer
 from weft.ledger.read import full_threads, listing, threads
@@ -35,11 +37,24 @@ MIRRORED: dict[str, type] = {
     "FullThreads": full_threads.FullThreads,
     "Listing": listing.Listing,
     "ImportWriter": import_writer.ImportWriter,
+    "Heads": labels.Heads,
+    "Labels": labels.Labels,
+    "Tree": tree.Tree,
+    "Compactions": compactions.Compactions,
+    "Merges": merges.Merges,
+    "Imports": imports.Imports,
+    "UsageReports": usage.UsageReports,
+    "AuditReports": audit.AuditReports,
+    "Secrets": secrets.Secrets,
+    "Erasures": erasure.Erasures,
+    "Upkeep": upkeep.Upkeep,
     "Programs": Programs,
     "Similarity": Similarity,
 }
 HOMES = {
-    "ledger": ("Ledger",),
+    "ledger": tuple(
+        "Ledger Heads Labels Tree Compactions Merges Imports UsageReports AuditReports Secrets Erasures Upkeep".split()
+    ),
     "objects": ("TurnWriter", "Thread", "FullThreads", "Listing", "ImportWriter"),
     "programs": ("Programs", "Similarity"),
 }
@@ -54,7 +69,7 @@ AT_HAND = {
     "Ledger": ("path", "replica"), "Thread": ("id", "depth"), "FullThreads": ("strands",), "Programs": ("acting_as",),
 }  # fmt: skip
 """What reads nothing: properties, and another mirror of the same ledger."""
-WAITING = ("record_turn", "record_compaction", "cherry_pick", "summarize")
+WAITING = ("record_turn", "record", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
 LEFT_OUT = ("close",)  # written by hand
 HEAD = '''"""{about}
@@ -120,6 +135,10 @@ WRITER = """
     ) -> None:
         await asyncio.shield(self._run(partial(self._sync.__exit__, kind, error, trace)))
 """
+GROUP = """    @cached_property
+    def {name}(self) -> {returns}:
+        return {returns}(self._sync.{name}, self._pool)
+"""
 BY_HAND = {"Ledger": LEDGER, "TurnWriter": WRITER}
 CHANGES = """        async def found() -> AsyncIterator[Recorded]:
             seconds = checked_seconds(wait, "wait")
@@ -160,7 +179,7 @@ def _homes(module: ModuleType) -> dict[str, tuple[str, str]]:
 
 
 def definition(member: Any) -> tuple[ast.FunctionDef, ModuleType]:
-    function: Any = member.fget if isinstance(member, property) else member
+    function: Any = getattr(member, "fget", None) or getattr(member, "func", None) or member
     module = sys.modules[function.__module__]
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
@@ -193,6 +212,9 @@ def method(owner: str, name: str, member: Any, names: Names) -> str:
     names.add(node.args, module)
     names.add(node.returns, module)
     returns = ast.unparse(node.returns) if node.returns else "None"
+    if isinstance(member, cached_property):
+        names.needed["cached_property"] = ("functools", "cached_property")
+        return GROUP.format(name=name, returns=returns)
     signature = ast.unparse(node.args).replace("other: LedgerBase", "other: Ledger")
     text = ast.get_docstring(node)
     doc = "" if text is None else f'        """{text.replace(chr(10), chr(10) + " " * 8)}"""\n'
@@ -296,8 +318,8 @@ def opened(names: Names) -> str:
 
 ABOUT = {
     "__init__": "The asynchronous mirror of the public API: the same verbs, awaited. docs/async.md says how.",
-    "ledger": "The ledger, awaited.",
-    "objects": "What the verbs of the ledger give that has verbs of its own, awaited.",
+    "ledger": "The ledger and its groups of verbs, awaited.",
+    "objects": "What the verbs of the ledger return that has verbs of its own, awaited.",
     "programs": "The programs of a ledger, and what is similar in it, awaited.",
 }
 ALWAYS = {

@@ -122,12 +122,12 @@ def make_ledger(address: str, folder: Path) -> dict[str, Any]:
     with weft.open(address, clock=clock, random_bytes=Random(SEEDS["ledger"]).randbytes) as ledger:
         import_sources(address, folder / "sources")
         record_turns(ledger)
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
         move_sessions(ledger)
         make_programs(ledger)
         let_a_clone_diverge(ledger, address, str(folder / "clone.db"), clock)
-        ledger.pack("cold")
-        ledger.erase("secret~1", reason="it should not have been said")
+        ledger.upkeep.pack("cold")
+        ledger.erasure.erase("secret~1", reason="it should not have been said")
         import_open_session(address, folder / "sources")
         threads = ["main", "side", *(str(session.head) for session in ledger.sessions() if session.origin != "weft")]
         run_weft(address, "bundle", "create", *threads, "-o", str(folder / description.BUNDLE))
@@ -135,11 +135,11 @@ def make_ledger(address: str, folder: Path) -> dict[str, Any]:
         weft.Programs(ledger).hold_agent(description.HELD_AGENT)
         kill_writer(address, clock)
         receipt = ask(ledger, "main", "The last turn?", "The last one.").receipt
-        ledger.export_facts(folder / "facts.jsonl")
+        ledger.upkeep.export_facts(folder / "facts.jsonl")
         return {
             "clock": clock.now_ms(),
             "receipt": asdict(receipt),
-            "provisional": len(ledger.provisional()),
+            "provisional": len(ledger.imports.provisional()),
             "bundled": bundled,
             "described": describe(ledger),
         }
@@ -207,7 +207,7 @@ def record_turns(ledger: weft.Ledger) -> None:
     ask(ledger, "side", "What if it were off?", "Then the ships would wait.")
     ledger.fork(ledger.events("main~1")[-3].id, label="inside")
     ask(ledger, "inside", "From the middle of a turn?", "Yes.")
-    ledger.record_compaction(session="main", summary="A keeper keeps the lighthouse; the lamp is on.", model="model-a")
+    ledger.compactions.record(session="main", summary="A keeper keeps the lighthouse; the lamp is on.", model="model-a")
     ask(ledger, "main", "After the summary?", "Still on.")
     for number in range(3):
         ask(ledger, "cold", f"Cold question {number}", f"Cold answer {number}: " + "the sea is calm. " * 20)
@@ -236,17 +236,17 @@ def fail_and_interrupt(ledger: weft.Ledger) -> None:
 
 def move_sessions(ledger: weft.Ledger) -> None:
     """A reflog with every kind of move, aliases, and sessions that were renamed, archived, deleted and reset."""
-    ledger.add_alias("lead", "main")
-    ledger.add_alias("second", "side")
+    ledger.labels.add_alias("lead", "main")
+    ledger.labels.add_alias("second", "side")
     ask(ledger, "moved", "One?", "One.")
     ask(ledger, "moved", "Two?", "Two.")
     ledger.move_head("moved", new=ledger.resolve("moved~1"), reason="back to one")
-    ledger.restore_session("moved")
-    ledger.reset_session("moved", reason="anew")
+    ledger.heads.restore("moved")
+    ledger.heads.reset("moved", reason="anew")
     ask(ledger, "moved", "A new root?", "A new root.")
-    ledger.rename_session("moved", "harbour")
+    ledger.labels.rename("moved", "harbour")
     ledger.create_session("empty", persona="ann", task_description="Not begun yet")
-    for label, put_away in (("old", ledger.archive_session), ("gone", ledger.delete_session)):
+    for label, put_away in (("old", ledger.labels.archive), ("gone", ledger.labels.delete)):
         ask(ledger, label, f"Is {label} over?", "It is.")
         put_away(label, reason="it is over")
 

@@ -5,6 +5,7 @@ import inspect
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def public(owner: type) -> dict[str, Any]:
 
 
 def signature(member: Any) -> tuple[list[tuple[str, Any, Any]], str]:
-    function: Any = member.fget if isinstance(member, property) else member
+    function: Any = getattr(member, "fget", None) or getattr(member, "func", None) or member
     found = inspect.signature(function)
     given = [(p.name, p.kind, str(p.annotation)) for p in found.parameters.values() if p.name != "threads"]
     return given, str(found.return_annotation)
@@ -88,7 +89,7 @@ def test_every_verb_has_its_mirror_with_the_same_arguments_and_types(owner: str)
         arguments, answers = signature(theirs[name])
         assert [(n, kind, mirrored(note)) for n, kind, note in given] == arguments, name
         assert answers == awaited(owner, name, member, returns), name
-        is_plain = answers.startswith(("AsyncIterator", "Coroutine")) or isinstance(member, property)
+        is_plain = answers.startswith(("AsyncIterator", "Coroutine")) or isinstance(member, property | cached_property)
         is_plain = is_plain or name in generate_aio.AT_HAND.get(owner, ())
         assert inspect.iscoroutinefunction(theirs[name]) is not is_plain, name
 
@@ -115,7 +116,7 @@ def test_every_mirror_has_its_place() -> None:
 
 def test_attributes_of_objects_are_mirrored(path: Path) -> None:
     with weft.open(path) as ledger, ledger.begin_turn(session="main") as writer:
-        attributes = {"TurnWriter": vars(writer), "ImportWriter": vars(ledger.import_writer("x", 1))}
+        attributes = {"TurnWriter": vars(writer), "ImportWriter": vars(ledger.imports.writer("x", 1))}
         attributes |= {"Thread": vars(ledger.thread(writer.id)), "Listing": vars(ledger.listing())}
         attributes["FullThreads"] = vars(ledger.full_threads(writer.id))
     for owner, held in attributes.items():
@@ -136,7 +137,7 @@ def test_turns_are_recorded_and_read(path: Path) -> None:
         assert [change.n async for change in ledger.changes()] == list(range(1, turn.receipt.n + 1))
         assert (await ledger.session("main")).head == turn.id
         assert await (await ledger.listing()).subjects([turn.id]) == {turn.id: "hi"}
-        assert [finding async for finding in ledger.audit()] == []
+        assert [finding async for finding in ledger.audit.findings()] == []
         stored = await ledger.put_content(b"x" * 3_000_000)
         assert sum([len(piece) async for piece in ledger.read_content(stored.ref)]) == 3_000_000
         with pytest.raises(InvalidInput):
@@ -211,7 +212,7 @@ def test_progress_is_told_in_the_loop(path: Path) -> None:
     async def body(ledger: weft.aio.AsyncLedger) -> None:
         await ledger.record_turn(session="main", query="x")
         here, seen = threading.current_thread(), []
-        await ledger.rebuild(progress=lambda *step: seen.append((threading.current_thread(), step)))
+        await ledger.upkeep.rebuild(progress=lambda *step: seen.append((threading.current_thread(), step)))
         await asyncio.sleep(0)
         assert seen
         assert {thread for thread, _ in seen} == {here}
@@ -343,14 +344,14 @@ def test_ledgers_are_copied_examined_saved_and_put_back(path: Path, tmp_path: Pa
     async def main() -> None:
         async with weft.aio.open(path) as ledger:
             turn = await ledger.record_turn(session="main", query="x")
-            await ledger.backup(tmp_path / "backup.db")
+            await ledger.upkeep.backup(tmp_path / "backup.db")
             assert (await weft.aio.copy(ledger, tmp_path / "copy.db")).events == turn.receipt.n
         assert (await weft.aio.copy(path, tmp_path / "again.db")).events == turn.receipt.n
         assert {found.grade async for found in weft.aio.examine(path)} == {"good"}
         assert (await weft.aio.salvage(path, tmp_path / "saved.db")).is_whole
         assert (await weft.aio.restore(tmp_path / "backup.db", path)).events == turn.receipt.n
         async with weft.aio.open(path) as ledger, weft.aio.open(tmp_path / "other.db") as other:
-            await other.share_imports_of(ledger)
+            await other.imports.share_with(ledger)
 
     asyncio.run(main())
 

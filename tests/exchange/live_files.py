@@ -106,11 +106,11 @@ def standing(ledger: Ledger) -> dict[str, Any]:
             for turn in ledger.log()
         },
         "sessions": {each.label: {name: getattr(each, name, None) for name in told} for each in sessions},
-        "usage": [ledger.usage(by) for by in ("session", "model", "origin")],
+        "usage": [ledger.usage.report(by) for by in ("session", "model", "origin")],
         "said": {
             each.label: [message.text for message in ledger.thread(each.label).messages]
             for each in sessions
             if each.head
         },
-        "provisional": ledger.provisional(),
+        "provisional": ledger.imports.provisional(),
     }

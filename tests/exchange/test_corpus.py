@@ -144,10 +144,10 @@ def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
                 take(ledger, path)
         facts = [tmp_path / f"{number}-{i}.jsonl" for i in range(3)]
         for ledger, file in zip(ledgers, facts, strict=True):
-            ledger.export_facts(file)
+            ledger.upkeep.export_facts(file)
         for i, ledger in enumerate(ledgers):
             for file in facts[:i] + facts[i + 1 :]:
-                ledger.import_facts(file)
+                ledger.upkeep.import_facts(file)
         first = ledgers[0]
         for other in ledgers[1:]:
             assert current(other) == current(first), group
@@ -181,7 +181,7 @@ def test_usage_equals_an_independent_count_of_the_raw_files(tmp_path: Path, orig
     expected = getattr(independent_usage, origin.replace("-", "_"))(paths)
     with opened(tmp_path / "ledger.db") as ledger:
         take(ledger, *paths)
-        rows = ledger.usage(by="model", origin=origin).rows
+        rows = ledger.usage.report(by="model", origin=origin).rows
     found = {row.key: {kind: getattr(row, kind) for kind in KINDS} for row in rows}
     assert {model: kinds for model, kinds in found.items() if any(kinds.values())} == {
         model: {kind: kinds.get(kind, 0) for kind in KINDS} for model, kinds in expected.items()

@@ -37,7 +37,7 @@ QUOTE = {"noise": told("record that belongs to no turn")}
 
 
 def kept(ledger: Ledger, session: str) -> bytes:
-    return b"".join(stretch.data for stretch in ledger.kept_sources(session))
+    return b"".join(stretch.data for stretch in ledger.imports.kept_sources(session))
 
 
 def lines(path: Path, *more: Any, age: int = 0, session: str = "s1") -> Path:
@@ -46,7 +46,9 @@ def lines(path: Path, *more: Any, age: int = 0, session: str = "s1") -> Path:
 
 def is_gone(ledger: Ledger, tmp_path: Path, sources: Path) -> bool:
     """Nothing of it in any file, any export, any kept stretch; and all is well."""
-    stretches = [each.data for session in ledger.sessions(every=True) for each in ledger.kept_sources(session.id)]
+    stretches = [
+        each.data for session in ledger.sessions(every=True) for each in ledger.imports.kept_sources(session.id)
+    ]
     assert not any(CANARY.encode() in data for data in stretches)
     assert CANARY.encode() not in exported(ledger)
     assert files_with_canary(tmp_path, *sources.rglob("*")) == []
@@ -58,10 +60,10 @@ def test_a_turn_goes_with_the_verbatim_copy_of_its_session(ledger: Ledger, tmp_p
     lines(sources / "a.jsonl")
     take(ledger, sources)
     assert CANARY.encode() in kept(ledger, "s1")
-    plan = ledger.plan_erasure(ledger.resolve("s1~1"))
-    assert plan.verbatim == len(ledger.kept_sources("s1")) > 0
-    ledger.erase(plan, reason=WHY)
-    assert [stretch.erased for stretch in ledger.kept_sources("s1")] == [True] * plan.verbatim
+    plan = ledger.erasure.plan(ledger.resolve("s1~1"))
+    assert plan.verbatim == len(ledger.imports.kept_sources("s1")) > 0
+    ledger.erasure.erase(plan, reason=WHY)
+    assert [stretch.erased for stretch in ledger.imports.kept_sources("s1")] == [True] * plan.verbatim
     assert is_gone(ledger, tmp_path, sources)
     asked = [message.text for message in ledger.thread("s1").messages if message.role == "user"]
     assert asked == ["hi" + LONG, ERASED, "and?" + LONG]
@@ -72,11 +74,11 @@ def test_a_session_goes_with_its_title_its_file_and_its_copy(ledger: Ledger, tmp
     written(path, {"session": f"{CANARY}-id", "title": told("title"), "task": told("task")}, FIRST, SECRET, LAST, QUOTE)
     take(ledger, sources)
     assert CANARY in repr(select(tmp_path / "ledger.db", "SELECT name FROM import_source"))
-    ledger.erase(f"{CANARY}-id", reason=WHY)
+    ledger.erasure.erase(f"{CANARY}-id", reason=WHY)
     assert is_gone(ledger, tmp_path, sources)
     assert ledger.sessions() == []
     assert take(ledger, sources).of("toy").counts.erased == 3
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
     assert is_gone(ledger, tmp_path, sources)
     assert take(ledger, sources).of("toy").unchanged == 1
     assert not any("gone" in found.what for found in weft.examine(ledger.path) if found.check == "imports")
@@ -87,8 +89,8 @@ def test_importing_the_same_again_brings_nothing_back(ledger: Ledger, tmp_path: 
     lines(sources / "a.jsonl")
     take(ledger, sources)
     names = {"turn": ledger.resolve("s1~1"), "session": "s1"}
-    everything = [doomed.ref for doomed in ledger.plan_erasure(ledger.resolve("s1~1")).contents]
-    ledger.erase(names.get(what, everything), reason=WHY)
+    everything = [doomed.ref for doomed in ledger.erasure.plan(ledger.resolve("s1~1")).contents]
+    ledger.erasure.erase(names.get(what, everything), reason=WHY)
     before = exported(ledger)
     assert take(ledger, sources).of("toy").counts.turns == 0
     change(tmp_path / "ledger.db", "DELETE FROM import_source")
@@ -103,7 +105,7 @@ def test_a_longer_file_brings_its_new_turns_and_nothing_that_was_erased(
 ) -> None:
     lines(sources / "a.jsonl")
     take(ledger, sources)
-    ledger.erase(ledger.resolve("s1~1"), reason=WHY)
+    ledger.erasure.erase(ledger.resolve("s1~1"), reason=WHY)
     more = {"id": "t4", "parent": "t3", "ask": "more", "answer": "yes"}
     lines(sources / "a.jsonl", more, age=9)
     counts = take(ledger, sources).of("toy").counts
@@ -115,7 +117,7 @@ def test_a_longer_file_brings_its_new_turns_and_nothing_that_was_erased(
 def test_a_rewritten_version_of_an_erased_turn_is_passed_over(ledger: Ledger, tmp_path: Path, sources: Path) -> None:
     lines(sources / "a.jsonl")
     take(ledger, sources)
-    ledger.erase(ledger.resolve("s1~1"), reason=WHY)
+    ledger.erasure.erase(ledger.resolve("s1~1"), reason=WHY)
     told_again = {**SECRET, "answer": told("answer, told at greater length") + LONG}
     written(sources / "a.jsonl", {"session": "s1", "title": "First"}, FIRST, told_again, LAST, age=9)
     counts = take(ledger, sources).of("toy").counts
@@ -126,7 +128,7 @@ def test_a_rewritten_version_of_an_erased_turn_is_passed_over(ledger: Ledger, tm
 def test_a_copy_in_another_session_does_not_bring_it_back(ledger: Ledger, tmp_path: Path, sources: Path) -> None:
     lines(sources / "a.jsonl")
     take(ledger, sources)
-    ledger.erase(ledger.resolve("s1~1"), reason=WHY)
+    ledger.erasure.erase(ledger.resolve("s1~1"), reason=WHY)
     lines(sources / "b.jsonl", {"id": "t9", "parent": "t3", "ask": "in the copy", "answer": "yes"}, session="s2")
     counts = take(ledger, sources).of("toy").counts
     assert (counts.turns, counts.erased) == (1, 1)
@@ -139,10 +141,10 @@ def test_a_session_erased_in_one_ledger_stays_erased_in_another_that_shares_the_
 ) -> None:
     lines(sources / "a.jsonl")
     take(ledger, sources)
-    ledger.erase("s1", reason=WHY)
+    ledger.erasure.erase("s1", reason=WHY)
     (tmp_path / "other").mkdir()
     with weft.open(tmp_path / "other" / "other.db") as other:
-        other.share_imports_of(ledger)
+        other.imports.share_with(ledger)
         import_into(other, exported(ledger))
         counts = take(other, sources).of("toy").counts
         assert (counts.turns, counts.erased) == (0, 3)
@@ -155,11 +157,11 @@ def test_an_erasure_of_another_ledger_that_waits_here_stops_no_import(
     lines(sources / "a.jsonl")
     take(ledger, sources)
     with weft.open(tmp_path / "other.db") as other:
-        other.share_imports_of(ledger)
+        other.imports.share_with(ledger)
         take(other, sources)
-        ledger.erase("s1", reason=WHY)
+        ledger.erasure.erase("s1", reason=WHY)
         import_into(other, exported(ledger))
-        assert other.pending_erasures()
+        assert other.erasure.pending()
         lines(sources / "a.jsonl", {"id": "t4", "parent": "t3", "ask": "more", "answer": "yes"}, age=9)
         counts = take(other, sources).of("toy").counts
         assert (counts.turns, counts.erased) == (1, 0)
@@ -170,8 +172,8 @@ def test_facts_from_before_do_not_bring_imported_history_back(ledger: Ledger, tm
     lines(sources / "a.jsonl")
     take(ledger, sources)
     before = exported(ledger)
-    done = ledger.erase("s1", reason=WHY)
-    brought = ledger.import_facts(io.BytesIO(before))
+    done = ledger.erasure.erase("s1", reason=WHY)
+    brought = ledger.upkeep.import_facts(io.BytesIO(before))
     assert (brought.contents, brought.erased) == (0, done.contents)
     assert is_gone(ledger, tmp_path, sources)
 
@@ -183,7 +185,7 @@ def test_a_real_tool_s_session_is_erased_to_the_last_record(ledger: Ledger, tmp_
     importing = ImportRun(ledger, load_importers("claude-code"), SystemClock(), force=True)
     importing.run([path])
     for session in ledger.sessions(every=True):
-        ledger.erase(session.id, reason=WHY)
+        ledger.erasure.erase(session.id, reason=WHY)
     assert is_gone(ledger, tmp_path, sources)
     again = ImportRun(ledger, load_importers("claude-code"), SystemClock(), force=True, remap=True)
     assert again.run([path]).of("claude-code").counts.turns == 0
@@ -195,6 +197,6 @@ def test_the_name_of_a_file_goes_where_it_is_named_alone(ledger: Ledger, tmp_pat
     written(name, {"session": "s1", "title": "First"}, FIRST)
     take(ledger, sources)
     seen = [found.event for found in ledger.changes() if b'"file":"' in found.line]
-    ledger.erase(str(seen[0].file), reason=WHY)
+    ledger.erasure.erase(str(seen[0].file), reason=WHY)
     assert files_with_canary(tmp_path, name) == []
     assert problems(ledger) == []

@@ -77,7 +77,7 @@ class Home:
         """Once nobody writes any more."""
         self.at_once(400)
         with weft.open(path) as cold:
-            cold.share_imports_of(self.ledger)
+            cold.imports.share_with(self.ledger)
             ImportRun(cold, live_importers(), self.stage.clock).run([self.stage.folder])
             assert standing(self.ledger) == standing(cold)
         assert list(self.ledger.verify()) == []
@@ -151,7 +151,7 @@ def test_after_an_erasure_a_file_is_read_from_its_beginning(home: Home) -> None:
 
     def erase() -> None:
         turn = list(home.ledger.log())[-1]
-        home.ledger.erase(turn.id, reason="mine")
+        home.ledger.erasure.erase(turn.id, reason="mine")
 
     stage.write(name, *lines[:half])()
     found = home.at_once(8, (2, erase), (3, stage.add(name, lines[half])), (6, stage.add(name, lines[half + 1])))

@@ -56,10 +56,10 @@ class Home:
 
     def is_as_imported_cold(self, path: Path) -> bool:
         with weft.open(path) as cold:
-            cold.share_imports_of(self.ledger)
+            cold.imports.share_with(self.ledger)
             ImportRun(cold, self.stage.importers, self.stage.clock).run([self.folder])
             assert standing(self.ledger) == standing(cold)
-        assert self.ledger.provisional() == []
+        assert self.ledger.imports.provisional() == []
         return list(self.ledger.verify()) == []
 
 

@@ -39,7 +39,7 @@ def texts(ledger: Ledger, session: str = "s1") -> list[str]:
 
 def facts(ledger: Ledger) -> bytes:
     out = io.BytesIO()
-    ledger.export_facts(out)
+    ledger.upkeep.export_facts(out)
     return out.getvalue()
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_has_grown_brings_what_is_new(ledger: Ledger, sources: Path)
     written(path, SESSION, ONE, TWO, age=1)
     counts = take(ledger, sources).of("toy").counts
     assert (counts.turns, counts.known, counts.superseded) == (1, 1, 0)
-    kept = ledger.kept_sources(str(path))
+    kept = ledger.imports.kept_sources(str(path))
     assert b"".join(part.data for part in kept) == path.read_bytes()
     assert [part.start for part in kept] == sorted(part.start for part in kept)
 
@@ -111,7 +111,7 @@ def test_growing_step_by_step_ends_where_the_last_step_alone_does(tmp_path: Path
         {"id": "t3", "parent": "t1", "ask": "or?", "answer": "this", "calls": [{"id": "c", "name": "r"}]},
     ]
     stepwise, alone = weft.open(tmp_path / "steps.db"), weft.open(tmp_path / "alone.db")
-    alone.share_imports_of(stepwise)
+    alone.imports.share_with(stepwise)
     for step in range(1, len(lines) + 1):
         written(sources / "a.jsonl", *lines[:step], age=step)
         take(stepwise, sources)
@@ -221,7 +221,7 @@ def test_a_file_that_grows_while_others_are_read_is_kept_once(ledger: Ledger, so
     take(ledger, sources, progress=lambda step: written(path, SESSION, ONE, TWO, age=1))
     written(path, SESSION, ONE, TWO, {"id": "t3", "parent": "t2", "ask": "more", "answer": "here"}, age=2)
     take(ledger, sources)
-    assert b"".join(part.data for part in ledger.kept_sources(str(path))) == path.read_bytes()
+    assert b"".join(part.data for part in ledger.imports.kept_sources(str(path))) == path.read_bytes()
 
 
 def test_an_import_that_was_cut_short_keeps_nothing_twice(
@@ -234,7 +234,7 @@ def test_an_import_that_was_cut_short_keeps_nothing_twice(
         with pytest.raises(KeyboardInterrupt):
             take(ledger, sources)
     take(ledger, sources)
-    assert b"".join(part.data for part in ledger.kept_sources(str(path))) == path.read_bytes()
+    assert b"".join(part.data for part in ledger.imports.kept_sources(str(path))) == path.read_bytes()
 
 
 def test_a_turn_left_open_shifts_no_other(ledger: Ledger, sources: Path) -> None:
@@ -343,15 +343,15 @@ def test_a_killed_import_is_simply_run_again(tmp_path: Path, sources: Path) -> N
         assert child.stdout is not None
         child.stdout.readline()
         with weft.open(path, read_only=True) as watching:
-            before = watching.stats()["turns"]
-            while child.poll() is None and watching.stats()["turns"] <= before + 60:
+            before = watching.upkeep.stats()["turns"]
+            while child.poll() is None and watching.upkeep.stats()["turns"] <= before + 60:
                 pass
         child.send_signal(signal.SIGKILL)
         child.communicate()
     with weft.open(path) as ledger:
         assert take(ledger, sources).problems == []
-        assert ledger.stats()["turns"] == 6 * 400
-        assert ledger.stats()["superseded_turns"] == 0
+        assert ledger.upkeep.stats()["turns"] == 6 * 400
+        assert ledger.upkeep.stats()["superseded_turns"] == 0
         assert list(ledger.verify()) == []
 
 

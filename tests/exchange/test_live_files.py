@@ -37,7 +37,7 @@ def readers(ledger: Ledger) -> Iterator[None]:
                     turns = list(ledger.thread(session.head).turns)
                     assert turns[-1].id == session.head
             ledger.search("the", limit=5)
-            ledger.provisional()
+            ledger.imports.provisional()
             rounds += 1
         return rounds
 

@@ -179,7 +179,7 @@ def other_origin(ledger: Ledger) -> None:
     third = native_turn("t3", parent=1, compaction=kept, started=4_000, ended=4_000, offset=20, end=30)
     third.items = ()
     fourth = native_turn("t4", parent=2, started=5_000, ended=6_000, offset=30, end=40)
-    import_writer = ledger.import_writer("toy", 1)
+    import_writer = ledger.imports.writer("toy", 1)
     import_writer.take(
         NativeSession(id="s1", workspace="/srv/work"), [first, second, third, fourth], "a.jsonl", ImportCounts()
     )
@@ -208,7 +208,7 @@ def test_a_session_of_another_tool_goes_on_with_its_compaction(ledger: Ledger, t
     take(ledger, made.path)
     after = {turn.id: (turn.digest, turn.session_id, turn.started_at, turn.workspace_path) for turn in ledger.log()}
     assert before.items() <= after.items()
-    (child,) = ledger.children("s1")
+    (child,) = ledger.tree.children("s1")
     assert (child.origin, len(after)) == (tool, len(before) + 1)
     assert list(ledger.verify()) == []
 
@@ -345,9 +345,9 @@ def test_another_ledger_that_has_the_facts_knows_the_session_too(rich: Ledger, t
     with facts.open("wb") as file:
         rich.export_facts(file)
     with weft.open(tmp_path / "other.db") as other:
-        other.share_imports_of(rich)
+        other.imports.share_with(rich)
         with facts.open("rb") as file:
-            other.import_facts(file)
+            other.upkeep.import_facts(file)
         known = len(other.log())
         take(other, made.path)
         take(rich, made.path)

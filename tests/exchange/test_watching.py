@@ -91,7 +91,7 @@ def test_a_new_folder_is_swept_when_it_is_told(stage: Stage) -> None:
 
 def test_an_open_tail_is_provisional_until_it_is_a_turn(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, OPEN)()
-    seen, look = noted(lambda: stage.ledger.provisional("s1"), lambda: texts(stage.ledger))
+    seen, look = noted(lambda: stage.ledger.imports.provisional("s1"), lambda: texts(stage.ledger))
     stage.follow((5, look), (6, stage.write("a.jsonl", SESSION, ONE, TWO)), end=9)
     (tails, said) = seen
     assert isinstance(tails, list)
@@ -99,25 +99,25 @@ def test_an_open_tail_is_provisional_until_it_is_a_turn(stage: Stage) -> None:
     assert (tail.items[0].role, tail.items[0].text, tail.items_so_far) == ("user", "and?", 1)
     assert tail.parent_id == stage.ledger.turn("s1").parent_id
     assert said == ["hi", "yo"]
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
     assert texts(stage.ledger) == ["hi", "yo", "and?", "so"]
 
 
 def test_a_watch_is_the_same_over_postgresql(on_server: Stage) -> None:
     on_server.write("a.jsonl", SESSION, ONE, {**OPEN, "ask": "nul \0 and \ud800"})()
-    seen, look = noted(lambda: on_server.ledger.provisional("s1"))
+    seen, look = noted(lambda: on_server.ledger.imports.provisional("s1"))
     on_server.follow((5, look), (6, on_server.write("a.jsonl", SESSION, ONE, TWO)), end=9)
     assert [[item.text for item in tail.items] for tail in seen[0]] == [["nul \ufffd and \ufffd"]]  # type: ignore[attr-defined]
-    assert on_server.ledger.provisional() == []
+    assert on_server.ledger.imports.provisional() == []
     assert texts(on_server.ledger) == ["hi", "yo", "and?", "so"]
 
 
 def test_an_open_tail_is_a_turn_once_its_file_is_quiet(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, OPEN)()
-    seen, look = noted(lambda: len(stage.ledger.provisional()))
+    seen, look = noted(lambda: len(stage.ledger.imports.provisional()))
     stage.follow((299, look), end=310)
     assert seen == [1]
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
     assert texts(stage.ledger) == ["hi", "yo", "and?"]
 
 
@@ -125,28 +125,28 @@ def test_a_tail_is_never_a_fact(stage: Stage, tmp_path: Path) -> None:
     canary = "words that are only open"
     stage.write("a.jsonl", SESSION, ONE, {**OPEN, "ask": canary})()
     stage.follow(end=5)
-    assert [tail.items[0].text for tail in stage.ledger.provisional()] == [canary]
+    assert [tail.items[0].text for tail in stage.ledger.imports.provisional()] == [canary]
     with (tmp_path / "facts").open("wb") as file:
-        stage.ledger.export_facts(file)
+        stage.ledger.upkeep.export_facts(file)
     assert canary.encode() not in (tmp_path / "facts").read_bytes()
-    assert canary.encode() not in b"".join(part.data for part in stage.ledger.kept_sources("s1"))
+    assert canary.encode() not in b"".join(part.data for part in stage.ledger.imports.kept_sources("s1"))
 
 
 def test_looking_at_an_open_tail_again_and_again_writes_no_facts(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, OPEN)()
     stage.follow(end=3)
-    before = stage.ledger.stats()["events"]
+    before = stage.ledger.upkeep.stats()["events"]
     notes = [(5.0 + 2 * n, stage.add("a.jsonl", {"note": n})) for n in range(20)]
     happened = stage.follow(*notes, end=60)
     assert len(imported(happened)) >= 20
-    assert stage.ledger.stats()["events"] == before
+    assert stage.ledger.upkeep.stats()["events"] == before
 
 
 def test_every_byte_is_kept_once_the_tail_is_closed(stage: Stage) -> None:
     stage.write("a.jsonl", SESSION, ONE, {**TWO, "open": True})()
     notes = [(5.0 + n, stage.add("a.jsonl", {"note": n})) for n in range(5)]
     stage.follow(*notes, end=320)
-    kept = stage.ledger.kept_sources("s1")
+    kept = stage.ledger.imports.kept_sources("s1")
     assert b"".join(part.data for part in kept) == (stage.folder / "a.jsonl").read_bytes()
 
 
@@ -173,7 +173,7 @@ def test_of_a_deleted_file_its_turns_stay_and_its_tail_goes(stage: Stage) -> Non
 
     happened = stage.follow((5, delete), end=8)
     assert happened[-1] == Gone(str(stage.folder / "a.jsonl"))
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
     assert texts(stage.ledger) == ["hi", "yo"]
 
 
@@ -184,12 +184,12 @@ def test_a_file_deleted_long_after_it_was_read_leaves_no_tail(stage: Stage, told
     path = stage.folder / "a.jsonl"
 
     def delete() -> list[Path]:
-        assert stage.ledger.provisional()
+        assert stage.ledger.imports.provisional()
         path.unlink()
         return [path] if told else []
 
     stage.follow((250, delete), end=330)
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
 
 
 def test_a_watch_begins_without_tails_of_files_that_are_gone(stage: Stage) -> None:
@@ -197,7 +197,7 @@ def test_a_watch_begins_without_tails_of_files_that_are_gone(stage: Stage) -> No
     stage.follow(end=3)
     (stage.folder / "a.jsonl").unlink()
     stage.follow(end=stage.clock.monotonic() + 1)
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
 
 
 def test_a_file_deleted_while_nobody_watched_leaves_no_tail(stage: Stage) -> None:
@@ -206,7 +206,7 @@ def test_a_file_deleted_while_nobody_watched_leaves_no_tail(stage: Stage) -> Non
     (stage.folder / "a.jsonl").unlink()
     stage.write("b.jsonl", {"session": "s2"}, {**ONE, "id": "u1"})()
     take(stage.ledger, stage.folder)
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
 
 
 def test_the_next_watch_goes_on_where_the_last_one_was(stage: Stage) -> None:
@@ -258,7 +258,7 @@ def test_two_watches_at_once_end_as_one(stage: Stage, tmp_path: Path) -> None:
 
     stage.follow((3, second), (5, both), end=9)
     assert texts(stage.ledger) == ["hi", "yo", "and?", "so"]
-    assert stage.ledger.provisional() == []
+    assert stage.ledger.imports.provisional() == []
     assert list(stage.ledger.verify()) == []
 
 
@@ -283,7 +283,7 @@ def test_a_file_that_is_slow_to_read_rests_after_each_reading(ledger: Ledger, so
     notes = [(2.0 + n / 4, stage.add("a.jsonl", {"note": n})) for n in range(160)]
     stage.follow(*notes, end=60)
     assert 11 <= slow.reads <= 18  # forty seconds of lines, and three seconds for each reading with its rest
-    assert stage.ledger.provisional()
+    assert stage.ledger.imports.provisional()
 
 
 def test_nothing_happens_to_files_that_do_not_change(stage: Stage) -> None:
@@ -314,13 +314,13 @@ def test_an_erasure_takes_open_tails_along(stage: Stage, tmp_path: Path) -> None
     secret = "a secret still being written"
     stage.write("a.jsonl", SESSION, ONE, {**OPEN, "ask": secret})()
     stage.follow(end=3)
-    assert stage.ledger.provisional()
+    assert stage.ledger.imports.provisional()
     ledger = stage.ledger
-    ledger.erase(ledger.session("s1").head or "", reason="mine")
-    assert ledger.provisional() == []
+    ledger.erasure.erase(ledger.session("s1").head or "", reason="mine")
+    assert ledger.imports.provisional() == []
     stage.add("a.jsonl", {"note": 1})()
     stage.follow(end=stage.clock.monotonic() + 3)
-    assert ledger.provisional() == []
+    assert ledger.imports.provisional() == []
     ledger.close()
     held = b"".join(path.read_bytes() for path in tmp_path.glob("ledger.db*"))
     assert secret.encode() not in held
@@ -332,11 +332,11 @@ def test_what_was_erased_is_not_shown_in_the_open_turn_of_another_session(stage:
     stage.write("a.jsonl", SESSION, {**ONE, "ask": secret, "calls": [call]})()
     stage.follow(end=3)
     ledger = stage.ledger
-    ledger.erase(ledger.session("s1").head or "", reason="mine")
+    ledger.erasure.erase(ledger.session("s1").head or "", reason="mine")
     again = {"id": "u2", "parent": "u1", "ask": secret, "answer": "as I said", "calls": [call], "open": True}
     stage.write("b.jsonl", {"session": "s2"}, other, again)()
     stage.follow(end=stage.clock.monotonic() + 3)
-    (turn,) = ledger.provisional("s2")
+    (turn,) = ledger.imports.provisional("s2")
     assert [item.text for item in turn.items] == [ERASED, "as I said", ERASED]
     ledger.close()
     held = b"".join(path.read_bytes() for path in tmp_path.glob("ledger.db*"))
@@ -346,6 +346,6 @@ def test_what_was_erased_is_not_shown_in_the_open_turn_of_another_session(stage:
 def test_a_copy_of_a_ledger_takes_the_open_tails_along(stage: Stage, tmp_path: Path) -> None:
     stage.write("a.jsonl", SESSION, ONE, OPEN)()
     stage.follow(end=3)
-    stage.ledger.backup(tmp_path / "copy.db")
+    stage.ledger.upkeep.backup(tmp_path / "copy.db")
     with weft.open(tmp_path / "copy.db", read_only=True) as copy:
-        assert copy.provisional() == stage.ledger.provisional()
+        assert copy.imports.provisional() == stage.ledger.imports.provisional()

@@ -33,12 +33,12 @@ def copy_ledger(source: Path, target: Path) -> Path:
 
 def facts_of(ledger: Ledger) -> list[bytes]:
     out = BytesIO()
-    ledger.export_facts(out)
+    ledger.upkeep.export_facts(out)
     return out.getvalue().splitlines()
 
 
 def end_of(ledger: Ledger) -> int:
-    return int(ledger.stats()["events"])
+    return int(ledger.upkeep.stats()["events"])
 
 
 def kinds_after(ledger: Ledger, n: int) -> Kinds:
@@ -53,23 +53,23 @@ def answers(ledger: Ledger) -> Answers:
         "facts": facts_of(ledger),
         "feed": list(ledger.changes()),
         "turns": turns,
-        "messages": {turn.id: list(ledger.thread(turn.id).messages) for turn in ledger.heads()},
+        "messages": {turn.id: list(ledger.thread(turn.id).messages) for turn in ledger.tree.heads()},
         "calls": {turn.id: ledger.tool_calls(turn.id) for turn in turns},
         "events": {turn.id: ledger.events(turn.id) for turn in turns},
         "contexts": {turn.id: ledger.context(turn.id) for turn in turns},
         "code": [ledger.codeblocks(message.id) for turn in turns for message in ledger.messages(turn.id)],
-        "children": {turn.id: ledger.children(turn.id) for turn in turns},
-        "containing": {turn.id: ledger.sessions_containing(turn.id) for turn in turns},
+        "children": {turn.id: ledger.tree.children(turn.id) for turn in turns},
+        "containing": {turn.id: ledger.tree.sessions_containing(turn.id) for turn in turns},
         "sessions": sessions,
         "reflogs": {session.id: ledger.reflog(session.id) for session in sessions},
         "listing": ledger.listing().sessions(SessionFilter(every=True, subagents=True)),
-        "usage": [ledger.usage(by) for by in ("session", "model", "month")],
-        "abandoned": ledger.abandoned_usage(),
-        "work": ledger.work(),
+        "usage": [ledger.usage.report(by) for by in ("session", "model", "month")],
+        "abandoned": ledger.usage.abandoned(),
+        "work": ledger.usage.work(),
         "files": ledger.files("file.py"),
         "found": [ledger.search(words) for words in ("answer", "content", "hm")],
-        "audit": list(ledger.audit()),
-        "stats": ledger.stats(),
+        "audit": list(ledger.audit.findings()),
+        "stats": ledger.upkeep.stats(),
     }
 
 

@@ -73,7 +73,7 @@ def fork(ledger: Ledger, k: int) -> Acks:
 
 
 def compaction(ledger: Ledger, k: int) -> Acks:
-    yield ack(ledger.record_compaction(session="main", summary=f"what happened until {k}", model="m"))
+    yield ack(ledger.compactions.record(session="main", summary=f"what happened until {k}", model="m"))
 
 
 def large_content(ledger: Ledger, k: int) -> Acks:
@@ -137,8 +137,8 @@ def make_ledger_with_secret(path: Path | str) -> None:
     with make_ledger(path) as ledger:
         ledger.record_turn(session=f"{SECRET} label", query=f"{SECRET} asked", response=f"```{SECRET}\ncode\n```")
         ledger.record_turn(session=f"{SECRET} label", query=SECRET + "x" * 1_100_000, response="long")
-        ledger.add_alias(f"{SECRET} nick", f"{SECRET} label")
-        ledger.catch_up()
+        ledger.labels.add_alias(f"{SECRET} nick", f"{SECRET} label")
+        ledger.upkeep.catch_up()
 
 
 def die_while_erasing(say: Say, path: str, k: int, torn: bool, at_statements: bool) -> None:
@@ -149,7 +149,7 @@ def die_while_erasing(say: Say, path: str, k: int, torn: bool, at_statements: bo
         watch_statements(tripwire)
     ledger = weft.open(path)
     tripwire.armed = True
-    say(ledger.erase(f"{SECRET} label", reason="asked for").complete)
+    say(ledger.erasure.erase(f"{SECRET} label", reason="asked for").complete)
     tripwire.armed = False
     ledger.close()
     if vfs is not None:
@@ -164,8 +164,8 @@ def die_while_packing(say: Say, path: str, k: int, torn: bool, at_statements: bo
         watch_statements(tripwire)
     ledger = weft.open(path)
     tripwire.armed = True
-    say(ledger.pack().contents)
-    say(ledger.unpack().contents)
+    say(ledger.upkeep.pack().contents)
+    say(ledger.upkeep.unpack().contents)
     tripwire.armed = False
     ledger.close()
     if vfs is not None:

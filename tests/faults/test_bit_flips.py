@@ -75,7 +75,7 @@ def make_varied(path: Path) -> None:
     with weft.open(path) as ledger:
         for scenario in ("whole_turn", "turn_by_steps", "fork", "compaction"):
             list(scenarios.SCENARIOS[scenario](ledger, 1))
-        ledger.add_alias("other", "main")
+        ledger.labels.add_alias("other", "main")
         inside = ledger.events("main~1")[2].id
         ledger.fork(inside, label="inside")
         ledger.record_turn(session="inside", query="from the middle of a turn")

@@ -63,11 +63,11 @@ def test_the_head_at_a_time_never_goes_back_with_the_clock(tmp_path: Path) -> No
         first = ledger.record_turn(session="main", query="first")
         clock.set(NOW - YEAR)
         second = ledger.record_turn(session="main", query="second")
-        assert ledger.head_at("main", NOW - 1) is None
-        assert ledger.head_at("main", NOW) == second.id
+        assert ledger.heads.at("main", NOW - 1) is None
+        assert ledger.heads.at("main", NOW) == second.id
         clock.set(NOW + YEAR)
         ledger.record_turn(session="main", query="third")
-        assert ledger.head_at("main", NOW + 1) == second.id
+        assert ledger.heads.at("main", NOW + 1) == second.id
         assert first.id != second.id
 
 
@@ -114,7 +114,7 @@ def test_ids_that_collide_between_processes_are_minted_anew(tmp_path: Path) -> N
     made = [turn for writer in writers for turn in writer.hear()]
     assert [writer.end() for writer in writers] == [0] * 4
     with weft.open(path) as ledger:
-        assert len(set(made)) == len(made) == ledger.stats()["turns"] == 8 * times
+        assert len(set(made)) == len(made) == ledger.upkeep.stats()["turns"] == 8 * times
         for k in range(4):
             assert queries(ledger, f"writer {k}") == [f"writer {k} {i}" for i in range(times)]
         assert len(set(queries(ledger, "shared"))) == 4 * times

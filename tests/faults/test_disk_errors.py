@@ -159,12 +159,12 @@ def back_up_without_room(say: Say, path: str) -> None:
         ledger.record_turn(session="main", query="x" * 100_000)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
         try:
-            ledger.backup(target)
+            ledger.upkeep.backup(target)
         except StoreFailed:
             say("refused")
         assert not target.exists()
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        ledger.backup(target)
+        ledger.upkeep.backup(target)
         say("made")
 
 
@@ -240,12 +240,12 @@ def test_a_step_that_the_disk_refused_can_be_tried_again(ledger: Ledger, disk: D
 
 
 def test_a_stream_that_the_disk_refused_leaves_nothing(ledger: Ledger, disk: Disk) -> None:
-    before = ledger.stats()
+    before = ledger.upkeep.stats()
     disk.fail(FULL, only({300}, writes_to("-wal")))
     with pytest.raises(StoreFailed):
         ledger.put_content([b"x" * 1_000_000] * 3)
     disk.heal()
-    assert ledger.stats() == before
+    assert ledger.upkeep.stats() == before
     assert list(ledger.verify()) == []
 
 

@@ -31,7 +31,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def is_erased(path: Path) -> bool:
     """Wholly, or not at all: the next open decides nothing, it only finishes."""
     with weft.open(path) as ledger:
-        erased = bool(ledger.erasures())
+        erased = bool(ledger.erasure.done())
         label = next((one.label for one in ledger.sessions(every=True) if SECRET in one.label), None)
         said = [message.text for turn in ledger.log() for message in ledger.messages(turn.id)]
         assert list(ledger.verify()) == []

@@ -44,11 +44,11 @@ def test_sixteen_writers_of_one_session_make_one_line(tmp_path: Path, record_pro
     acks, longest = write_all(path, ["shared"] * WRITERS)
     with weft.open(path) as ledger:
         found = queries(ledger, "shared")
-        assert len(found) == len(set(found)) == WRITERS * TURNS == ledger.stats()["turns"]
+        assert len(found) == len(set(found)) == WRITERS * TURNS == ledger.upkeep.stats()["turns"]
         for k in range(WRITERS):
             assert [count for writer, count in found if writer == f"writer {k}"] == list(range(TURNS))
-        assert all(len(ledger.children(ack.turn)) <= 1 for ack in acks)
-        assert len(ledger.heads()) == 1
+        assert all(len(ledger.tree.children(ack.turn)) <= 1 for ack in acks)
+        assert len(ledger.tree.heads()) == 1
         assert_kept(ledger, acks)
         assert list(ledger.verify()) == []
     record_property("measured", f"{WRITERS} x {TURNS} turns, longest wait {longest:.3f} s")
@@ -61,7 +61,7 @@ def test_sixteen_writers_of_sixteen_sessions_make_sixteen_lines(tmp_path: Path, 
     with weft.open(path) as ledger:
         for k in range(WRITERS):
             assert queries(ledger, f"session {k}") == [(f"writer {k}", count) for count in range(TURNS)]
-        assert len(ledger.heads()) == len(ledger.sessions()) == WRITERS
+        assert len(ledger.tree.heads()) == len(ledger.sessions()) == WRITERS
         assert_kept(ledger, acks)
         assert list(ledger.verify()) == []
     record_property("measured", f"{WRITERS} x {TURNS} turns, longest wait {longest:.3f} s")
@@ -85,7 +85,7 @@ def test_whoever_brings_the_lagging_views_up_to_date_does_not_chase_after_other_
             return result
 
         monkeypatch.setattr(ledger._store, "write", write_and_be_overtaken)
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
         assert added == 3  # once for each of the three views
         assert len(list(ledger.search("meanwhile"))) == 3
 
@@ -106,7 +106,7 @@ def test_the_same_turn_sent_ten_times_for_one_place_is_recorded_once(tmp_path: P
         made = [turn for turn in sent if turn is not None]
         assert made == [ledger.session("main").head]
         assert [send("the same"), send("something else")] == [None, None]
-        assert ledger.stats()["turns"] == 3
+        assert ledger.upkeep.stats()["turns"] == 3
         assert list(ledger.verify()) == []
 
 
@@ -115,9 +115,9 @@ def test_the_same_facts_sent_ten_times_at_once_are_there_once(tmp_path: Path) ->
         sent, head = b"\n".join(facts_of(origin)), origin.session("main").head
     with weft.open(tmp_path / "ledger.db") as ledger:
         with ThreadPoolExecutor(10) as pool:
-            list(pool.map(lambda _: ledger.import_facts(BytesIO(sent)), range(10)))
+            list(pool.map(lambda _: ledger.upkeep.import_facts(BytesIO(sent)), range(10)))
         assert sorted(facts_of(ledger)) == sorted(sent.splitlines())
-        assert [turn.id for turn in ledger.heads()] == [head]
+        assert [turn.id for turn in ledger.tree.heads()] == [head]
         assert list(ledger.verify()) == []
 
 

@@ -99,7 +99,7 @@ def test_an_upgrade_in_several_goes_keeps_a_backup_of_each(path: Path) -> None:
 
 def test_the_backup_is_of_the_moment_before_the_upgrade_even_where_an_older_one_lies(path: Path) -> None:
     with weft.open(path) as ledger:
-        ledger.backup(backup_of(path))
+        ledger.upkeep.backup(backup_of(path))
         ledger.record_turn(session="main", query="after the first backup")
     before = facts_in(path)
     SqliteStore(path, schema=newer_schema()).close()

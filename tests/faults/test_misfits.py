@@ -54,7 +54,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("source") / "ledger.db"
     make_varied(path)
     with weft.open(path) as ledger:
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
     return path
 
 
@@ -119,9 +119,9 @@ def test_a_rebuild_mends_a_value_that_was_named(tmp_path: Path, source: Path) ->
     assert change.make(path)
     with weft.open(path) as ledger:
         with pytest.raises(Damaged, match=r"turn\.input_tokens"):
-            ledger.usage("session")
-        ledger.rebuild()
-        ledger.usage("session")
+            ledger.usage.report("session")
+        ledger.upkeep.rebuild()
+        ledger.usage.report("session")
         assert list(ledger.verify()) == []
 
 

@@ -89,8 +89,8 @@ def in_a_model_name(ledger: Ledger, text: str) -> Any:
 
 
 def in_a_summary(ledger: Ledger, text: str) -> Any:
-    turn = ledger.record_compaction(session="main", summary=text, metadata=[text]).id
-    return ledger.compaction(turn).summary
+    turn = ledger.compactions.record(session="main", summary=text, metadata=[text]).id
+    return ledger.compactions.get(turn).summary
 
 
 def in_a_stream(ledger: Ledger, text: str) -> Any:
@@ -120,9 +120,9 @@ IN_JSON = (in_a_tool_call, in_an_error, in_the_setting, in_metadata, in_a_summar
 def copy_by_facts(ledger: Ledger) -> Ledger:
     """The same facts, exported and imported into an empty ledger."""
     out = BytesIO()
-    ledger.export_facts(out)
+    ledger.upkeep.export_facts(out)
     copy = weft.open(":memory:")
-    copy.import_facts(BytesIO(out.getvalue()))
+    copy.upkeep.import_facts(BytesIO(out.getvalue()))
     return copy
 
 
@@ -154,7 +154,7 @@ def test_a_label_that_nobody_could_type_is_refused(text: str) -> None:
     with weft.open(":memory:") as ledger:
         ledger.record_turn(session="main", query="x")
         before = end_of(ledger)
-        for use in (ledger.create_session, lambda label: ledger.add_alias(label, "main")):
+        for use in (ledger.create_session, lambda label: ledger.labels.add_alias(label, "main")):
             with pytest.raises(InvalidInput):
                 use(text)
         with pytest.raises(InvalidInput):
@@ -192,7 +192,7 @@ def endless() -> Any:
 )
 def test_a_value_that_json_has_no_form_for_is_refused_with_its_place(value: Any) -> None:
     with weft.open(":memory:") as ledger:
-        before = ledger.stats()
+        before = ledger.upkeep.stats()
         odd = {"fine": 1, "odd": value}
         turns: tuple[dict[str, Any], ...] = (
             {"params": odd, "model": "m"},
@@ -205,7 +205,7 @@ def test_a_value_that_json_has_no_form_for_is_refused_with_its_place(value: Any)
         for turn in turns:
             with pytest.raises(InvalidInput):
                 ledger.record_turn(session="main", **{"query": "x", **turn})
-        assert ledger.stats() == before
+        assert ledger.upkeep.stats() == before
 
 
 def test_json_at_the_edge_of_what_can_be_kept_comes_back() -> None:
@@ -245,10 +245,10 @@ def test_arguments_that_a_provider_sent_as_text_are_kept_to_the_letter(deep: str
 )
 def test_a_message_that_is_none_is_refused(query: Any) -> None:
     with weft.open(":memory:") as ledger:
-        before = ledger.stats()
+        before = ledger.upkeep.stats()
         with pytest.raises(InvalidInput):
             ledger.record_turn(session="main", query=query)
-        assert ledger.stats() == before
+        assert ledger.upkeep.stats() == before
 
 
 def test_bytes_that_are_no_text_come_back_exactly_as_bytes() -> None:
@@ -271,9 +271,9 @@ def test_a_long_message_comes_back_whole(tmp_path: Path, record_property: Record
         assert ledger.messages(again.id)[0].text == text
         assert list(ledger.verify()) == []
         with (tmp_path / "facts.jsonl").open("wb") as out:
-            ledger.export_facts(out)
+            ledger.upkeep.export_facts(out)
     with weft.open(tmp_path / "copy.db") as copy:
-        copy.import_facts(tmp_path / "facts.jsonl")
+        copy.upkeep.import_facts(tmp_path / "facts.jsonl")
         assert copy.thread("main").digest == again.digest
         assert copy.messages(turn.id)[0].text == text
     record_property("measured", f"{MEGABYTES} MB")
@@ -282,12 +282,12 @@ def test_a_long_message_comes_back_whole(tmp_path: Path, record_property: Record
 @pytest.mark.skipif(not PROVING, reason="writes a quarter of a gigabyte")
 def test_a_content_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger:
-        before = ledger.stats()
+        before = ledger.upkeep.stats()
         with pytest.raises(ContentTooLarge):
             ledger.put_content(b"x" * 1_000_000 for _ in range(MAX_CONTENT_BYTES // 1_000_000 + 1))
         with pytest.raises(ContentTooLarge):
             ledger.record_turn(session="main", query="x" * (MAX_CONTENT_BYTES + 1))
-        assert ledger.stats() == before
+        assert ledger.upkeep.stats() == before
         assert list(ledger.verify()) == []
 
 
@@ -301,11 +301,11 @@ def test_a_deep_thread_reads_verifies_and_travels(tmp_path: Path, record_propert
         assert ledger.resolve(f"main~{DEPTH - 1}") == next(thread.turns).id
         ledger.fork(f"main~{DEPTH // 2}", label="middle")
         ledger.record_turn(session="middle", query="from the middle")
-        assert ledger.common_ancestor("main", "middle") == ledger.resolve(f"main~{DEPTH // 2}")
+        assert ledger.tree.common_ancestor("main", "middle") == ledger.resolve(f"main~{DEPTH // 2}")
         assert list(ledger.verify()) == []
-        ledger.export_facts(tmp_path / "facts.jsonl")
+        ledger.upkeep.export_facts(tmp_path / "facts.jsonl")
         with weft.open(tmp_path / "copy.db") as copy:
-            copy.import_facts(tmp_path / "facts.jsonl")
+            copy.upkeep.import_facts(tmp_path / "facts.jsonl")
             assert copy.thread("main").digest == thread.digest
             assert list(copy.verify()) == []
     record_property("measured", f"{DEPTH} turns deep")
@@ -326,7 +326,7 @@ def test_a_very_long_session_goes_on_as_it_began(tmp_path: Path, record_property
         paces = [pace(ledger, tenth) for tenth in range(10)]
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         last = ledger.session("main").head
-        assert ledger.thread("main").depth == ledger.stats()["turns"] == TURNS
+        assert ledger.thread("main").depth == ledger.upkeep.stats()["turns"] == TURNS
         assert ledger.messages(f"main~{TURNS - 1}")[0].text == "0"
         ledger.fork(f"main~{TURNS // 2}", label="middle")
         made = ledger.record_turn(session="middle", query="from the middle")
@@ -342,15 +342,15 @@ def test_many_children_of_one_turn_are_all_there(tmp_path: Path, record_property
     with weft.open(tmp_path / "ledger.db") as ledger:
         root = ledger.record_turn(session="main", query="root")
         made = [ledger.record_turn(parent=root.id, query=f"{k}").id for k in range(CHILDREN)]
-        assert [turn.id for turn in ledger.children(root.id)] == made
-        assert [turn.id for turn in ledger.heads()] == made
-        assert [turn.id for turn in ledger.tree(root.id)] == [root.id, *made]
+        assert [turn.id for turn in ledger.tree.children(root.id)] == made
+        assert [turn.id for turn in ledger.tree.heads()] == made
+        assert [turn.id for turn in ledger.tree.turns(root.id)] == [root.id, *made]
         assert list(ledger.verify()) == []
-        ledger.export_facts(tmp_path / "facts.jsonl")
+        ledger.upkeep.export_facts(tmp_path / "facts.jsonl")
         with weft.open(tmp_path / "copy.db") as copy:
-            copy.import_facts(tmp_path / "facts.jsonl")
-            assert [turn.digest for turn in copy.children(root.id)] == [
-                turn.digest for turn in ledger.children(root.id)
+            copy.upkeep.import_facts(tmp_path / "facts.jsonl")
+            assert [turn.digest for turn in copy.tree.children(root.id)] == [
+                turn.digest for turn in ledger.tree.children(root.id)
             ]
             assert list(copy.verify()) == []
     record_property("measured", f"{CHILDREN} children")
@@ -387,10 +387,10 @@ def a_fact() -> bytes:
 def test_a_line_of_facts_that_is_not_what_it_says_is_refused_with_its_number(spoil: Callable[[bytes], bytes]) -> None:
     with weft.open(":memory:") as ledger:
         ledger.record_turn(session="main", query="x")
-        before = ledger.stats()
+        before = ledger.upkeep.stats()
         with pytest.raises(InvalidFact, match="line 2"):
-            ledger.import_facts(BytesIO(b"\n" + spoil(a_fact()) + b"\n"))
-        assert ledger.stats() == before
+            ledger.upkeep.import_facts(BytesIO(b"\n" + spoil(a_fact()) + b"\n"))
+        assert ledger.upkeep.stats() == before
         assert list(ledger.verify()) == []
 
 
@@ -400,8 +400,8 @@ def test_a_fact_written_with_other_spaces_numbers_and_order_is_the_same_fact() -
     shuffled = b'{ "' + b' , "'.join(part.lstrip(b'"') for part in reversed(fields)) + b" }"
     with weft.open(":memory:") as ledger:
         with pytest.raises(InvalidFact):
-            ledger.import_facts(BytesIO(line.replace(b"session_created", b"session_renamed")))
-        ledger.import_facts(BytesIO(shuffled))
+            ledger.upkeep.import_facts(BytesIO(line.replace(b"session_created", b"session_renamed")))
+        ledger.upkeep.import_facts(BytesIO(shuffled))
         assert line in facts_of(ledger)
 
 
@@ -418,17 +418,19 @@ def test_an_event_in_a_stream_where_it_does_not_belong_is_kept_or_refused_and_ha
     with weft.open(":memory:") as ledger:
         call = {"name": "t", "result": 1}
         ledger.record_turn(session="main", query="x", response="y", model="m", tool_calls=[call], persona="Zoe")
-        ledger.record_compaction(session="main", summary="short")
-        ledger.add_alias("other", "main")
+        ledger.compactions.record(session="main", summary="short")
+        ledger.labels.add_alias("other", "main")
         ledger.fork("main", label="fork")
-        before = ledger.stats()
+        before = ledger.upkeep.stats()
         events = [line for line in facts_of(ledger) if b'"event_id"' in line]
         for i, line in enumerate(events):
             try:
-                ledger.import_facts(BytesIO(elsewhere(line, f"{stream}:01ARZ3NDEKTSV4RRFFQ69G{i:04d}")))
+                ledger.upkeep.import_facts(BytesIO(elsewhere(line, f"{stream}:01ARZ3NDEKTSV4RRFFQ69G{i:04d}")))
             except InvalidFact:
                 continue
         assert list(ledger.verify()) == []
         begun = ("run_started", "session_created")
-        added = ledger.stats()["turns"] + ledger.stats()["sessions"] - before["turns"] - before["sessions"]
+        added = (
+            ledger.upkeep.stats()["turns"] + ledger.upkeep.stats()["sessions"] - before["turns"] - before["sessions"]
+        )
         assert added <= sum(any(kind.encode() in line for kind in begun) for line in events)

@@ -57,7 +57,7 @@ def test_sixteen_processes_append_to_postgresql_and_nothing_is_lost_doubled_or_f
             for k in range(WRITERS):
                 own = [count for writer, count in line if writer == f"writer {k}"]
                 assert own == sorted(own)
-        assert len(ledger.heads()) == len(found) <= sessions
+        assert len(ledger.tree.heads()) == len(found) <= sessions
         digests = {turn.id: turn.digest for turn in ledger.log(limit=WRITERS * TURNS + 1)}
         assert digests == {ack.turn: ack.digest for mine in acks for ack in mine}
         assert_kept(ledger, [ack for mine in acks for ack in mine[::LOOKED_AT]])

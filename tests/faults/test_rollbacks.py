@@ -55,7 +55,7 @@ def copy_that_went_on(path: Path) -> None:
     """A backup that was continued elsewhere under a name of its own takes the place of its origin, which knew more."""
     copy = path.with_name("copy.db")
     with weft.open(path) as ledger:
-        ledger.backup(copy)
+        ledger.upkeep.backup(copy)
     record(path, 3)
     record(copy, 1)
     shutil.copyfile(copy, path)
@@ -165,7 +165,7 @@ def test_an_accepted_loss_goes_on_under_a_new_name_and_everything_verifies(
         assert ledger.replica != receipt.replica
         assert problems(ledger, receipt) == ([] if fault in HOLD_IT_STILL else ["receipt"])
         if fault in (dropped_tail, rewritten_history):
-            ledger.rebuild()  # what was edited by hand has views of its own
+            ledger.upkeep.rebuild()  # what was edited by hand has views of its own
     assert_sound(path)
 
 
@@ -226,7 +226,7 @@ def test_the_head_file_is_not_needed(path: Path) -> None:
 
 def test_a_backup_opens_without_the_head_file_of_its_origin(path: Path) -> None:
     with weft.open(path) as ledger:
-        ledger.backup(path.with_name("backup.db"))
+        ledger.upkeep.backup(path.with_name("backup.db"))
         before = answers(ledger)
     with weft.open(path.with_name("backup.db")) as backup:
         assert {**answers(backup), "stats": None} == {**before, "stats": None}  # it has a name of its own

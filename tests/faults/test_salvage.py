@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             grow(ledger, f"tree {i}", *(f"question {i}.{k} " + "word " * 60 for k in range(6)))
         big = ledger.put_content([bytes([i]) * 300_000 for i in range(5)])
         ledger.record_turn(session="big", response=big)
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
     return path
 
 
@@ -237,9 +237,9 @@ def test_imports_go_on_under_the_same_names(damaged: Path) -> None:
     assert saved.is_whole
 
     def grown(ledger: Ledger) -> int:
-        before = int(ledger.stats()["events"])
+        before = int(ledger.upkeep.stats()["events"])
         rich_import(ledger)
-        return int(ledger.stats()["events"]) - before
+        return int(ledger.upkeep.stats()["events"]) - before
 
     with weft.open(damaged) as origin, weft.open(new) as made:
         assert grown(made) == grown(origin)
@@ -251,7 +251,7 @@ def test_packed_contents_are_saved(tmp_path: Path) -> None:
         for i in range(4):
             grow(ledger, f"tree {i}", *(f"question {i}.{k} " + "word " * 200 for k in range(8)))
         ledger.record_turn(session="big", response=ledger.put_content([b"large " * 100_000] * 3))
-        packed = ledger.pack(["tree 0", "tree 1", "big"])
+        packed = ledger.upkeep.pack(["tree 0", "tree 1", "big"])
         assert packed.contents > 0
         facts = set(exported(ledger).splitlines())
     overwrite(path, 0, bytes(PAGE))
@@ -264,8 +264,8 @@ def test_what_was_erased_stays_erased_though_an_older_copy_has_it(tmp_path: Path
     path, older = tmp_path / "ledger.db", tmp_path / "older.db"
     with weft.open(path) as ledger:
         grow(ledger, "main", "a secret canary", "kept")
-        ledger.backup(older)
-        ledger.erase(ledger.resolve("main~1"), reason="asked for")
+        ledger.upkeep.backup(older)
+        ledger.erasure.erase(ledger.resolve("main~1"), reason="asked for")
     _, new = save(path, older)
     assert b"canary" not in new.read_bytes()
     with weft.open(new) as ledger:

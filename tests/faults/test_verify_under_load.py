@@ -36,7 +36,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
             worker.start()
         for worker in workers:
             worker.join()
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
     return path
 
 
@@ -79,7 +79,7 @@ def test_rebuild_mends_everything_while_another_process_writes(large: Path, reco
     assert wrong > 0
     writer = Writer(large)
     with weft.open(large) as ledger:
-        assert ledger.rebuild() == wrong
+        assert ledger.upkeep.rebuild() == wrong
         count, longest = writer.end()
         assert problems(ledger) == []
         assert ledger.session("live").head is not None

@@ -36,8 +36,8 @@ def test_a_verb_about_files_refuses_an_address_and_shows_nothing_of_it(tmp_path:
     file = tmp_path / "ledger.db"
     with weft.open(file) as ledger:
         verbs: list[Callable[[], object]] = [
-            lambda: ledger.backup(ADDRESS),
-            lambda: ledger.export_facts(ADDRESS),
+            lambda: ledger.upkeep.backup(ADDRESS),
+            lambda: ledger.upkeep.export_facts(ADDRESS),
             lambda: weft.restore(ADDRESS, tmp_path / "new.db"),
             lambda: weft.restore(file, ADDRESS),
             lambda: weft.restore(":memory:", file),

@@ -62,7 +62,7 @@ def record_everywhere(ledger: Ledger, session: str = "main") -> str:
         turn.tool_call("slow", id="late")
         turn.interrupt("timeout")
     ledger.record_late_result(turn.id, "late", told("late result"))
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
     return str(turn.id)
 
 

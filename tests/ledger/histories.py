@@ -51,12 +51,12 @@ def problems(ledger: Ledger) -> list[str]:
 
 def exported(ledger: Ledger) -> bytes:
     out = io.BytesIO()
-    ledger.export_facts(out)
+    ledger.upkeep.export_facts(out)
     return out.getvalue()
 
 
 def import_into(ledger: Ledger, facts: bytes) -> tuple[int, int, int]:
-    brought = ledger.import_facts(io.BytesIO(facts))
+    brought = ledger.upkeep.import_facts(io.BytesIO(facts))
     return brought.events, brought.contents, brought.known
 
 

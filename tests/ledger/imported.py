@@ -54,7 +54,7 @@ def take(
     remap: bool = False,
     **told: Any,
 ) -> ImportCounts:
-    import_writer, counts = ledger.import_writer(ORIGIN, mapping, remap=remap), ImportCounts()
+    import_writer, counts = ledger.imports.writer(ORIGIN, mapping, remap=remap), ImportCounts()
     import_writer.take(NativeSession(id=session, **told), turns, file, counts, reread=reread)
     return counts
 
@@ -72,4 +72,4 @@ def rich_import(ledger: Ledger) -> None:
     summary = NativeCompaction(summary="all of it", trigger="auto", tokens_before=99)
     compacted = native_turn("t3", parent=1, compaction=summary, offset=20, end=30)
     take(ledger, "main", first, rewritten, compacted, title="A title", reread=True)
-    ledger.import_writer(ORIGIN, 1).keep(NativeSession(id="main"), "a.jsonl", b"what no turn is made of")
+    ledger.imports.writer(ORIGIN, 1).keep(NativeSession(id="main"), "a.jsonl", b"what no turn is made of")

@@ -78,11 +78,11 @@ def check_reading(ledger: Ledger, plain: PlainLedger) -> None:
         thread = ledger.thread(turn.id)
         assert list(thread.ancestry) == plain.ancestry(turn.id)
         assert [message.text for message in thread.messages] == plain.texts(turn.id)
-        found = {session.id for session in ledger.sessions_containing(turn.id)}
+        found = {session.id for session in ledger.tree.sessions_containing(turn.id)}
         assert found == {s.id for s in plain.sessions.values() if turn.id in plain.contained(s)}
     completed = {turn.id for turn in plain.turns.values() if turn.status == "completed"}
     parents = {plain.turns[id].parent for id in completed}
-    assert [turn.id for turn in ledger.heads()] == [id for id in plain.turns if id not in parents]
+    assert [turn.id for turn in ledger.tree.heads()] == [id for id in plain.turns if id not in parents]
     for session in plain.sessions.values():
         if session.head is not None and session.status != "deleted":
             said = [message.text for message in ledger.thread(session.label).messages]
@@ -100,7 +100,7 @@ def check_context(ledger: Ledger, plain: PlainLedger, session: PlainSession) -> 
     if context.compaction is None:
         assert hidden == []
     else:
-        through = ledger.compaction(context.compaction).summarized_through
+        through = ledger.compactions.get(context.compaction).summarized_through
         assert set(hidden) <= set(plain.ancestry(through))
         assert through in plain.ancestry(head)
         ours = plain.events_seen(through, head, session.head_events)
@@ -112,7 +112,7 @@ def check_all(ledger: Ledger, plain: PlainLedger) -> None:
     assert problems(ledger) == []
     check_reading(ledger, plain)
     with copy_in_memory(ledger) as other:
-        assert other.stats()["log"] == ledger.stats()["log"]
+        assert other.upkeep.stats()["log"] == ledger.upkeep.stats()["log"]
         assert [turn.digest for turn in other.log()] == [turn.digest for turn in ledger.log()]
         assert other.sessions(every=True) == ledger.sessions(every=True)
         assert problems(other) == []

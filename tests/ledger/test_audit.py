@@ -27,13 +27,13 @@ def told(found: list[AuditFinding]) -> list[tuple[str, str | None]]:
 
 def test_an_empty_ledger_has_nothing_to_audit(ledger: Ledger) -> None:
     tally = AuditTally()
-    assert list(ledger.audit(tally=tally)) == []
+    assert list(ledger.audit.findings(tally=tally)) == []
     assert (tally.turns, tally.calls, tally.problems) == (0, 0, 0)
 
 
 def test_a_tool_that_was_not_there_is_reported_with_its_call(ledger: Ledger) -> None:
     turn = record(ledger, call("Read"), call("Bash", command="ls"), tools_available=["Read", "Write"])
-    found = list(ledger.audit())
+    found = list(ledger.audit.findings())
     assert told(found) == [("tool_not_available", "Bash"), ("tool_unused", "Write")]
     assert found[0].turn_id == turn
     assert found[0].session == "main"
@@ -49,7 +49,7 @@ def test_rights_are_held_against_what_was_granted(ledger: Ledger) -> None:
         permissions_granted=["Bash(git *)", "Bash(make *)", "repo:read", "repo:write"],
         permissions_used=["repo:read", "repo:admin"],
     )
-    assert told(list(ledger.audit())) == [
+    assert told(list(ledger.audit.findings())) == [
         ("tool_not_permitted", "Bash"),
         ("right_not_granted", "repo:admin"),
         ("right_unused", "Bash(make *)"),
@@ -61,7 +61,7 @@ def test_what_nobody_recorded_is_not_known_and_never_fine(ledger: Ledger) -> Non
     tally = AuditTally()
     record(ledger, call("Bash"))
     record(ledger, permissions_granted=["repo:read"])
-    found = list(ledger.audit(tally=tally))
+    found = list(ledger.audit.findings(tally=tally))
     assert [finding.kind for finding in found] == [FindingKind.NOT_KNOWN, FindingKind.NOT_KNOWN]
     assert (tally.turns, tally.calls, tally.allowed, tally.not_known) == (2, 1, 0, 1)
 
@@ -71,14 +71,14 @@ def test_unused_rights_are_gathered_by_turn_session_or_persona(ledger: Ledger) -
     record(ledger, call("a"), session="one", **both)
     record(ledger, call("b"), session="two", **both)
     record(ledger, session="two", **both)
-    by_session = list(ledger.audit())
+    by_session = list(ledger.audit.findings())
     assert [(f.session, f.tool, f.turns) for f in by_session] == [("one", "b", 1), ("two", "a", 2)]
-    assert list(ledger.audit(by="persona")) == []
-    by_turn = list(ledger.audit(by="turn"))
+    assert list(ledger.audit.findings(by="persona")) == []
+    by_turn = list(ledger.audit.findings(by="turn"))
     assert [f.tool for f in by_turn] == ["b", "a", "a", "b"]
     assert all(f.turn_id for f in by_turn)
     with pytest.raises(InvalidInput):
-        ledger.audit(by="week")
+        ledger.audit.findings(by="week")
 
 
 def test_an_audit_can_be_limited(ledger: Ledger, clock: FixedClock) -> None:
@@ -89,7 +89,7 @@ def test_an_audit_can_be_limited(ledger: Ledger, clock: FixedClock) -> None:
     grow(ledger, "two", "idle")
 
     def turns(*names: str, **only: Any) -> list[str | None]:
-        return [finding.turn_id for finding in ledger.audit(*names, **only) if finding.severity == "problem"]
+        return [finding.turn_id for finding in ledger.audit.findings(*names, **only) if finding.severity == "problem"]
 
     assert turns() == [first, second]
     assert turns("one") == turns(first) == turns(actor="ann") == turns(tool="x") == turns(until=later) == [first]
@@ -99,15 +99,15 @@ def test_an_audit_can_be_limited(ledger: Ledger, clock: FixedClock) -> None:
     assert turns("one", actor="bob") == []
     for wrong in ({"actor": "nobody"}, {"names": "nothing"}):
         with pytest.raises(NotFound):
-            list(ledger.audit(*filter(None, [wrong.get("names")]), actor=wrong.get("actor")))
+            list(ledger.audit.findings(*filter(None, [wrong.get("names")]), actor=wrong.get("actor")))
     with pytest.raises(InvalidInput):
-        ledger.audit(colour="red")  # type: ignore[call-arg]
+        ledger.audit.findings(colour="red")  # type: ignore[call-arg]
 
 
 def test_what_importers_bring_is_told_as_the_origin_tells_it(ledger: Ledger) -> None:
     rich_import(ledger)
     tally = AuditTally()
-    found = list(ledger.audit(tally=tally))
+    found = list(ledger.audit.findings(tally=tally))
     assert tally.calls > 0
     assert tally.problems == 0
     assert {finding.severity.value for finding in found} <= {"unknown", "note"}
@@ -116,7 +116,7 @@ def test_what_importers_bring_is_told_as_the_origin_tells_it(ledger: Ledger) -> 
 def test_a_long_ledger_is_audited_in_pieces(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "CHUNK", 2)
     turns = [record(ledger, call("x"), session=f"s{i % 2}", tools_available=["y"]) for i in range(5)]
-    found = list(ledger.audit())
+    found = list(ledger.audit.findings())
     assert [finding.turn_id for finding in found if finding.tool == "x"] == turns
     assert [(f.session, f.turns) for f in found if f.tool == "y"] == [("s0", 3), ("s1", 2)]
 
@@ -125,7 +125,7 @@ def test_arguments_that_are_gone_leave_a_call_not_known(disk: Ledger) -> None:
     record(disk, call("Bash", command="git log"), permissions_granted=["Bash(git *)"])
     change(disk.path, "DELETE FROM content WHERE CAST(bytes AS TEXT) LIKE '%git log%'")
     tally = AuditTally()
-    found = list(disk.audit(tally=tally))
+    found = list(disk.audit.findings(tally=tally))
     assert (tally.problems, tally.not_known) == (0, 1)
     assert FindingKind.NOT_KNOWN in {finding.kind for finding in found}
 
@@ -133,18 +133,18 @@ def test_arguments_that_are_gone_leave_a_call_not_known(disk: Ledger) -> None:
 def test_everything_an_actor_did_comes_in_order_of_arrival(ledger: Ledger) -> None:
     turn = record(ledger, call("Bash"), persona="ann")
     grow(ledger, "main", "by nobody in particular", persona="bob")
-    ledger.archive_session("main")
-    done = list(ledger.deeds("ann"))
+    ledger.labels.archive("main")
+    done = list(ledger.audit.actor_history("ann"))
     assert {deed.turn_id for deed in done if deed.stream.startswith("run:")} == {turn}
     assert [deed.kind for deed in done if deed.turn_id] == kinds(ledger, turn)
     assert [deed.tool for deed in done if deed.kind == "tool_call"] == ["Bash"]
-    everything = list(ledger.deeds())
+    everything = list(ledger.audit.actor_history())
     assert [deed.n for deed in everything] == list(range(1, len(everything) + 1))
     assert everything[-1].kind == "session_archived"
     assert everything[-1].session_id == ledger.session("main").id
     assert {deed.n for deed in done} < {deed.n for deed in everything}
     with pytest.raises(NotFound):
-        ledger.deeds("nobody")
+        ledger.audit.actor_history("nobody")
 
 
 def test_deeds_can_be_limited_in_time(ledger: Ledger, clock: FixedClock) -> None:
@@ -152,7 +152,7 @@ def test_deeds_can_be_limited_in_time(ledger: Ledger, clock: FixedClock) -> None
     clock.tick(60_000)
     middle = clock.now_ms()
     grow(ledger, "main", "b")
-    before, after = list(ledger.deeds(until=middle)), list(ledger.deeds(since=middle))
+    before, after = list(ledger.audit.actor_history(until=middle)), list(ledger.audit.actor_history(since=middle))
     assert before
     assert after
-    assert [deed.n for deed in [*before, *after]] == [deed.n for deed in ledger.deeds()]
+    assert [deed.n for deed in [*before, *after]] == [deed.n for deed in ledger.audit.actor_history()]

@@ -7,7 +7,8 @@ import base64
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -26,13 +27,15 @@ from weft.ledger.write.turn_writer import TurnWriter
 SPACED, NAMELIKE = "canary ⟨…⟩ with spaces", "canary-7f3a.b"
 
 READS = """
-    search changes children close codeblocks common_ancestor compaction context diff events files head_at heads
-    listing log message messages path point read_content reflog replica resolve session sessions sessions_containing
-    stats thread tool_calls tree turn verify export_facts backup rebuild catch_up import_facts import_writer
-    kept_sources share_imports_of usage work branch_usage abandoned_usage disk_bytes audit deeds newest plan_erasure
-    erasures pending_erasures finish_erasing pack unpack sessions_to_archive search_lag index_if_behind find_turns
-    find_messages find_tool_calls find_sessions moves_to provenance find_secrets ignore_secret full_threads note_export
-    provisional branches
+    search changes tree.children close codeblocks tree.common_ancestor compactions.get context diff events files
+    heads.at tree.heads listing log message messages path point read_content reflog replica resolve session
+    sessions tree.sessions_containing upkeep.stats thread tool_calls tree.turns turn verify upkeep.export_facts
+    upkeep.backup upkeep.rebuild upkeep.catch_up upkeep.import_facts imports.writer imports.kept_sources
+    imports.share_with usage.report usage.work usage.branch usage.abandoned upkeep.disk_bytes audit.findings
+    audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
+    upkeep.unpack labels.archivable upkeep.search_lag upkeep.index_if_behind find_turns find_messages
+    find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore full_threads
+    upkeep.note_export imports.provisional merges.branches
 """.split()  # what an import writer records is tested with the imports
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
@@ -52,17 +55,17 @@ EXPECTED: dict[str, dict[str, str]] = {
         "refused": "parent expected role reason",
         "local": "wait",
     },
-    "record_compaction": {
+    "compactions.record": {
         "content": "summary metadata",
         "name": "model provider",
         "refused": f"session parent through first_kept compaction_type trigger {' '.join(COMPACTION_MEASURES)}",
         "local": "wait",
     },
-    "choose_compaction": {"refused": "session compaction"},
+    "compactions.choose": {"refused": "session compaction"},
     "record_late_result": {"content": "result error", "refused": "turn call_id status"},
     "put_content": {"content": "data"},
-    "cherry_pick": {"content": "key", "refused": "turns onto expected", "local": "wait"},
-    "summarize": {"content": "text key", "refused": "branch into expected", "local": "wait"},
+    "merges.cherry_pick": {"content": "key", "refused": "turns onto expected", "local": "wait"},
+    "merges.summarize": {"content": "text key", "refused": "branch into expected", "local": "wait"},
     "create_session": {
         "content": "label persona routing_key origin_session_id spawn_tool_call_id task_description",
         "strict": "origin",
@@ -70,15 +73,15 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "fork": {"content": "label persona", "refused": "at session"},
     "move_head": {"content": "reason", "refused": "session new expected"},
-    "reset_session": {"content": "reason", "refused": "session expected"},
-    "restore_session": {"content": "reason", "refused": "session", "local": "number"},
-    "rename_session": {"content": "label", "refused": "session"},
-    "add_alias": {"content": "alias", "refused": "session reason"},
-    "archive_session": {"content": "reason", "refused": "session"},
-    "delete_session": {"content": "reason", "refused": "session"},
-    "unarchive_session": {"content": "reason", "refused": "session"},
-    "settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
-    "erase": {"content": "reason actor", "refused": "what", "local": "tree everywhere progress"},
+    "heads.reset": {"content": "reason", "refused": "session expected"},
+    "heads.restore": {"content": "reason", "refused": "session", "local": "number"},
+    "labels.rename": {"content": "label", "refused": "session"},
+    "labels.add_alias": {"content": "alias", "refused": "session reason"},
+    "labels.archive": {"content": "reason", "refused": "session"},
+    "labels.delete": {"content": "reason", "refused": "session"},
+    "labels.unarchive": {"content": "reason", "refused": "session"},
+    "merges.settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
+    "erasure.erase": {"content": "reason actor", "refused": "what", "local": "tree everywhere progress"},
     "TurnWriter.message": {"content": "message", "name": "history", "refused": "role"},
     "TurnWriter.request": {"content": "params tools_spec", "name": "model provider", "refused": "input attempt"},
     "TurnWriter.response": {"content": "message", "name": "finish_reason model", "refused": "usage latency_ms"},
@@ -122,19 +125,19 @@ EXPECTED: dict[str, dict[str, str]] = {
 VERB_BASE: dict[str, dict[str, Any]] = {
     "record_turn": {"session": "main", "query": "q", "response": "r"},
     "begin_turn": {"session": "main"},
-    "record_compaction": {"session": "main", "summary": "s"},
-    "choose_compaction": {"session": "main", "compaction": None},
+    "compactions.record": {"session": "main", "summary": "s"},
+    "compactions.choose": {"session": "main", "compaction": None},
     "record_late_result": {"turn": "cut", "call_id": "c1"},
     "put_content": {},
-    "cherry_pick": {"turns": "main", "onto": "main"},
-    "summarize": {"branch": "main", "into": "main", "text": "t"},
+    "merges.cherry_pick": {"turns": "main", "onto": "main"},
+    "merges.summarize": {"branch": "main", "into": "main", "text": "t"},
     "create_session": {"label": "new"},
     "fork": {"at": "main", "label": "new"},
     "move_head": {"session": "main", "new": None},
-    "rename_session": {"session": "main", "label": "new"},
-    "add_alias": {"alias": "nick", "session": "main"},
-    "settle": {"session": "split", "ours": True},
-    "erase": {"what": "main~0", "reason": "r"},
+    "labels.rename": {"session": "main", "label": "new"},
+    "labels.add_alias": {"alias": "nick", "session": "main"},
+    "merges.settle": {"session": "split", "ours": True},
+    "erasure.erase": {"what": "main~0", "reason": "r"},
     "TurnWriter.message": {"message": "m"},
     "TurnWriter.request": {"model": "m"},
     "TurnWriter.tool_call": {"name": "t"},
@@ -162,8 +165,14 @@ ROOTS = (NewMessage, NewToolCall, NewError, Usage, RequestInput)
 
 
 def public(owner: type) -> dict[str, Callable[..., Any]]:
-    found = {name: getattr(owner, name) for name in dir(owner) if not name.startswith("_")}
-    return {name: value for name, value in found.items() if callable(value)}
+    """Verbs by their names; those of a group with the group's name before them."""
+    members = {name: inspect.getattr_static(owner, name) for name in dir(owner) if not name.startswith("_")}
+    groups = {name: member for name, member in members.items() if isinstance(member, cached_property)}
+    verbs = {name: getattr(owner, name) for name in members.keys() - groups.keys() if callable(getattr(owner, name))}
+    for name, group in groups.items():
+        kind = get_type_hints(group.func)["return"]
+        verbs |= {f"{name}.{verb}": member for verb, member in public(kind).items()}
+    return verbs
 
 
 def parameters(call: Callable[..., Any]) -> list[str]:
@@ -173,7 +182,7 @@ def parameters(call: Callable[..., Any]) -> list[str]:
 
 def arguments(verb: str) -> set[str]:
     owner, _, name = verb.rpartition(".")
-    return set(parameters(public(TurnWriter if owner else Ledger)[name]))
+    return set(parameters(public(TurnWriter)[name] if owner == "TurnWriter" else public(Ledger)[verb]))
 
 
 def structs_in(annotation: Any) -> Iterator[type[Struct]]:
@@ -217,10 +226,10 @@ def test_every_field_of_every_nested_record_is_known() -> None:
 def call_verb(ledger: Ledger, verb: str, argument: str, value: object) -> None:
     given = {**VERB_BASE.get(verb, {"session": "main"} if verb[0].islower() else {}), argument: value}
     owner, _, name = verb.rpartition(".")
-    if not owner:
+    if owner != "TurnWriter":
         if verb == "put_content":
             given["data"] = str(value).encode()
-        getattr(ledger, name)(**given)
+        attrgetter(verb)(ledger)(**given)
         return
     writer = ledger.begin_turn(session="steps")
     if name == "tool_result":

@@ -35,16 +35,16 @@ def compacted(ledger: Ledger, keep: int = 2) -> tuple[list[str], str]:
     """Five turns in `main`, the last `keep` of them kept."""
     turns = grow(ledger, "main", *"abcde")
     kept = {"first_kept": turns[-keep]} if keep else {}
-    return turns, ledger.record_compaction(session="main", summary="SUMMARY", **kept).id  # type: ignore[arg-type]
+    return turns, ledger.compactions.record(session="main", summary="SUMMARY", **kept).id  # type: ignore[arg-type]
 
 
 def test_a_compaction_is_a_turn_with_details(ledger: Ledger) -> None:
     turns = grow(ledger, "main", *"abcde")
-    made = ledger.record_compaction(
+    made = ledger.compactions.record(
         session="main", summary="they talked", through=turns[2], first_kept=turns[3], model="small model", provider="p",
         compaction_type="selective", trigger="context_limit", metadata={"version": 2}, **MEASURES,
     )  # fmt: skip
-    turn, details = ledger.turn(made.id), ledger.compaction(made.id)
+    turn, details = ledger.turn(made.id), ledger.compactions.get(made.id)
     assert (turn.turn_type, turn.status, turn.parent_id) == ("compaction", "completed", turns[4])
     assert (turn.model, turn.provider) == ("small model", "p")
     assert ledger.session("main").head == made.id
@@ -57,7 +57,7 @@ def test_a_compaction_is_a_turn_with_details(ledger: Ledger) -> None:
 
 def test_a_compaction_without_details_says_so(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b")
-    details = ledger.compaction(ledger.record_compaction(session="main", summary="").id)
+    details = ledger.compactions.get(ledger.compactions.record(session="main", summary="").id)
     assert (details.summary, details.summarized_through, details.first_kept) == ("", turns[1], None)
     assert (details.model, details.trigger, details.turns_summarized) == ("unknown", None, 2)
 
@@ -79,7 +79,7 @@ def test_the_context_is_the_summary_and_the_kept_turns_and_all_after(
 def test_the_system_prompt_comes_before_the_summary(ledger: Ledger) -> None:
     ledger.record_turn(session="main", system="old rules", query="a", response="re: a")
     ledger.record_turn(session="main", system="rules", query="b", response="re: b")
-    ledger.record_compaction(session="main", summary="SUMMARY")
+    ledger.compactions.record(session="main", summary="SUMMARY")
     (after,) = grow(ledger, "main", "c")
     assert [(m.role, m.text) for m in ledger.context(after).messages] == [
         ("system", "rules"),
@@ -94,23 +94,23 @@ def test_old_turns_stay_walkable_and_the_past_keeps_its_context(ledger: Ledger) 
     assert seen(ledger, turn=turns[4]) == list("abcde")
     later = grow(ledger, "main", "f", "g")
     before = [ledger.context(turn) for turn in [*turns, *later]]
-    ledger.record_compaction(session="main", summary="ANOTHER")
+    ledger.compactions.record(session="main", summary="ANOTHER")
     grow(ledger, "main", "h")
-    ledger.choose_compaction("main", None)
+    ledger.compactions.choose("main", None)
     grow(ledger, "main", "i")
     assert [ledger.context(turn) for turn in [*turns, *later]] == before
 
 
 def test_several_compactions_of_one_range_can_be_switched_and_undone(ledger: Ledger) -> None:
     turns, first = compacted(ledger)
-    second = ledger.record_compaction(parent=turns[4], summary="SHORTER").id
+    second = ledger.compactions.record(parent=turns[4], summary="SHORTER").id
     assert ledger.session("main").head == first
-    ledger.choose_compaction("main", second)
+    ledger.compactions.choose("main", second)
     assert (seen(ledger, session="main"), ledger.session("main").chosen_compaction) == (["SHORTER"], second)
     (under_second,) = grow(ledger, "main", "f")
-    ledger.choose_compaction("main", first)
+    ledger.compactions.choose("main", first)
     (under_first,) = grow(ledger, "main", "g")
-    ledger.choose_compaction("main", None)
+    ledger.compactions.choose("main", None)
     (under_none,) = grow(ledger, "main", "h")
     assert seen(ledger, turn=under_second) == ["SHORTER", "f"]
     assert seen(ledger, turn=under_first) == ["SUMMARY", *"defg"]
@@ -125,9 +125,9 @@ def test_several_compactions_of_one_range_can_be_switched_and_undone(ledger: Led
 
 def test_a_new_compaction_replaces_an_earlier_choice(ledger: Ledger) -> None:
     compacted(ledger)
-    ledger.choose_compaction("main", None)
+    ledger.compactions.choose("main", None)
     grow(ledger, "main", "f")
-    newest = ledger.record_compaction(session="main", summary="NEWEST").id
+    newest = ledger.compactions.record(session="main", summary="NEWEST").id
     assert ledger.session("main").chosen_compaction is None
     (after,) = grow(ledger, "main", "g")
     assert seen(ledger, turn=after) == ["NEWEST", "g"]
@@ -137,9 +137,9 @@ def test_a_new_compaction_replaces_an_earlier_choice(ledger: Ledger) -> None:
 def test_a_compaction_of_a_compacted_thread_keeps_what_it_is_told_to(ledger: Ledger) -> None:
     turns, _ = compacted(ledger)
     (sixth,) = grow(ledger, "main", "f")
-    ledger.record_compaction(session="main", summary="SECOND", first_kept=turns[4])
+    ledger.compactions.record(session="main", summary="SECOND", first_kept=turns[4])
     assert seen(ledger, session="main") == ["SECOND", "e", "f"]
-    ledger.record_compaction(session="main", summary="THIRD", first_kept=sixth)
+    ledger.compactions.record(session="main", summary="THIRD", first_kept=sixth)
     assert seen(ledger, session="main") == ["THIRD", "f"]
 
 
@@ -162,11 +162,11 @@ def test_a_fork_sees_what_its_turn_saw(ledger: Ledger) -> None:
 
 def test_a_choice_does_not_outlive_the_thread_it_was_made_for(ledger: Ledger) -> None:
     turns, compaction = compacted(ledger)
-    moves: list[Callable[[str], object]] = [lambda s: ledger.move_head(s, new=turns[1]), ledger.reset_session]
+    moves: list[Callable[[str], object]] = [lambda s: ledger.move_head(s, new=turns[1]), ledger.heads.reset]
     for i, move in enumerate(moves):
         ledger.fork(compaction, label=f"s{i}")
         grow(ledger, f"s{i}", "x")
-        ledger.choose_compaction(f"s{i}", compaction)
+        ledger.compactions.choose(f"s{i}", compaction)
         move(f"s{i}")
         grow(ledger, f"s{i}", "y")
         assert seen(ledger, session=f"s{i}") == (["a", "b", "y"] if i == 0 else ["y"])
@@ -175,7 +175,7 @@ def test_a_choice_does_not_outlive_the_thread_it_was_made_for(ledger: Ledger) ->
 
 def test_undoing_all_compactions_stays_in_force_wherever_the_head_goes(ledger: Ledger) -> None:
     turns, compaction = compacted(ledger)
-    ledger.choose_compaction("main", None)
+    ledger.compactions.choose("main", None)
     ledger.move_head("main", new=turns[1])
     assert seen(ledger, session="main") == ["a", "b"]
     grow(ledger, "main", "x")
@@ -198,34 +198,34 @@ def all_seen(ledger: Ledger, session: str) -> list[str]:
 
 def test_a_summary_of_a_whole_turn_is_not_for_those_who_saw_part_of_it(ledger: Ledger) -> None:
     turn, _ = inner_fork(ledger)
-    whole = ledger.record_compaction(parent=turn, summary="WHOLE").id
-    before = ledger.record_compaction(parent=turn, summary="BEFORE", first_kept=turn).id
+    whole = ledger.compactions.record(parent=turn, summary="WHOLE").id
+    before = ledger.compactions.record(parent=turn, summary="BEFORE", first_kept=turn).id
     with pytest.raises(NotApplicable, match="does not belong"):
-        ledger.choose_compaction("inner", whole)
+        ledger.compactions.choose("inner", whole)
     grow(ledger, "inner", "on")
     with pytest.raises(NotApplicable, match="does not belong"):
-        ledger.choose_compaction("inner", whole)
-    ledger.choose_compaction("inner", before)
+        ledger.compactions.choose("inner", whole)
+    ledger.compactions.choose("inner", before)
     assert all_seen(ledger, "inner") == ["BEFORE", "asked", "on", "re: on"]
-    ledger.choose_compaction("main", whole)
+    ledger.compactions.choose("main", whole)
     assert all_seen(ledger, "main") == ["WHOLE"]
 
 
 def test_a_summary_of_part_of_a_turn_is_not_for_those_who_saw_all_of_it(ledger: Ledger) -> None:
     inner_fork(ledger)
-    part = ledger.record_compaction(session="inner", summary="PART").id
+    part = ledger.compactions.record(session="inner", summary="PART").id
     assert all_seen(ledger, "inner") == ["PART"]
     with pytest.raises(NotApplicable, match="does not belong"):
-        ledger.choose_compaction("main", part)
+        ledger.compactions.choose("main", part)
     assert all_seen(ledger, "main") == ["a", "re: a", "asked", "answered"]
-    ledger.restore_session("inner", 1)
-    ledger.choose_compaction("inner", part)
+    ledger.heads.restore("inner", 1)
+    ledger.compactions.choose("inner", part)
     assert all_seen(ledger, "inner") == ["PART"]
 
 
 def test_a_choice_is_given_up_when_the_head_moves_within_its_turn(ledger: Ledger) -> None:
     turn, event = inner_fork(ledger)
-    ledger.choose_compaction("main", ledger.record_compaction(parent=turn, summary="WHOLE").id)
+    ledger.compactions.choose("main", ledger.compactions.record(parent=turn, summary="WHOLE").id)
     ledger.fork(event, label="other", session="main")
     assert all_seen(ledger, "other") == ["a", "re: a", "asked"]
     ledger.fork(turn, label="same", session="main")
@@ -238,9 +238,9 @@ def test_a_choice_is_given_up_when_the_head_moves_within_its_turn(ledger: Ledger
 
 def test_a_choice_made_inside_a_turn_does_not_follow_to_what_grew_from_all_of_it(ledger: Ledger) -> None:
     turn, _ = inner_fork(ledger)
-    part = ledger.record_compaction(session="inner", summary="PART").id
-    ledger.restore_session("inner", 1)
-    ledger.choose_compaction("inner", part)
+    part = ledger.compactions.record(session="inner", summary="PART").id
+    ledger.heads.restore("inner", 1)
+    ledger.compactions.choose("inner", part)
     (child,) = grow(ledger, "main", "b")
     assert ledger.turn(child).parent_id == turn
     ledger.move_head("inner", new=child)
@@ -264,12 +264,12 @@ def test_choices_are_facts_that_travel_and_survive_a_rebuild(
     ledger: Ledger, open_ledger: OpenLedger, choice: str | None
 ) -> None:
     turns, first = compacted(ledger)
-    second = ledger.record_compaction(parent=turns[4], summary="SHORTER").id
-    ledger.choose_compaction("main", second if choice else None)
+    second = ledger.compactions.record(parent=turns[4], summary="SHORTER").id
+    ledger.compactions.choose("main", second if choice else None)
     other = open_ledger(":memory:")
     import_into(other, exported(ledger))
     for copy in (ledger, other):
-        assert copy.rebuild() == 0
+        assert copy.upkeep.rebuild() == 0
         assert seen(copy, session="main") == (["SHORTER"] if choice else list("abcde"))
         assert copy.session("main").chosen_compaction == (second if choice else "")
     assert first != second
@@ -277,14 +277,14 @@ def test_choices_are_facts_that_travel_and_survive_a_rebuild(
 
 def test_a_failed_turn_that_is_tried_again_runs_under_the_same_choice(ledger: Ledger) -> None:
     turns, _ = compacted(ledger)
-    second = ledger.record_compaction(parent=turns[4], summary="SHORTER").id
+    second = ledger.compactions.record(parent=turns[4], summary="SHORTER").id
     for choice, expected in ((second, ["SHORTER", "f", "g"]), (None, [*"abcdefg"])):
-        ledger.choose_compaction("main", choice)
+        ledger.compactions.choose("main", choice)
         failed = ledger.record_turn(session="main", query="f", error="x").id
         again = ledger.record_turn(session="main", query="g", parent=failed).id
         assert seen(ledger, turn=again) == expected
         assert seen(ledger, session="main") == expected
-        ledger.restore_session("main", 1)
+        ledger.heads.restore("main", 1)
     assert problems(ledger) == []
 
 
@@ -292,7 +292,7 @@ def test_choosing_does_not_move_a_head_and_is_refused_to_nobody_who_records(ledg
     _, compaction = compacted(ledger)
     moves = ledger.reflog("main")
     writer = ledger.begin_turn(session="main")
-    ledger.choose_compaction("main", None)
+    ledger.compactions.choose("main", None)
     writer.message("f")
     writer.finish()
     assert ledger.reflog("main")[1:] == [replace(move, number=move.number + 1) for move in moves]
@@ -303,9 +303,9 @@ def test_choosing_does_not_move_a_head_and_is_refused_to_nobody_who_records(ledg
 def test_an_edge_between_summary_and_kept_turns_must_be_closed(ledger: Ledger) -> None:
     turns = grow(ledger, "main", *"abcde")
     with pytest.raises(NotApplicable, match="would vanish"):
-        ledger.record_compaction(session="main", summary="s", through=turns[1], first_kept=turns[4])
-    overlap = ledger.record_compaction(session="main", summary="S", through=turns[3], first_kept=turns[1])
-    assert ledger.compaction(overlap.id).turns_summarized == 1
+        ledger.compactions.record(session="main", summary="s", through=turns[1], first_kept=turns[4])
+    overlap = ledger.compactions.record(session="main", summary="S", through=turns[3], first_kept=turns[1])
+    assert ledger.compactions.get(overlap.id).turns_summarized == 1
     assert seen(ledger, session="main") == ["S", *"bcde"]
 
 
@@ -327,20 +327,20 @@ def test_a_compaction_belongs_to_its_thread(ledger: Ledger) -> None:
     ]
     for fields, error in wrong:
         with pytest.raises(error):
-            ledger.record_compaction(summary="s", **fields)
+            ledger.compactions.record(summary="s", **fields)
     for session, choice in (("other", compaction), ("main", turns[0]), ("main", stranger)):
         with pytest.raises(NotApplicable):
-            ledger.choose_compaction(session, choice)
+            ledger.compactions.choose(session, choice)
     with pytest.raises(NotFound):
-        ledger.choose_compaction("main", NOBODY)
+        ledger.compactions.choose("main", NOBODY)
     with pytest.raises(NotFound):
-        ledger.compaction(turns[0])
+        ledger.compactions.get(turns[0])
 
 
 def test_an_empty_session_has_nothing_to_compact(ledger: Ledger) -> None:
     ledger.create_session("main")
     with pytest.raises(NotApplicable, match="nothing to compact"):
-        ledger.record_compaction(session="main", summary="s")
+        ledger.compactions.record(session="main", summary="s")
 
 
 actions = st.lists(
@@ -370,7 +370,7 @@ def test_every_turn_is_seen_or_summarised_whatever_was_chosen(steps: list[tuple[
             if context.compaction is None:
                 assert hidden == []
             else:
-                through = ledger.compaction(context.compaction).summarized_through
+                through = ledger.compactions.get(context.compaction).summarized_through
                 depth = ledger.turn(through).depth
                 assert all(ledger.turn(turn).depth <= depth for turn in hidden)
                 assert through in ledger.thread(head).ancestry
@@ -383,20 +383,20 @@ def act(ledger: Ledger, turns: list[str], compactions: list[str], action: str, n
     if action == "grow":
         turns += grow(ledger, "main", text)
     elif action == "compact":
-        compactions.append(ledger.record_compaction(session="main", summary=text, **kept).id)  # type: ignore[arg-type]
+        compactions.append(ledger.compactions.record(session="main", summary=text, **kept).id)  # type: ignore[arg-type]
     elif action == "beside":
         head = ledger.session("main").head
-        compactions.append(ledger.record_compaction(parent=head, summary=text, **kept).id)  # type: ignore[arg-type]
+        compactions.append(ledger.compactions.record(parent=head, summary=text, **kept).id)  # type: ignore[arg-type]
     elif action == "move":
         ledger.move_head("main", new=turns[number % len(turns)])
     elif action == "undo":
-        ledger.choose_compaction("main", None)
+        ledger.compactions.choose("main", None)
     elif compactions:
         with suppress(NotApplicable):
-            ledger.choose_compaction("main", compactions[number % len(compactions)])
+            ledger.compactions.choose("main", compactions[number % len(compactions)])
 
 
 def test_a_compaction_without_a_summary_leaves_no_empty_message(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b", "c")
-    ledger.record_compaction(session="main", summary="", first_kept=turns[2], compaction_type="sliding_window")
+    ledger.compactions.record(session="main", summary="", first_kept=turns[2], compaction_type="sliding_window")
     assert [message.text for message in ledger.context(session="main").messages] == ["c", "re: c"]

@@ -161,7 +161,7 @@ def test_a_long_conversation_costs_each_request_only_what_is_new(ledger: Ledger)
 
 def test_an_input_may_name_events_and_summaries(ledger: Ledger) -> None:
     (first,) = grow(ledger, "main", "a")
-    compaction = ledger.record_compaction(session="main", summary="SUMMARY")
+    compaction = ledger.compactions.record(session="main", summary="SUMMARY")
     with ledger.begin_turn(session="main") as writer:
         writer.message("b")
         writer.tool_result(writer.tool_call("t", {"x": 1}, id="c1"), "found")

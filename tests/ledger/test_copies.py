@@ -17,7 +17,7 @@ from weft.ledger.api.ledger import Ledger
 def copy(ledger: Ledger, tmp_path: Path) -> Path:
     """Made after one turn."""
     grow(ledger, "main", "before")
-    ledger.backup(tmp_path / "copy.db")
+    ledger.upkeep.backup(tmp_path / "copy.db")
     return tmp_path / "copy.db"
 
 
@@ -60,7 +60,7 @@ def test_receipts_from_before_the_copy_hold_for_both_and_for_copies_of_copies(di
     receipts, opened = [record(disk, "a")], disk
     for generation in range(3):
         target = tmp_path / f"copy{generation}.db"
-        opened.backup(target)
+        opened.upkeep.backup(target)
         opened = weft.open(target)
         assert all(holds(opened, receipt) for receipt in receipts)
         receipts.append(record(opened, "b"))
@@ -72,7 +72,7 @@ def test_receipts_from_before_the_copy_hold_for_both_and_for_copies_of_copies(di
 
 def test_a_copy_of_a_copy_that_nobody_opened_takes_a_name_too(ledger: Ledger, copy: Path, tmp_path: Path) -> None:
     with weft.open(copy, read_only=True) as reader:
-        reader.backup(tmp_path / "second.db")
+        reader.upkeep.backup(tmp_path / "second.db")
     with weft.open(copy) as one, weft.open(tmp_path / "second.db") as other:
         assert len({ledger.replica, one.replica, other.replica}) == 3
 
@@ -80,7 +80,7 @@ def test_a_copy_of_a_copy_that_nobody_opened_takes_a_name_too(ledger: Ledger, co
 def test_a_turn_that_was_being_recorded_in_the_origin_is_nobodys_in_the_copy(ledger: Ledger, tmp_path: Path) -> None:
     writer = ledger.begin_turn(session="main")
     writer.message("half")
-    ledger.backup(tmp_path / "copy.db")
+    ledger.upkeep.backup(tmp_path / "copy.db")
     with weft.open(tmp_path / "copy.db") as copy:
         assert copy.turn(writer.id).status == "failed"
         assert copy.record_turn(session="main", query="on", wait=0).parent_id is None
@@ -90,7 +90,7 @@ def test_a_turn_that_was_being_recorded_in_the_origin_is_nobodys_in_the_copy(led
 
 def test_a_lost_disk_is_replaced_by_its_backup(disk: Ledger, open_ledger: OpenLedger, tmp_path: Path) -> None:
     kept = record(disk, "kept")
-    disk.backup(tmp_path / "backup.db")
+    disk.upkeep.backup(tmp_path / "backup.db")
     path = Path(disk.path)
     disk.close()
     for file in tmp_path.glob("ledger.db*"):
@@ -108,7 +108,7 @@ def test_a_backup_that_holds_all_that_was_acknowledged_is_simply_put_back(
     disk: Ledger, open_ledger: OpenLedger, tmp_path: Path
 ) -> None:
     kept = record(disk, "kept")
-    disk.backup(tmp_path / "backup.db")
+    disk.upkeep.backup(tmp_path / "backup.db")
     disk.close()
     replace(Path(disk.path), tmp_path / "backup.db")
     restored = open_ledger()
@@ -122,7 +122,7 @@ def test_a_backup_that_lacks_something_is_put_back_once_the_loss_is_accepted(
     disk: Ledger, open_ledger: OpenLedger, tmp_path: Path
 ) -> None:
     kept = record(disk, "kept")
-    disk.backup(tmp_path / "backup.db")
+    disk.upkeep.backup(tmp_path / "backup.db")
     lost = record(disk, "lost")
     disk.close()
     replace(Path(disk.path), tmp_path / "backup.db")

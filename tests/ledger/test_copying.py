@@ -50,7 +50,7 @@ def full(disk: Ledger) -> Ledger:
     big = disk.put_content([b"x" * 700_000] * 4)
     disk.record_turn(session="big", query={"content": [{"type": "text", "text": "q"}]}, response=big)
     disk.put_content(b"nobody names me")
-    disk.catch_up()
+    disk.upkeep.catch_up()
     return disk
 
 
@@ -62,7 +62,7 @@ def test_a_copy_has_the_same_rows_in_every_table(full: Ledger, target: Path) -> 
         assert copy.replica == copied.replica
         assert exported(copy) == exported(full)
         assert problems(copy) == []
-        assert copy.stats()["log"] == full.stats()["log"]
+        assert copy.upkeep.stats()["log"] == full.upkeep.stats()["log"]
         grow(copy, "main", "goes on")
         assert problems(copy) == []
 
@@ -72,7 +72,7 @@ def test_a_ledger_is_copied_by_its_address_or_open(open_ledger: OpenLedger, targ
     source = open_ledger() if address == "path" else open_ledger(":memory:")
     grow(source, "main", "a", "b")
     copied = weft.copy(source.path if address == "path" else source, target)
-    assert copied.events == source.stats()["events"]
+    assert copied.events == source.upkeep.stats()["events"]
     with weft.open(target, read_only=True) as copy:
         assert exported(copy) == exported(source)
 
@@ -82,7 +82,7 @@ def test_a_ledger_goes_to_another_engine_and_back(full: Ledger, target: Path, mo
     monkeypatch.setattr(ledger_copy, "BATCH_ROWS", 7)
     address = shared_server().address().replace("weft@", "weft:hunter2@")
     receipt = full.record_turn(session="main", query="kept").receipt
-    full.catch_up()
+    full.upkeep.catch_up()
 
     def cut(done: int, of: int) -> None:
         if done > of // 2:
@@ -115,10 +115,10 @@ def test_receipts_of_the_origin_hold_for_its_copy(full: Ledger, target: Path) ->
 def test_imports_go_on_in_the_copy_under_the_same_names(full: Ledger, target: Path) -> None:
     weft.copy(full, target)
     with weft.open(target) as copy:
-        before = copy.stats()["events"]
+        before = copy.upkeep.stats()["events"]
         rich_import(copy)
         rich_import(full)
-        assert copy.stats()["events"] - before == full.stats()["events"] - before
+        assert copy.upkeep.stats()["events"] - before == full.upkeep.stats()["events"] - before
 
 
 def test_a_turn_under_way_is_nobodys_in_the_copy(disk: Ledger, target: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_copy_that_was_cut_short_is_run_again(
             weft.open(target, **options)  # type: ignore[arg-type]
     assert "copy" in [found.check for found in weft.examine(target) if found.grade == "error"]
     grow(full, "main", "meanwhile")
-    full.catch_up()
+    full.upkeep.catch_up()
     weft.copy(full, target, progress=lambda done, of: seen.append((done, of)))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert same(full.path, target)
@@ -193,7 +193,7 @@ def test_what_holds_something_is_not_copied_over(full: Ledger, target: Path, tmp
     with pytest.raises(LedgerMissing):
         weft.copy(tmp_path / "nothing.db", tmp_path / "new.db")
     weft.open(tmp_path / "empty.db").close()
-    assert weft.copy(full, tmp_path / "empty.db").events == full.stats()["events"]
+    assert weft.copy(full, tmp_path / "empty.db").events == full.upkeep.stats()["events"]
     with pytest.raises(NotApplicable, match="not empty"):
         weft.copy(full, tmp_path / "empty.db")
 
@@ -235,15 +235,15 @@ def test_what_is_packed_or_erased_is_copied_as_such(disk: Ledger, target: Path) 
     large = disk.put_content(b"0123456789" * 300_000)
     disk.record_turn(session="main", query=large, response="noted")
     gone = grow(disk, "secret", "forget this")[0]
-    disk.pack("main")
-    disk.erase(gone, reason="asked to")
-    before = [list(disk.thread(turn.id).messages) for turn in disk.heads()]
+    disk.upkeep.pack("main")
+    disk.erasure.erase(gone, reason="asked to")
+    before = [list(disk.thread(turn.id).messages) for turn in disk.tree.heads()]
     weft.copy(disk, target)
     with weft.open(target) as copy:
         assert problems(copy) == []
-        assert [list(copy.thread(turn.id).messages) for turn in copy.heads()] == before
+        assert [list(copy.thread(turn.id).messages) for turn in copy.tree.heads()] == before
         assert b"".join(copy.read_content(large.ref)) == b"0123456789" * 300_000
-        assert copy.stats()["log"] == disk.stats()["log"]
+        assert copy.upkeep.stats()["log"] == disk.upkeep.stats()["log"]
         assert b"forget this" not in target.read_bytes()
 
 

@@ -91,8 +91,8 @@ def test_what_comes_after_a_turn_does_not_change_its_digest(ledger: Ledger) -> N
     (turn,) = grow(ledger, "main", "a")
     digest = ledger.thread(turn).digest
     ledger.fork(turn, label="alt")
-    ledger.record_compaction(session="main", summary="s")
-    ledger.rename_session("main", "trunk")
+    ledger.compactions.record(session="main", summary="s")
+    ledger.labels.rename("main", "trunk")
     assert ledger.thread(turn).digest == digest
 
 
@@ -108,7 +108,7 @@ def test_a_receipt_is_the_place_in_the_log_and_its_hash(ledger: Ledger) -> None:
         assert receipt.log == extend(GENESIS, ids).hex()
         assert receipt.replica == ledger.replica
         assert list(ledger.verify(facts=False, views=False, receipt=receipt)) == []
-    assert ledger.stats()["log"] == receipts[-1].log
+    assert ledger.upkeep.stats()["log"] == receipts[-1].log
 
 
 def test_a_receipt_that_the_ledger_cannot_answer_for_is_a_problem(ledger: Ledger) -> None:

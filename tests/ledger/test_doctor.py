@@ -75,11 +75,11 @@ def test_a_ledger_that_was_looked_through_for_secrets_is_well(disk: Ledger, path
     """That counts contents, of which there can be more than events."""
     calls = [{"name": f"tool {i}", "arguments": {"n": i}, "result": f"r{i}"} for i in range(8)]
     disk.record_turn(session="main", query="q", tool_calls=calls)
-    disk.erase(disk.record_turn(session="main", query="gone").id, reason="why")
-    disk.find_secrets(scanner=Blind())
+    disk.erasure.erase(disk.record_turn(session="main", query="gone").id, reason="why")
+    disk.secrets.find(scanner=Blind())
     disk.close()
     with weft.open(path) as again:
-        assert again.stats()["contents"] > again.stats()["events"]
+        assert again.upkeep.stats()["contents"] > again.upkeep.stats()["events"]
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
     assert found.grade is Grade.GOOD
     assert "secrets" not in found.what
@@ -95,7 +95,7 @@ def test_a_session_that_another_ledger_moved_too_is_well(disk: Ledger, path: Pat
         grow(other, "main", "there")
         grow(disk, "main", "here")
         import_into(disk, exported(other))
-    assert disk.branches("main")
+    assert disk.merges.branches("main")
     disk.close()
     assert bad(path, clock) == bad(path, clock, full=True) == []
 
@@ -231,7 +231,7 @@ def test_a_content_that_is_gone_is_a_fact_that_is_gone(
 ) -> None:
     change(closed, "DELETE FROM content WHERE n = (SELECT text FROM message LIMIT 1)")
     assert "views" in bad(closed, clock, full=True)
-    open_ledger(closed).rebuild()
+    open_ledger(closed).upkeep.rebuild()
     (found,) = (one for one in examined(closed, clock, full=True) if one.grade is Grade.ERROR)
     assert "is not here" in found.what
     assert "backup" in found.mend
@@ -247,7 +247,7 @@ def test_an_index_of_words_that_cannot_be_read_is_made_anew(
     ledger = open_ledger(closed)
     with pytest.raises(Damaged):
         ledger.find_messages(role="user")
-    assert ledger.rebuild()
+    assert ledger.upkeep.rebuild()
     assert problems(ledger) == []
     assert [message.text for message in ledger.find_messages(role="user")] == before
     assert before
@@ -308,7 +308,7 @@ def test_leftovers_are_listed_with_their_size(closed: Path, clock: FixedClock) -
 
 def test_a_copy_says_that_it_is_one(disk: Ledger, tmp_path: Path, clock: FixedClock) -> None:
     grow(disk, "main", "a")
-    disk.backup(tmp_path / "copy.db")
+    disk.upkeep.backup(tmp_path / "copy.db")
     found = [one.what for one in weft.examine(tmp_path / "copy.db", clock=clock)]
     assert any("nobody has written to" in what for what in found)
     weft.open(tmp_path / "copy.db").close()

@@ -122,7 +122,7 @@ def test_a_ledger_that_cannot_fail_its_turns_is_closed_all_the_same(open_ledger:
     with pytest.raises(LedgerTooNew):
         ledger.close()
     with pytest.raises(StoreError, match="closed"):
-        ledger.stats()
+        ledger.upkeep.stats()
     ledger.close()
 
 
@@ -164,7 +164,7 @@ def test_turns_begun_while_the_ledger_closes_are_failed_or_refused(path: Path) -
         for thread in threads:
             thread.join(30)
     with weft.open(path) as again:
-        assert set(again.stats()["turns_by_status"]) == {"failed"}
+        assert set(again.upkeep.stats()["turns_by_status"]) == {"failed"}
         assert problems(again) == []
 
 
@@ -210,7 +210,7 @@ def test_a_turn_without_a_session_may_grow_from_any_turn_and_moves_nobody(ledger
 @pytest.fixture
 def moved_elsewhere(disk: Ledger, tmp_path: Path) -> Callable[[], str]:
     """Somebody goes on in a copy of the ledger; calling it brings their facts in. Returns their turn."""
-    disk.backup(tmp_path / "copy.db")
+    disk.upkeep.backup(tmp_path / "copy.db")
     with weft.open(tmp_path / "copy.db") as copy:
         (turn,) = grow(copy, "main", "theirs")
         facts = exported(copy)
@@ -339,7 +339,7 @@ def test_a_turn_given_up_when_its_ledger_closed_is_gone_on_from(open_ledger: Ope
 
 def test_an_archived_session_is_not_tried_again_in(ledger: Ledger) -> None:
     failed = fail_turn(ledger, "a")
-    ledger.archive_session("main")
+    ledger.labels.archive("main")
     with pytest.raises(NotApplicable):
         ledger.record_turn(session="main", query="b", parent=failed)
 

@@ -128,7 +128,7 @@ def test_every_row_of_a_full_story_is_the_same(path: Path, address: str) -> None
                 tool_calls=[{"name": "my tool", "id": "c~1", "result": text}, {"name": "t", "id": "c~1"}],
             )  # fmt: skip
         twins.record_turn(session="odd", query="€" * 500_000)
-        twins.catch_up()
+        twins.upkeep.catch_up()
         assert problems(twins) == []
     assert_same_everywhere(path, address)
 
@@ -143,7 +143,7 @@ def test_any_text_is_the_same_in_every_row(texts: list[str]) -> None:
             for one, other in zip(texts[::2], texts[1::2], strict=True):
                 call = {"name": one or "t", "id": other, "arguments": {one: other}, "result": [one]}
                 twins.record_turn(session="main", query=one, response=f"```{other}\n{one}\n```", tool_calls=[call])
-            twins.catch_up()
+            twins.upkeep.catch_up()
         assert_same_everywhere(path, address)
 
 
@@ -159,7 +159,7 @@ def test_facts_travel_from_one_engine_to_the_other(twins: Ledger, address: str) 
 def test_a_backup_of_a_postgresql_ledger_has_every_row_and_goes_on(twins: Ledger, tmp_path: Path, path: Path) -> None:
     Story(twins, twins._clock)  # type: ignore[arg-type]
     before = exported(twins)
-    twins.other.backup(tmp_path / "copy.db")  # type: ignore[attr-defined]
+    twins.other.upkeep.backup(tmp_path / "copy.db")  # type: ignore[attr-defined]
     twins.close()
     with weft.open(tmp_path / "copy.db", read_only=True) as copy:
         assert exported(copy) == before
@@ -197,7 +197,7 @@ class EnginesMachine(LedgerMachine):
     def teardown(self) -> None:
         if hasattr(self, "stack"):
             for ledger in self.ledgers:
-                ledger.catch_up()
+                ledger.upkeep.catch_up()
             assert_same_everywhere(self.path, self.address)
         super().teardown()
 
@@ -224,7 +224,7 @@ def test_searches_give_the_same_hits_on_both_engines(stories: list[list[dict[str
         address = shared_server().address()
         with open_twins(Path(folder) / "ledger.db", address, clock, "search") as twins:
             for story in stories:
-                twins.catch_up()
+                twins.upkeep.catch_up()
                 for turn in story:
                     clock.tick(int(turn.pop("gap") * 1000))
                     turn.pop("number")

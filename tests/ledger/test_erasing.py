@@ -49,8 +49,9 @@ def everything_readable(ledger: Ledger, turn: str) -> list[Any]:
         list(ledger.thread(turn).turns), ledger.context(turn), ledger.events(turn), ledger.log(),
         ledger.sessions(every=True),
         [ledger.codeblocks(message.id) for message in messages], ledger.listing().subjects([turn]),
-        ledger.listing().files([message.id for message in messages]), ledger.usage("model"), ledger.usage("project"),
-        ledger.tree(turn), ledger.heads(), ledger.stats(), ledger.reflog("main"), exported(ledger),
+        ledger.listing().files([message.id for message in messages]),
+        ledger.usage.report("model"), ledger.usage.report("project"),
+        ledger.tree.turns(turn), ledger.tree.heads(), ledger.upkeep.stats(), ledger.reflog("main"), exported(ledger),
     ]  # fmt: skip
 
 
@@ -60,12 +61,12 @@ def test_nothing_of_an_erased_turn_is_left_in_any_file(disk: Ledger, path: Path)
     grow(disk, "main", "after")
     assert files_with_canary(path.parent)
     digests = [found.digest for found in disk.log()]
-    done = disk.erase(turn, reason=WHY)
+    done = disk.erasure.erase(turn, reason=WHY)
     assert done.complete
     assert done.contents > 30
     assert files_with_canary(path.parent) == []
     assert problems(disk) == []
-    assert disk.rebuild() == 0
+    assert disk.upkeep.rebuild() == 0
     assert [found.digest for found in disk.log()] == digests
     disk.close()
     assert files_with_canary(path.parent) == []
@@ -74,7 +75,7 @@ def test_nothing_of_an_erased_turn_is_left_in_any_file(disk: Ledger, path: Path)
 def test_every_reader_shows_what_is_erased_as_erased(ledger: Ledger) -> None:
     (before,) = grow(ledger, "main", "before")
     turn = record_everywhere(ledger)
-    ledger.erase(turn, reason=WHY)
+    ledger.erasure.erase(turn, reason=WHY)
     shown = repr(everything_readable(ledger, turn))
     assert CANARY not in shown
     assert ERASED in shown
@@ -86,22 +87,22 @@ def test_every_reader_shows_what_is_erased_as_erased(ledger: Ledger) -> None:
 
 def test_a_tombstone_says_who_when_and_why(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "a secret")
-    ledger.erase(turn, reason=WHY, actor="ann")
-    assert {(found.actor, found.reason, found.turn_id) for found in ledger.erasures()} == {("ann", WHY, turn)}
-    assert len(ledger.erasures()) == 2
-    assert ledger.stats()["erased_contents"] == 2
+    ledger.erasure.erase(turn, reason=WHY, actor="ann")
+    assert {(found.actor, found.reason, found.turn_id) for found in ledger.erasure.done()} == {("ann", WHY, turn)}
+    assert len(ledger.erasure.done()) == 2
+    assert ledger.upkeep.stats()["erased_contents"] == 2
 
 
 def test_a_content_that_others_use_stays_unless_it_is_taken_everywhere(ledger: Ledger) -> None:
     one, two = grow(ledger, "main", "said twice", "said twice")
-    plan = ledger.plan_erasure(one)
+    plan = ledger.erasure.plan(one)
     assert plan.contents == ()
     assert {user for staying in plan.stays for user in staying.used_by} == {f"turn {two}"}
-    assert ledger.erase(one, reason=WHY).contents == 0
+    assert ledger.erasure.erase(one, reason=WHY).contents == 0
     assert texts(ledger.messages(two)) == ["said twice", "re: said twice"]
-    wide = ledger.plan_erasure(one, everywhere=True)
+    wide = ledger.erasure.plan(one, everywhere=True)
     assert wide.reached == (two,)
-    ledger.erase(wide, reason=WHY)
+    ledger.erasure.erase(wide, reason=WHY)
     assert texts(ledger.messages(two)) == [ERASED, ERASED]
     assert problems(ledger) == []
 
@@ -112,23 +113,23 @@ def test_words_that_also_name_something_are_a_content_of_their_own(ledger: Ledge
     call = {"id": other, "name": "Task", "result": third, "spawned_session": other}
     turn = ledger.record_turn(session=word, query=word, response=third, persona=third, tool_calls=[call])
     assert problems(ledger) == []
-    ledger.erase(turn.id, reason=WHY)
+    ledger.erasure.erase(turn.id, reason=WHY)
     assert {message.text for message in ledger.messages(turn.id)} == {ERASED}
     assert {session.label for session in ledger.sessions()} == {word, other}
     assert ledger.turn(turn.id).persona_id == third
     assert problems(ledger) == []
-    assert ledger.rebuild() == 0
+    assert ledger.upkeep.rebuild() == 0
 
 
 def test_a_content_goes_wherever_it_is_used(ledger: Ledger) -> None:
     one, two = grow(ledger, "main", "said twice", "said twice")
     ledger.fork(two, label="alt")
-    ref = ledger.plan_erasure(one, everywhere=True).contents[0].ref
-    plan = ledger.plan_erasure(ref)
+    ref = ledger.erasure.plan(one, everywhere=True).contents[0].ref
+    plan = ledger.erasure.plan(ref)
     assert [doomed.ref for doomed in plan.contents] == [ref]
     assert set(plan.reached) == {one, two}
     assert {session.label for session in plan.sessions} == {"main", "alt"}
-    ledger.erase(ref, reason=WHY)
+    ledger.erasure.erase(ref, reason=WHY)
     assert [message.text for message in ledger.thread("alt").messages] == [ERASED, "re: said twice"] * 2
     with pytest.raises(ContentGone):
         list(ledger.read_content(ref))
@@ -137,14 +138,14 @@ def test_a_content_goes_wherever_it_is_used(ledger: Ledger) -> None:
 def test_a_session_goes_with_its_label_but_for_turns_that_a_fork_contains(disk: Ledger, path: Path) -> None:
     shared, own = grow(disk, f"{CANARY} label", "kept by the fork", told("query"))
     disk.fork(shared, label="alt")
-    disk.add_alias(f"{CANARY}-nick", f"{CANARY} label")
+    disk.labels.add_alias(f"{CANARY}-nick", f"{CANARY} label")
     disk.move_head(f"{CANARY} label", new=own, reason=told("reason"))
     session = disk.session(f"{CANARY} label").id
-    plan = disk.plan_erasure(f"{CANARY} label")
+    plan = disk.erasure.plan(f"{CANARY} label")
     assert [(held.id, held.sessions) for held in plan.held] == [(shared, ("alt",))]
     assert plan.turns == (own,)
     assert [(found.label, found.named) for found in plan.sessions] == [(f"{CANARY} label", True)]
-    disk.erase(plan, reason=WHY)
+    disk.erasure.erase(plan, reason=WHY)
     assert (disk.session(session).label, disk.session(session).status) == (session, "deleted")
     assert [one.label for one in disk.sessions()] == ["alt"]
     assert texts(disk.messages(shared)) == ["kept by the fork", "re: kept by the fork"]
@@ -159,12 +160,12 @@ def test_a_session_keeps_the_turns_that_another_goes_on_from_across_a_link(ledge
     take(ledger, "second", native_turn("k1", link=link, end=5), file="b.jsonl")
     turns = [turn.id for turn in ledger.thread("second").turns]
     assert len(turns) == 3
-    assert {session.label for session in ledger.sessions_containing(turns[0])} == {"first", "second"}
-    plan = ledger.plan_erasure("first")
+    assert {session.label for session in ledger.tree.sessions_containing(turns[0])} == {"first", "second"}
+    plan = ledger.erasure.plan("first")
     assert (plan.turns, {(held.id, held.sessions) for held in plan.held}) == ((), {(t, ("second",)) for t in turns[:2]})
-    assert {session.label for session in ledger.plan_erasure(turns[0]).sessions} == {"first", "second"}
-    assert set(ledger.plan_erasure(["first", "second"]).turns) == set(turns)
-    ledger.erase(["first", "second"], reason="both")
+    assert {session.label for session in ledger.erasure.plan(turns[0]).sessions} == {"first", "second"}
+    assert set(ledger.erasure.plan(["first", "second"]).turns) == set(turns)
+    ledger.erasure.erase(["first", "second"], reason="both")
     assert problems(ledger) == []
 
 
@@ -172,19 +173,19 @@ def test_a_tree_goes_with_all_its_sessions(disk: Ledger, path: Path) -> None:
     first, second = grow(disk, "main", told("one"), told("two"))
     disk.fork(first, label=f"{CANARY}-fork")
     grow(disk, f"{CANARY}-fork", told("three"))
-    disk.record_compaction(session="main", summary=told("summary"), metadata=told("compaction"))
+    disk.compactions.record(session="main", summary=told("summary"), metadata=told("compaction"))
     grow(disk, "apart", "not of this tree")
-    disk.erase(second, reason=WHY, tree=True)
+    disk.erasure.erase(second, reason=WHY, tree=True)
     assert [session.label for session in disk.sessions()] == ["apart"]
     assert files_with_canary(path.parent) == []
     assert problems(disk) == []
-    assert all(message.text == ERASED for message in disk.context(disk.heads()[0].id).messages)
+    assert all(message.text == ERASED for message in disk.context(disk.tree.heads()[0].id).messages)
 
 
 def test_an_agent_goes_by_its_id_once_its_name_is_erased(disk: Ledger, path: Path) -> None:
     disk.record_turn(session="main", persona=f"{CANARY} agent", query="q", response="r")
     made = next(found for found in disk.changes() if b"agent_created" in found.line)
-    disk.erase(str(made.event.name), reason=WHY)  # type: ignore[union-attr]
+    disk.erasure.erase(str(made.event.name), reason=WHY)  # type: ignore[union-attr]
     assert disk.turn("main").persona_id == made.event.stream.partition(":")[2]
     assert files_with_canary(path.parent) == []
     assert problems(disk) == []
@@ -192,22 +193,22 @@ def test_an_agent_goes_by_its_id_once_its_name_is_erased(disk: Ledger, path: Pat
 
 def test_erasing_twice_is_nothing_and_says_so(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "once")
-    ledger.erase(turn, reason=WHY)
-    events = ledger.stats()["events"]
-    again = ledger.erase(turn, reason=WHY)
+    ledger.erasure.erase(turn, reason=WHY)
+    events = ledger.upkeep.stats()["events"]
+    again = ledger.erasure.erase(turn, reason=WHY)
     assert (again.contents, again.erased_already) == (0, 2)
-    assert ledger.stats()["events"] == events
+    assert ledger.upkeep.stats()["events"] == events
 
 
 def test_a_session_goes_although_others_use_all_that_it_holds(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "shared")
     first = ledger.fork(turn, label="alt").id
-    ledger.delete_session("alt")
+    ledger.labels.delete("alt")
     second = ledger.fork(turn, label="alt").id
-    assert ledger.plan_erasure("alt").contents == ()
-    assert ledger.erase("alt", reason=WHY).sessions == 1
+    assert ledger.erasure.plan("alt").contents == ()
+    assert ledger.erasure.erase("alt", reason=WHY).sessions == 1
     assert [ledger.session(id).status for id in (first, second)] == ["deleted", "deleted"]
-    assert ledger.erase(second, reason=WHY).sessions == 0
+    assert ledger.erasure.erase(second, reason=WHY).sessions == 0
     assert texts(ledger.messages(turn)) == ["shared", "re: shared"]
     assert problems(ledger) == []
 
@@ -218,41 +219,41 @@ def test_an_open_turn_is_not_erased(ledger: Ledger) -> None:
         turn.message("being said")
         for what in (turn.id, "main"):
             with pytest.raises(NotApplicable):
-                ledger.erase(what, reason=WHY)
+                ledger.erasure.erase(what, reason=WHY)
         turn.finish()
-    ledger.erase(turn.id, reason=WHY)
+    ledger.erasure.erase(turn.id, reason=WHY)
 
 
 @pytest.mark.parametrize("what", ["nobody", "0" * 64, []])
 def test_what_is_not_there_is_not_erased(ledger: Ledger, what: Any) -> None:
     with pytest.raises((NotFound, InvalidInput)):
-        ledger.erase(what, reason=WHY)
+        ledger.erasure.erase(what, reason=WHY)
 
 
 def test_an_erasure_needs_a_reason_and_an_actor_who_may(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "a")
     with pytest.raises(InvalidInput):
-        ledger.erase(turn, reason=" ")
+        ledger.erasure.erase(turn, reason=" ")
     with pytest.raises(NotApplicable):
-        ledger.erase(turn, reason=WHY, actor="imported")
-    assert ledger.erasures() == []
+        ledger.erasure.erase(turn, reason=WHY, actor="imported")
+    assert ledger.erasure.done() == []
 
 
 def test_a_plan_that_no_longer_holds_is_refused(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "said once so far")
-    plan = ledger.plan_erasure(turn)
+    plan = ledger.erasure.plan(turn)
     grow(ledger, "main", "said once so far")
     with pytest.raises(ErasureChanged):
-        ledger.erase(plan, reason=WHY)
+        ledger.erasure.erase(plan, reason=WHY)
     grow(ledger, "other", "nothing to do with it")
-    plan = ledger.plan_erasure(turn, everywhere=True)
+    plan = ledger.erasure.plan(turn, everywhere=True)
     grow(ledger, "other", "nothing to do with it either")
-    ledger.erase(plan, reason=WHY)
+    ledger.erasure.erase(plan, reason=WHY)
 
 
 def test_equal_words_after_an_erasure_are_another_content(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "hello")
-    ledger.erase(turn, reason=WHY)
+    ledger.erasure.erase(turn, reason=WHY)
     (again,) = grow(ledger, "main", "hello")
     assert texts(ledger.messages(again)) == ["hello", "re: hello"]
     assert problems(ledger) == []
@@ -262,7 +263,7 @@ def test_another_open_ledger_does_not_go_on_using_what_was_erased(open_ledger: O
     ours, theirs = open_ledger(), open_ledger()
     grow(theirs, "main", "first")
     (turn,) = grow(theirs, "main", "hello")
-    ours.erase(turn, reason=WHY)
+    ours.erasure.erase(turn, reason=WHY)
     (again,) = grow(theirs, "main", "hello")
     assert texts(theirs.messages(again)) == ["hello", "re: hello"]
     assert problems(ours) == []
@@ -271,7 +272,7 @@ def test_another_open_ledger_does_not_go_on_using_what_was_erased(open_ledger: O
 def test_a_content_put_before_and_erased_since_cannot_be_recorded(ledger: Ledger) -> None:
     stored = ledger.put_content(b"x" * 10)
     grow(ledger, "main", "a")
-    ledger.erase(stored.ref, reason=WHY)
+    ledger.erasure.erase(stored.ref, reason=WHY)
     with pytest.raises(ContentGone):
         ledger.record_turn(session="main", query=stored)
 
@@ -292,7 +293,7 @@ def test_erasing_goes_on_while_others_read_and_write(disk: Ledger) -> None:
     for thread in threads:
         thread.start()
     for turn in turns:
-        disk.erase(turn, reason=WHY)
+        disk.erasure.erase(turn, reason=WHY)
     stop.set()
     for thread in threads:
         thread.join()
@@ -308,7 +309,7 @@ def erase_beside(
     two of its events; it goes on before the files are made clean. Returns what came of it."""
     begun, let_go, came = threading.Event(), threading.Event(), []
     take_step, commit, clean = getattr(*step), ledger._store.write, erasure._finished
-    plan = ledger.plan_erasure(turn)
+    plan = ledger.erasure.plan(turn)
 
     def stop(*arguments: Any, **fields: Any) -> Any:
         begun.set()
@@ -339,7 +340,7 @@ def erase_beside(
     patch.setattr(*step, stop)
     patch.setattr(ledger._store, "write", commit_and_meet)
     patch.setattr(erasure, "_finished", part_and_clean)
-    assert ledger.erase(plan, reason=WHY).complete
+    assert ledger.erasure.erase(plan, reason=WHY).complete
     return came[0]
 
 
@@ -372,21 +373,21 @@ def test_a_reader_from_before_holds_up_the_files_but_not_the_erasure(
     other = open_ledger(read_only=True)
     with other._store.read() as txn:
         txn.facts.tip()
-        plan = disk.plan_erasure(turn)
+        plan = disk.erasure.plan(turn)
         rewrite = disk._store.rewrite
         disk._store.rewrite = Mock(side_effect=lambda _: rewrite(0))  # type: ignore[method-assign]
-        assert not disk.erase(plan, reason=WHY).complete
+        assert not disk.erasure.erase(plan, reason=WHY).complete
         assert texts(disk.messages(turn)) == [ERASED, ERASED]
         grow(disk, "main", "goes on")
-    assert disk.finish_erasing()
+    assert disk.erasure.finish()
     assert files_with_canary(path.parent) == []
 
 
 def test_the_next_open_finishes_what_was_held_up(disk: Ledger, path: Path, open_ledger: OpenLedger) -> None:
     grow(disk, f"{CANARY} label", "a")
-    plan = disk.plan_erasure(f"{CANARY} label")
+    plan = disk.erasure.plan(f"{CANARY} label")
     disk._store.rewrite = Mock(side_effect=StoreFailed("the disk is full"))  # type: ignore[method-assign]
-    assert not disk.erase(plan, reason=WHY).complete
+    assert not disk.erasure.erase(plan, reason=WHY).complete
     disk.close()
     open_ledger().close()
     assert files_with_canary(path.parent) == []
@@ -400,7 +401,7 @@ def test_verify_tells_an_erased_content_from_one_whose_bytes_were_taken_away(dis
 
 def test_verify_notices_what_an_erasure_left_behind(disk: Ledger, path: Path) -> None:
     (turn,) = grow(disk, "main", "a")
-    disk.erase(turn, reason=WHY)
+    disk.erasure.erase(turn, reason=WHY)
     (row,) = select(path, "SELECT max(n) AS n FROM content WHERE length(salt) = 0")
     change(path, "INSERT INTO content_part(content, idx, bytes) VALUES (?, 0, x'00')", row["n"])
     assert any("still here" in problem for problem in problems(disk))
@@ -408,7 +409,7 @@ def test_verify_notices_what_an_erasure_left_behind(disk: Ledger, path: Path) ->
 
 def test_the_tables_show_what_is_erased(disk: Ledger, path: Path) -> None:
     turn = record_everywhere(disk)
-    disk.erase(turn, reason=WHY)
+    disk.erasure.erase(turn, reason=WHY)
     tables = [row["name"] for row in select(path, "SELECT name FROM sqlite_schema WHERE type = 'view'")]
     assert "erasures" in tables
     assert CANARY not in repr([select(path, f"SELECT * FROM {table}") for table in tables])
@@ -418,19 +419,19 @@ def test_the_tables_show_what_is_erased(disk: Ledger, path: Path) -> None:
 
 
 def test_backups_and_exports_that_hold_it_are_named(disk: Ledger, tmp_path: Path, path: Path) -> None:
-    disk.backup(tmp_path / "early.db")
+    disk.upkeep.backup(tmp_path / "early.db")
     (turn,) = grow(disk, "main", told("query"))
-    disk.backup(tmp_path / "copy.db")
-    disk.export_facts(tmp_path / "facts.jsonl")
+    disk.upkeep.backup(tmp_path / "copy.db")
+    disk.upkeep.export_facts(tmp_path / "facts.jsonl")
     (tmp_path / "ledger.db.schema-1.backup").write_bytes(b"an upgrade left it")
     (tmp_path / "facts.jsonl").unlink()
-    named = {(Path(copy.path).name, copy.kind, copy.exists) for copy in disk.plan_erasure(turn).copies}
+    named = {(Path(copy.path).name, copy.kind, copy.exists) for copy in disk.erasure.plan(turn).copies}
     assert named == {
         ("copy.db", "backup", True),
         ("facts.jsonl", "facts", False),
         ("ledger.db.schema-1.backup", "beside", True),
     }
-    done = disk.erase(turn, reason=WHY)
+    done = disk.erasure.erase(turn, reason=WHY)
     assert len(done.copies) == 3
     assert files_with_canary(tmp_path) == ["copy.db: utf-8"]
 
@@ -439,9 +440,9 @@ def test_facts_from_before_do_not_bring_it_back(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
     turn = record_everywhere(ledger)
     before = exported(ledger)
-    done = ledger.erase(turn, reason=WHY)
+    done = ledger.erasure.erase(turn, reason=WHY)
     assert CANARY.encode() not in exported(ledger)
-    brought = ledger.import_facts(io.BytesIO(before))
+    brought = ledger.upkeep.import_facts(io.BytesIO(before))
     assert (brought.events, brought.contents, brought.erased) == (0, 0, done.contents)
     assert CANARY not in repr(everything_readable(ledger, turn))
     assert problems(ledger) == []
@@ -451,15 +452,15 @@ def test_an_export_after_it_gives_the_same_digests_and_the_same_readers(ledger: 
     grow(ledger, "main", "a")
     turn = record_everywhere(ledger)
     before = exported(ledger)
-    ledger.erase(turn, reason=WHY)
+    ledger.erasure.erase(turn, reason=WHY)
     with weft.open(":memory:") as other:
         import_into(other, exported(ledger))
-        assert other.stats()["log"] == ledger.stats()["log"]
+        assert other.upkeep.stats()["log"] == ledger.upkeep.stats()["log"]
         assert [found.digest for found in other.log()] == [found.digest for found in ledger.log()]
         assert other.messages(turn) == ledger.messages(turn)
         assert other.tool_calls(turn) == ledger.tool_calls(turn)
         assert problems(other) == []
-        assert other.import_facts(io.BytesIO(before)).contents == 0
+        assert other.upkeep.import_facts(io.BytesIO(before)).contents == 0
         assert CANARY not in repr(everything_readable(other, turn))
 
 
@@ -467,18 +468,18 @@ def test_an_erasure_of_another_ledger_waits_for_somebody_here(ledger: Ledger) ->
     (turn,) = grow(ledger, "main", "a secret")
     with weft.open(":memory:") as other:
         import_into(other, exported(ledger))
-        ledger.erase(turn, reason=WHY)
+        ledger.erasure.erase(turn, reason=WHY)
         import_into(other, exported(ledger))
-        waiting = other.pending_erasures()
+        waiting = other.erasure.pending()
         assert {(found.reason, found.replica, found.turn_id) for found in waiting} == {(WHY, ledger.replica, turn)}
         assert texts(other.messages(turn)) == ["a secret", "re: a secret"]
         assert problems(other) == []
-        other.erase([found.ref for found in waiting], reason="theirs, followed here")
-        assert other.pending_erasures() == []
+        other.erasure.erase([found.ref for found in waiting], reason="theirs, followed here")
+        assert other.erasure.pending() == []
         assert texts(other.messages(turn)) == [ERASED, ERASED]
-        assert {found.replica for found in other.erasures()} == {ledger.replica, other.replica}
+        assert {found.replica for found in other.erasure.done()} == {ledger.replica, other.replica}
         assert problems(other) == []
-    assert ledger.pending_erasures() == []
+    assert ledger.erasure.pending() == []
 
 
 def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) -> None:
@@ -491,7 +492,7 @@ def test_the_files_of_a_server_s_tables_hold_nothing_of_it(clock: FixedClock) ->
             connection.execute("ANALYZE")
         server.psql("-c", "CHECKPOINT")
         assert files_with_canary(folder)
-        assert ledger.erase(f"{CANARY} label", reason=WHY).complete
+        assert ledger.erasure.erase(f"{CANARY} label", reason=WHY).complete
         server.psql("-c", "CHECKPOINT")
         assert files_with_canary(folder) == []
         assert problems(ledger) == []
@@ -505,17 +506,17 @@ def test_what_came_while_a_backup_was_made_is_in_it(disk: Ledger, tmp_path: Path
             late.extend(grow(disk, "main", told("query")))
 
     grow(disk, "main", "before")
-    disk.backup(tmp_path / "copy.db", progress=report)
-    assert [Path(copy.path).name for copy in disk.plan_erasure(late[0]).copies] == ["copy.db"]
+    disk.upkeep.backup(tmp_path / "copy.db", progress=report)
+    assert [Path(copy.path).name for copy in disk.erasure.plan(late[0]).copies] == ["copy.db"]
 
 
 def test_a_ledger_that_was_copied_elsewhere_names_its_origin_and_its_backups(disk: Ledger, tmp_path: Path) -> None:
     (turn,) = grow(disk, "main", told("query"))
-    disk.backup(tmp_path / "copy.db")
+    disk.upkeep.backup(tmp_path / "copy.db")
     disk.close()
     with weft.open(tmp_path / "ledger.db", read_only=True) as origin, weft.open(tmp_path / "moved.db") as moved:
         ledger_copy.copy_ledger(origin._store, moved._store)
-        named = {(Path(copy.path).name, copy.kind) for copy in moved.plan_erasure(turn).copies}
+        named = {(Path(copy.path).name, copy.kind) for copy in moved.erasure.plan(turn).copies}
     assert named == {("copy.db", "backup"), ("ledger.db", "ledger")}
 
 
@@ -525,16 +526,16 @@ def test_a_ledger_names_what_it_was_copied_to_and_the_copy_never_itself(
 ) -> None:
     (turn,) = grow(disk, "main", told("query"))
     weft.copy(disk.path if by_address else disk, tmp_path / "elsewhere.db")
-    assert [(Path(copy.path).name, copy.kind) for copy in disk.plan_erasure(turn).copies] == [("elsewhere.db", "copy")]
+    assert [(Path(copy.path).name, copy.kind) for copy in disk.erasure.plan(turn).copies] == [("elsewhere.db", "copy")]
     with weft.open(tmp_path / "elsewhere.db") as elsewhere:
-        named = [(Path(copy.path).name, copy.kind) for copy in elsewhere.plan_erasure(turn).copies]
+        named = [(Path(copy.path).name, copy.kind) for copy in elsewhere.erasure.plan(turn).copies]
     assert named == [("ledger.db", "ledger")]
 
 
 def test_a_backup_that_is_copied_by_its_address_stays_as_it_is(disk: Ledger, tmp_path: Path) -> None:
     backup = tmp_path / "backup.db"
     grow(disk, "main", told("query"))
-    disk.backup(backup)
+    disk.upkeep.backup(backup)
     before = backup.read_bytes()
     weft.copy(backup, tmp_path / "elsewhere.db")
     assert backup.read_bytes() == before
@@ -552,19 +553,19 @@ def test_a_ledger_that_cannot_be_written_to_is_copied_all_the_same(
         return opened(path, **more)
 
     monkeypatch.setattr(weft.opening, "open", open_for_reading)
-    assert weft.copy(disk.path, tmp_path / "elsewhere.db").events == disk.stats()["events"]
-    assert disk.plan_erasure(turn).copies == ()
+    assert weft.copy(disk.path, tmp_path / "elsewhere.db").events == disk.upkeep.stats()["events"]
+    assert disk.erasure.plan(turn).copies == ()
 
 
 def test_what_a_restored_backup_replaced_is_named(
     disk: Ledger, tmp_path: Path, path: Path, open_ledger: OpenLedger
 ) -> None:
     (turn,) = grow(disk, "main", told("query"))
-    disk.backup(tmp_path / "backup.db")
+    disk.upkeep.backup(tmp_path / "backup.db")
     disk.close()
     replaced = weft.restore(tmp_path / "backup.db", path).replaced
     assert replaced is not None
-    erased = open_ledger().erase(turn, reason="it was a secret")
+    erased = open_ledger().erasure.erase(turn, reason="it was a secret")
     assert {copy.path for copy in erased.copies} == {str(tmp_path / "backup.db"), replaced}
 
 
@@ -573,8 +574,8 @@ def test_the_doctor_knows_an_erasure_that_is_not_finished(disk: Ledger) -> None:
     assert [found.grade for found in examine_ledger(disk._store, full=False) if found.check == "erasing"] == ["good"]
     rewrite = disk._store.rewrite
     disk._store.rewrite = Mock(side_effect=StoreFailed("full"))  # type: ignore[method-assign]
-    disk.erase(turn, reason=WHY)
+    disk.erasure.erase(turn, reason=WHY)
     (found,) = [found for found in examine_ledger(disk._store, full=False) if found.check == "erasing"]
     assert (found.grade, "--finish" in found.mend) == ("warning", True)
     disk._store.rewrite = rewrite  # type: ignore[method-assign]
-    assert disk.finish_erasing()
+    assert disk.erasure.finish()

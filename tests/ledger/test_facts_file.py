@@ -37,7 +37,7 @@ def reseal(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def surface(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
     return {table: select(ledger.path, f"SELECT * FROM {table} ORDER BY 1, 2, 3") for table in SURFACE}
 
 
@@ -65,7 +65,7 @@ def test_an_event_that_says_this_ledger_wrote_it_is_known_here_or_refused(disk: 
 
 def test_facts_are_bytes_and_not_written_to_a_file_of_text(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput, match="a file of text"):
-        ledger.export_facts(io.StringIO())
+        ledger.upkeep.export_facts(io.StringIO())
 
 
 def test_a_line_is_a_content_with_its_salt_or_an_event_with_its_id(facts: bytes) -> None:
@@ -84,13 +84,13 @@ def test_a_line_is_a_content_with_its_salt_or_an_event_with_its_id(facts: bytes)
 
 def test_into_an_empty_ledger_facts_give_the_same_digests_and_rows(disk: Ledger, facts: bytes, empty: Ledger) -> None:
     events, contents, known = import_into(empty, facts)
-    assert (events, contents, known) == (disk.stats()["events"], disk.stats()["contents"], 0)
+    assert (events, contents, known) == (disk.upkeep.stats()["events"], disk.upkeep.stats()["contents"], 0)
     assert [turn.digest for turn in empty.log()] == [turn.digest for turn in disk.log()]
     assert surface(empty) == surface(disk)
     assert exported(empty) == facts
-    assert empty.stats()["log"] == disk.stats()["log"]
+    assert empty.upkeep.stats()["log"] == disk.upkeep.stats()["log"]
     assert problems(empty) == []
-    assert empty.rebuild() == 0
+    assert empty.upkeep.rebuild() == 0
 
 
 def test_an_import_goes_on_where_the_exporter_could(disk: Ledger, facts: bytes, empty: Ledger) -> None:
@@ -130,10 +130,10 @@ def test_an_import_that_was_cut_short_is_simply_run_again(
 def test_growth_is_brought_by_the_next_import(disk: Ledger, facts: bytes, empty: Ledger) -> None:
     import_into(empty, facts)
     grow(disk, "main", "later")
-    disk.rename_session("alt", "other")
-    disk.rename_session("main", "alt")
-    disk.rename_session("other", "main")
-    disk.delete_session("main")
+    disk.labels.rename("alt", "other")
+    disk.labels.rename("main", "alt")
+    disk.labels.rename("other", "main")
+    disk.labels.delete("main")
     grow(disk, "main", "a label used again")
     events, _, known = import_into(empty, exported(disk))
     assert events > 0
@@ -155,7 +155,7 @@ def test_the_size_of_a_batch_does_not_show(
 
 def test_a_session_whose_label_is_taken_comes_in_beside_it(disk: Ledger, facts: bytes, empty: Ledger) -> None:
     mine = grow(empty, "main", "mine")
-    empty.add_alias("nick", "main")
+    empty.labels.add_alias("nick", "main")
     import_into(empty, facts)
     theirs = f"{disk.replica[-6:].lower()}/main"
     assert empty.session("main").head == mine[0]
@@ -236,7 +236,7 @@ def test_a_line_that_is_not_what_it_says_stops_the_import_and_undoes_its_batch(
     number = tampered(values, how)
     with pytest.raises(InvalidFact, match=f"^line {number}:"):
         import_into(empty, as_facts(values))
-    assert (empty.stats()["events"], empty.stats()["contents"]) == (0, 0)
+    assert (empty.upkeep.stats()["events"], empty.upkeep.stats()["contents"]) == (0, 0)
     assert problems(empty) == []
 
 
@@ -246,7 +246,7 @@ def test_batches_before_a_forged_line_stay(facts: bytes, empty: Ledger, monkeypa
     values[-1]["actor"] = "forger"
     with pytest.raises(InvalidFact, match=f"^line {len(values)}:"):
         import_into(empty, as_facts(values))
-    kept = empty.stats()
+    kept = empty.upkeep.stats()
     assert kept["events"] + kept["contents"] == (len(values) - 1) // 5 * 5
     assert problems(empty) == []
 
@@ -263,7 +263,7 @@ def test_batches_before_a_forged_line_stay(facts: bytes, empty: Ledger, monkeypa
 def test_a_line_that_is_no_fact_is_refused_with_its_number(empty: Ledger, line: bytes) -> None:
     with pytest.raises(InvalidFact, match=r"^line 3:"):
         import_into(empty, b"\n  \n" + line + b"\n")
-    assert empty.stats()["events"] == 0
+    assert empty.upkeep.stats()["events"] == 0
 
 
 def test_a_large_content_travels_in_pieces(disk: Ledger, empty: Ledger) -> None:
@@ -281,16 +281,16 @@ def test_a_large_content_travels_in_pieces(disk: Ledger, empty: Ledger) -> None:
 
 def test_an_export_goes_to_a_new_file_and_never_over_another(disk: Ledger, facts: bytes, tmp_path: Path) -> None:
     target = tmp_path / "facts.jsonl"
-    assert disk.export_facts(target) == len(facts.splitlines())
+    assert disk.upkeep.export_facts(target) == len(facts.splitlines())
     assert target.read_bytes() == facts
     with pytest.raises(StoreError, match="exists already"):
-        disk.export_facts(str(target))
+        disk.upkeep.export_facts(str(target))
     assert sorted(tmp_path.glob("facts*")) == [target]
 
 
 def test_an_export_tells_how_far_it_is(disk: Ledger, facts: bytes, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    disk.export_facts(tmp_path / "facts.jsonl", progress=lambda done, of: seen.append((done, of)))
+    disk.upkeep.export_facts(tmp_path / "facts.jsonl", progress=lambda done, of: seen.append((done, of)))
     assert seen == sorted(seen)
     assert seen[-1] == (len(facts.splitlines()),) * 2
     assert len(seen) > 3
@@ -300,14 +300,14 @@ def test_an_import_reads_files_by_name_and_tells_its_progress(facts: bytes, empt
     source = tmp_path / "facts.jsonl"
     source.write_bytes(facts)
     seen: list[int] = []
-    empty.import_facts(str(source), progress=seen.append)
+    empty.upkeep.import_facts(str(source), progress=seen.append)
     assert seen[-1] == len(facts.splitlines())
 
 
 def test_a_line_beyond_all_bounds_is_refused(empty: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_file, "LINE_LIMIT", 1000)
     with pytest.raises(InvalidFact, match="longer than 1000"):
-        empty.import_facts(io.BytesIO(b'{"ref":"' + b"0" * 2000))
+        empty.upkeep.import_facts(io.BytesIO(b'{"ref":"' + b"0" * 2000))
 
 
 def test_memory_and_disk_exchange_facts(open_ledger: OpenLedger, disk: Ledger, facts: bytes) -> None:

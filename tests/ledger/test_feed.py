@@ -18,7 +18,7 @@ from weft.ledger.api.ledger import Ledger
 def test_the_feed_has_every_event_once_in_order_of_arrival(ledger: Ledger) -> None:
     rich(ledger)
     found = list(ledger.changes())
-    assert [change.n for change in found] == list(range(1, ledger.stats()["events"] + 1))
+    assert [change.n for change in found] == list(range(1, ledger.upkeep.stats()["events"] + 1))
     assert sum(len(ledger.events(turn.id)) for turn in ledger.log()) == sum(
         change.event.stream.startswith("run:") for change in found
     )
@@ -37,7 +37,7 @@ def test_a_reader_of_the_feed_sees_what_is_written_meanwhile(ledger: Ledger) -> 
     seen = [next(feed).n]
     grow(ledger, "main", *(f"{i}" for i in range(80)))
     seen += [change.n for change in feed]
-    assert seen == list(range(1, ledger.stats()["events"] + 1))
+    assert seen == list(range(1, ledger.upkeep.stats()["events"] + 1))
 
 
 def test_a_reader_of_the_feed_can_wait(path: Path) -> None:
@@ -47,14 +47,14 @@ def test_a_reader_of_the_feed_can_wait(path: Path) -> None:
         found = list(theirs.changes(0, wait=30))
         writer.join()
         assert found
-        assert list(theirs.changes(theirs.stats()["events"], wait=0.05)) == []
+        assert list(theirs.changes(theirs.upkeep.stats()["events"], wait=0.05)) == []
 
 
 def test_figures_count_what_is_there(ledger: Ledger) -> None:
-    empty = ledger.stats()
+    empty = ledger.upkeep.stats()
     assert (empty["events"], empty["turns"], empty["log"], empty["deepest"]) == (0, 0, "00" * 32, 0)
     rich(ledger)
-    stats = ledger.stats()
+    stats = ledger.upkeep.stats()
     assert stats["replica"] == ledger.replica
     assert (stats["turns"], stats["sessions"], stats["compactions"]) == (7, 4, 1)
     assert (stats["trees"], stats["forks"], stats["deepest"], stats["tool_calls"]) == (2, 1, 6, 3)
@@ -62,14 +62,14 @@ def test_figures_count_what_is_there(ledger: Ledger) -> None:
     assert stats["total_tokens"] == 12
     assert stats["messages"] == sum(len(ledger.messages(turn.id)) for turn in ledger.log())
     assert stats["contents"] == exported(ledger).count(b'"ref"')
-    ledger.delete_session("alt")
-    assert ledger.stats()["sessions"] == 3
+    ledger.labels.delete("alt")
+    assert ledger.upkeep.stats()["sessions"] == 3
 
 
 def test_a_backup_is_a_ledger_of_its_own(ledger: Ledger, tmp_path: Path) -> None:
     rich(ledger)
     target, steps = tmp_path / "backup.db", list[tuple[int, int]]()
-    ledger.backup(target, progress=lambda done, of: steps.append((done, of)))
+    ledger.upkeep.backup(target, progress=lambda done, of: steps.append((done, of)))
     grow(ledger, "main", "after the backup")
     assert steps[-1][0] == steps[-1][1]
     with weft.open(target) as copy:
@@ -79,7 +79,7 @@ def test_a_backup_is_a_ledger_of_its_own(ledger: Ledger, tmp_path: Path) -> None
         assert problems(copy) == []
         grow(copy, "main", "its own way")
     with pytest.raises(StoreError, match="exists already"):
-        ledger.backup(target)
+        ledger.upkeep.backup(target)
 
 
 def test_a_ledger_in_memory_and_one_on_disk_tell_the_same_story(open_ledger: OpenLedger) -> None:
@@ -89,7 +89,7 @@ def test_a_ledger_in_memory_and_one_on_disk_tell_the_same_story(open_ledger: Ope
     for name in ("main", "alt", "main@{1}", "alt@{1}"):
         assert texts(disk.thread(name).messages) == texts(memory.thread(name).messages)
         assert texts(disk.context(name).messages) == texts(memory.context(name).messages)
-    ours, theirs = disk.stats(), memory.stats()
+    ours, theirs = disk.upkeep.stats(), memory.upkeep.stats()
     assert {key: ours[key] for key in ours.keys() - {"replica", "log"}} == {
         key: theirs[key] for key in theirs.keys() - {"replica", "log"}
     }
@@ -98,7 +98,7 @@ def test_a_ledger_in_memory_and_one_on_disk_tell_the_same_story(open_ledger: Ope
 def test_two_ledgers_in_memory_are_two_ledgers(open_ledger: OpenLedger) -> None:
     one, other = open_ledger(":memory:"), open_ledger(":memory:")
     grow(one, "main", "a")
-    assert other.stats()["events"] == 0
+    assert other.upkeep.stats()["events"] == 0
     assert one.replica != other.replica
 
 
@@ -118,7 +118,7 @@ def test_a_ledger_opened_for_reading_reads_everything_and_writes_nothing(open_le
         lambda: reader.create_session("x"),
         lambda: reader.begin_turn(session="main"),
         lambda: reader.put_content(b"x"),
-        reader.rebuild,
+        reader.upkeep.rebuild,
     ):
         with pytest.raises(ReadOnlyLedger):
             verb()
@@ -145,7 +145,7 @@ def test_a_closed_ledger_says_so(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
     ledger.close()
     ledger.close()
-    for verb in (lambda: grow(ledger, "main", "b"), lambda: ledger.session("main"), ledger.stats):
+    for verb in (lambda: grow(ledger, "main", "b"), lambda: ledger.session("main"), ledger.upkeep.stats):
         with pytest.raises(StoreError, match="closed"):
             verb()
 
@@ -159,7 +159,7 @@ def test_bytes_stream_in_and_out(ledger: Ledger, size: int) -> None:
         pieces = list(ledger.read_content(stored.ref))
         assert b"".join(pieces) == data
         assert all(len(piece) <= ROW_BYTES for piece in pieces)
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
         assert list(ledger.read_content(stored.ref)) == pieces
     assert problems(ledger) == []
     assert len(exported(ledger).splitlines()) >= 3
@@ -169,7 +169,7 @@ def test_a_content_read_half_way_holds_nobody_up(ledger: Ledger) -> None:
     stored = ledger.put_content(b"x" * (3 * ROW_BYTES))
     pieces = ledger.read_content(stored.ref)
     assert next(pieces) == b"x" * ROW_BYTES
-    others = [Thread(target=work, daemon=True) for work in (ledger.stats, lambda: grow(ledger, "main", "a"))]
+    others = [Thread(target=work, daemon=True) for work in (ledger.upkeep.stats, lambda: grow(ledger, "main", "a"))]
     for other in others:
         other.start()
     for other in others:
@@ -199,5 +199,5 @@ def test_a_stream_that_breaks_leaves_nothing(ledger: Ledger) -> None:
 
     with pytest.raises(OSError, match="wire"):
         ledger.put_content(broken())
-    assert ledger.stats()["contents"] == 0
+    assert ledger.upkeep.stats()["contents"] == 0
     assert problems(ledger) == []

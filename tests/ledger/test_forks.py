@@ -35,7 +35,7 @@ def test_a_fork_is_one_small_append_whatever_the_depth(ledger: Ledger) -> None:
         ledger.fork(turn, label=f"at-{turn[-4:]}")
         sizes.append(len(b"".join(lines(ledger))) - before)
     assert sizes[0] == sizes[1] < 1000
-    assert ledger.stats()["contents"] == 20 + 3  # what was said, and three labels
+    assert ledger.upkeep.stats()["contents"] == 20 + 3  # what was said, and three labels
 
 
 def test_a_fork_goes_its_own_way(ledger: Ledger) -> None:
@@ -156,7 +156,7 @@ def test_what_an_open_turn_does_after_a_fork_is_not_seen_by_the_fork(ledger: Led
 def test_many_children_of_one_turn_are_all_there(ledger: Ledger) -> None:
     (root,) = grow(ledger, "main", "root")
     made = [ledger.record_turn(parent=root, query=f"{i}").id for i in range(40)]
-    assert [turn.id for turn in ledger.children(root)] == made
+    assert [turn.id for turn in ledger.tree.children(root)] == made
     assert all(queries(ledger, turn) == ["root", f"{i}"] for i, turn in enumerate(made))
     assert problems(ledger) == []
 
@@ -169,7 +169,7 @@ def test_forks_inside_turns_stack(ledger: Ledger) -> None:
     third = long_turn(ledger, "two")
     begin = ["rules", "q"]
     assert texts(ledger.thread(third).messages) == [*begin, *begin, "let me see", *begin, "let me see", "answer"]
-    assert ledger.common_ancestor("main", "two") == first
+    assert ledger.tree.common_ancestor("main", "two") == first
     assert problems(ledger) == []
 
 

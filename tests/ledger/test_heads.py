@@ -24,13 +24,13 @@ WRITERS, TURNS = 32, 6
 def test_a_pinned_turn_goes_where_it_was_pinned_or_nowhere(ledger: Ledger, pin: str) -> None:
     at: Callable[[str | None], dict[str, Any]] = lambda turn: {pin: turn}  # noqa: E731
     first, second = grow(ledger, "main", "a", "b")
-    before = ledger.stats()["events"]
+    before = ledger.upkeep.stats()["events"]
     with pytest.raises(HeadMoved) as moved:
         ledger.record_turn(session="main", query="c", **at(first))
     assert (moved.value.label, moved.value.expected, moved.value.actual) == ("main", first, second)
     with pytest.raises(HeadMoved):
         ledger.begin_turn(session="main", **at(None))
-    assert ledger.stats()["events"] == before
+    assert ledger.upkeep.stats()["events"] == before
     assert ledger.record_turn(session="main", query="c", **at(second)).parent_id == second
 
 
@@ -64,7 +64,7 @@ def test_a_new_session_begins_at_the_parent_it_is_given(ledger: Ledger) -> None:
 
 def test_a_session_that_was_reset_is_at_no_turn(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "a")
-    ledger.reset_session("main")
+    ledger.heads.reset("main")
     with pytest.raises(HeadMoved):
         ledger.record_turn(session="main", query="b", parent=turn)
     assert ledger.record_turn(session="main", query="b", parent=None).depth == 1
@@ -125,7 +125,7 @@ def test_threads_on_sessions_of_their_own_do_not_meet(open_ledger: OpenLedger, p
         write_together([ledger], [f"s{writer % 8}" for writer in range(WRITERS)])
         assert sum(len(queries(ledger, f"s{i}")) for i in range(8)) == WRITERS * TURNS
         assert all(turn.parent_id is None for turn in ledger.log() if turn.depth == 1)
-        assert ledger.stats()["trees"] == 8
+        assert ledger.upkeep.stats()["trees"] == 8
         assert problems(ledger) == []
 
 
@@ -144,7 +144,7 @@ def test_threads_that_expect_the_same_head_have_one_winner(path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             winners = [turn for turn in pool.map(write, range(8)) if turn]
         assert [ledger.session("main").head] == winners
-        assert [turn.id for turn in ledger.children(root)] == winners
+        assert [turn.id for turn in ledger.tree.children(root)] == winners
 
 
 @pytest.mark.parametrize("position", range(12))
@@ -159,7 +159,7 @@ def test_a_head_can_be_moved_inside_a_turn_as_a_fork_can_begin_there(ledger: Led
     assert ledger.context(session="main") == ledger.context(session="alt")
     (child,) = grow(ledger, "main", "go on")
     assert ledger.turn(child).parent_id == turn
-    ledger.restore_session("main", 1)
+    ledger.heads.restore("main", 1)
     assert ledger.session("main").head_event == moved.head_event
     assert problems(ledger) == []
 

@@ -79,10 +79,10 @@ def empty(open_ledger: OpenLedger, tmp_path: Path) -> Ledger:
 
 
 def refused(ledger: Ledger, facts: bytes, why: str, line: int) -> None:
-    before = ledger.stats()["events"]
+    before = ledger.upkeep.stats()["events"]
     with pytest.raises(InvalidFact, match=f"^line {line}: .*{why}"):
         import_into(ledger, facts)
-    assert ledger.stats()["events"] == before
+    assert ledger.upkeep.stats()["events"] == before
     assert problems(ledger) == []
 
 
@@ -91,7 +91,7 @@ def test_events_without_a_time_are_dated_as_a_rebuild_dates_them(open_ledger: Op
     run = Chain("run", ts=...).run().add("run_finished", exit="success")
     import_into(ledger, run.lines)
     assert problems(ledger) == []
-    assert ledger.rebuild() == 0
+    assert ledger.upkeep.rebuild() == 0
 
 
 def test_contents_that_came_late_are_shown_though_that_import_broke_off(
@@ -116,7 +116,7 @@ def test_views_are_made_anew_only_when_a_missing_content_came(
     events, contents = split(exported(disk))
     import_into(empty, b"".join(events))
     rebuilt: list[int] = []
-    rebuild = empty.rebuild
+    rebuild = empty.upkeep.rebuild
     monkeypatch.setattr(empty, "rebuild", lambda: rebuilt.append(rebuild()))
     import_into(empty, content(b"of no event")[0])
     assert rebuilt == []
@@ -134,10 +134,10 @@ def test_a_session_made_active_again_elsewhere_comes_in_beside_the_one_that_took
 ) -> None:
     grow(disk, "x", "theirs")
     theirs = disk.session("x").id
-    disk.delete_session("x")
+    disk.labels.delete("x")
     import_into(empty, exported(disk))
     (mine,) = grow(empty, "x", "mine")
-    disk.restore_session(theirs)
+    disk.heads.restore(theirs)
     import_into(empty, exported(disk))
     assert empty.session("x").head == mine
     assert empty.session(f"{disk.replica[-6:].lower()}/x").id == theirs
@@ -263,9 +263,9 @@ def test_labels_and_aliases_from_elsewhere_can_be_typed(ledger: Ledger) -> None:
 def test_an_alias_that_is_taken_here_stays_where_it_is(disk: Ledger, empty: Ledger) -> None:
     for ledger, label in ((disk, "theirs"), (empty, "mine")):
         ledger.create_session(label)
-        ledger.add_alias("al", label)
+        ledger.labels.add_alias("al", label)
     disk.create_session("nick")
-    empty.add_alias("nick", "mine")
+    empty.labels.add_alias("nick", "mine")
     import_into(empty, exported(disk))
     assert empty.session("al").label == empty.session("nick").label == "mine"
     assert empty.session(f"{disk.replica[-6:].lower()}/nick").id == disk.session("nick").id

@@ -44,7 +44,7 @@ def friends(tmp_path: Path) -> list[Ledger]:
     """Three ledgers that share their import secret."""
     made = [weft.open(tmp_path / f"{name}.db") for name in "abc"]
     for other in made[1:]:
-        other.share_imports_of(made[0])
+        other.imports.share_with(made[0])
     return made
 
 
@@ -152,7 +152,7 @@ def test_which_version_came_back_last_does_not_depend_on_the_order_of_facts(
     for number, text in enumerate([one, two, one]):
         take(disk, "s", native_turn("t1", text, end=1), reread=number > 0)
     with weft.open(tmp_path / "other.db") as other:
-        other.share_imports_of(disk)
+        other.imports.share_with(disk)
         take(other, "s", native_turn("t1", one, end=1))
         take(other, "s", native_turn("t1", two, end=1), reread=True)
         import_into(other, exported(disk))
@@ -191,10 +191,10 @@ def test_every_order_on_every_ledger_gives_the_same_after_merging(friends: list[
         for session, turns in order:
             take(ledger, session, *turns, file=f"{session}-{len(turns)}")
     for number, ledger in enumerate(friends):
-        ledger.export_facts(tmp_path / f"{number}.jsonl")
+        ledger.upkeep.export_facts(tmp_path / f"{number}.jsonl")
     for ledger in friends:
         for number in range(3):
-            ledger.import_facts(tmp_path / f"{number}.jsonl")
+            ledger.upkeep.import_facts(tmp_path / f"{number}.jsonl")
     assert digests(friends[0]) == digests(friends[1]) == digests(friends[2])
     for session in "abc":
         assert len({head(ledger, session) for ledger in friends}) == 1
@@ -228,7 +228,7 @@ def test_a_secret_is_shared_before_the_first_import(friends: list[Ledger], tmp_p
     stranger = weft.open(tmp_path / "stranger.db")
     take(stranger, "s", native_turn("t1"))
     with pytest.raises(NotApplicable):
-        stranger.share_imports_of(friends[0])
+        stranger.imports.share_with(friends[0])
 
 
 def test_a_subagent_and_its_call_find_each_other_in_either_order(ledger: Ledger) -> None:
@@ -264,7 +264,7 @@ def test_a_compaction_keeps_its_range(ledger: Ledger) -> None:
     turns = [native_turn("t1", end=1), native_turn("t2", parent=0, end=2)]
     summary = NativeCompaction(summary="short", first_kept=1, trigger="manual", tokens_before=7, tokens_after=3)
     take(ledger, "s", *turns, native_turn("t3", parent=1, compaction=summary, end=3))
-    found = ledger.compaction(head(ledger, "s"))
+    found = ledger.compactions.get(head(ledger, "s"))
     assert (found.summary, found.trigger, found.tokens_before, found.tokens_after) == ("short", "manual", 7, 3)
     assert found.first_kept == found.summarized_through
     texts = [message.text for message in ledger.context(session="s").messages]
@@ -328,14 +328,14 @@ def test_tokens_that_become_known_later_reach_every_descendant(ledger: Ledger) -
 def test_views_are_rebuilt_from_facts(disk: Ledger) -> None:
     rich_import(disk)
     assert problems(disk) == []
-    assert disk.rebuild() == 0
+    assert disk.upkeep.rebuild() == 0
 
 
 def test_facts_of_imports_travel(disk: Ledger, tmp_path: Path) -> None:
     rich_import(disk)
-    disk.export_facts(tmp_path / "facts")
+    disk.upkeep.export_facts(tmp_path / "facts")
     with weft.open(tmp_path / "other.db") as other:
-        other.import_facts(tmp_path / "facts")
+        other.upkeep.import_facts(tmp_path / "facts")
         assert digests(other) == digests(disk)
         assert problems(other) == []
         assert [session.title for session in other.sessions()] == [session.title for session in disk.sessions()]
@@ -452,11 +452,11 @@ def test_a_batch_that_is_written_twice_lands_once(
     turns = [native_turn(f"t{i}", parent=i - 1 if i else None, end=i + 1) for i in range(130)]
     found: list[Any] = []
     for ledger in friends[:2]:
-        importer, counts = ledger.import_writer("toy", 1), ImportCounts()
+        importer, counts = ledger.imports.writer("toy", 1), ImportCounts()
         if found:
             refuse_once(monkeypatch)
         importer.take(NativeSession(id="s"), turns, "f", counts, raw=RawFile(tmp_path / "raw", 0, 200))
-        kept = [(part.start, part.end) for part in ledger.kept_sources("f")]
+        kept = [(part.start, part.end) for part in ledger.imports.kept_sources("f")]
         found.append((digests(ledger), head(ledger, "s"), counts, kept, len(list(ledger.changes()))))
         assert problems(ledger) == []
     assert found[0] == found[1]
@@ -464,13 +464,13 @@ def test_a_batch_that_is_written_twice_lands_once(
 
 def test_two_that_import_the_same_at_once_write_it_once(disk: Ledger) -> None:
     with weft.open(disk.path) as other:
-        import_writers = [ledger.import_writer("toy", 1) for ledger in (disk, other)]
+        import_writers = [ledger.imports.writer("toy", 1) for ledger in (disk, other)]
         for importer in import_writers:
             importer.take(NativeSession(id="s", title="x"), [native_turn("t1", end=1)], "f", ImportCounts())
             importer.keep(NativeSession(id="s"), "f", b"verbatim")
     events = [recorded.id for recorded in disk.changes()]
     assert len(events) == len(set(events))
-    assert len(disk.kept_sources("f")) == 1
+    assert len(disk.imports.kept_sources("f")) == 1
     assert problems(disk) == []
 
 
@@ -489,8 +489,8 @@ def test_turns_whose_native_ids_are_not_here_are_not_each_others_versions(disk: 
     events = b"".join(line for line in exported(disk).splitlines(keepends=True) if b"event_id" in line)
     with weft.open(tmp_path / "other.db") as other:
         import_into(other, events)
-        assert other.stats()["superseded_turns"] == 0
-        assert other.usage("origin").total == disk.usage("origin").total
+        assert other.upkeep.stats()["superseded_turns"] == 0
+        assert other.usage.report("origin").total == disk.usage.report("origin").total
 
 
 def merged(friends: list[Ledger], *imports: Callable[[Ledger], object]) -> list[Ledger]:
@@ -530,7 +530,7 @@ def test_turns_that_took_in_each_other_do_not_both_vanish(friends: list[Ledger])
     for ledger in both:
         (turn,) = ledger.log()
         assert head(ledger, "s") == turn.id
-        assert ledger.usage("origin").total.total == 15
+        assert ledger.usage.report("origin").total.total == 15
 
 
 def plain_turn(started: int | None, at: int | None = None, **more: Any) -> Any:
@@ -629,7 +629,7 @@ def test_values_nested_too_deeply_are_kept_as_text(ledger: Ledger) -> None:
 def test_a_compaction_that_names_a_later_turn_names_none(ledger: Ledger) -> None:
     summary = NativeCompaction(summary="short", through=7, first_kept=-3)
     take(ledger, "s", native_turn("t1", end=1), native_turn("t2", parent=0, compaction=summary, end=2))
-    assert ledger.compaction(head(ledger, "s")).first_kept is None
+    assert ledger.compactions.get(head(ledger, "s")).first_kept is None
     assert problems(ledger) == []
 
 

@@ -27,7 +27,7 @@ def test_a_late_result_is_shown_and_the_digest_stays(ledger: Ledger) -> None:
     assert ledger.turn(turn) == before
     assert [change.event.stream for change in ledger.changes()][-1] == f"ledger:{ledger.replica}"
     assert problems(ledger) == []
-    assert ledger.rebuild() == 0
+    assert ledger.upkeep.rebuild() == 0
 
 
 def test_a_late_failure_is_shown_too(ledger: Ledger) -> None:

@@ -49,10 +49,10 @@ def test_a_session_in_use_is_busy_for_all_others(ledger: Ledger) -> None:
     assert (busy.value.label, busy.value.turn) == ("main", writer.id)
     for verb in (
         lambda: ledger.record_turn(session="main", query="q", wait=0),
-        lambda: ledger.record_compaction(session="main", summary="s", wait=0),
+        lambda: ledger.compactions.record(session="main", summary="s", wait=0),
         lambda: ledger.move_head("main", new=None),
-        lambda: ledger.reset_session("main"),
-        lambda: ledger.restore_session("main", 0),
+        lambda: ledger.heads.reset("main"),
+        lambda: ledger.heads.restore("main", 0),
     ):
         with pytest.raises(SessionBusy):
             verb()

@@ -128,7 +128,7 @@ def test_sessions_are_chosen_by_origin_project_and_time(ledger: Ledger, clock: F
     grow(ledger, "mine", "q")
     take(ledger, "a", native_turn("a", started=1_000, ended=1_000), workspace="/home/dev/Parser/")
     take(ledger, "b", native_turn("b", started=2_000, ended=2_000), file="b.jsonl", workspace="/home/dev")
-    ledger.archive_session("b")
+    ledger.labels.archive("b")
     assert labels(ledger) == ["mine", "a"]
     assert labels(ledger, every=True) == ["b", "mine", "a"]
     assert labels(ledger, origin="weft") == ["mine"]

@@ -40,7 +40,7 @@ class Story:
         made = {"id": "c1", "name": "spawn", "arguments": {}, "result": "ok", "spawned_session": "worker"}
         self.fourth = ledger.record_turn(session="main", query="four", tool_calls=[made]).id
         self.fifth = ledger.record_turn(session="worker", query="five", persona="ann", error="no").id
-        self.sixth = ledger.record_compaction(session="main", summary="all of it").id
+        self.sixth = ledger.compactions.record(session="main", summary="all of it").id
         self.seventh = ledger.begin_turn(session="open")
         clock.tick(MINUTE)
 
@@ -73,7 +73,7 @@ def test_turns_are_found_by_their_columns(story: Story) -> None:
         assert ids(find(persona="local", role="unified", status="completed", has_children=True)) == ids(
             find(has_children=True)
         )
-        story.ledger.catch_up()
+        story.ledger.upkeep.catch_up()
 
 
 def test_tool_calls_are_found_by_tool_message_and_spawned_session(story: Story) -> None:
@@ -130,7 +130,7 @@ def test_sessions_are_found_by_their_columns(story: Story) -> None:
         assert "alt" not in labels(since=NOON + 2 * MINUTE)
         assert {"main", "worker", "open"} <= set(labels(since=NOON + 2 * MINUTE))
         assert len(labels(since=NOON, limit=2)) == 2
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
     assert ledger.session("worker:7").label == "worker"
     with pytest.raises(NotFound):
         ledger.find_sessions(persona="nobody")
@@ -144,10 +144,10 @@ def test_moves_are_found_by_the_turn_they_went_to(story: Story) -> None:
     ledger = story.ledger
     ledger.move_head("main", new=story.first)
     for caught_up in (False, True):
-        moves = [(move.session, move.why) for move in ledger.moves_to(story.first)]
+        moves = [(move.session, move.why) for move in ledger.tree.moves_to(story.first)]
         assert moves == [("main", "turn"), ("alt", "fork"), ("main", "move")], caught_up
-        assert [move.session for move in ledger.moves_to(story.fourth)] == ["main"]
-        ledger.catch_up()
+        assert [move.session for move in ledger.tree.moves_to(story.fourth)] == ["main"]
+        ledger.upkeep.catch_up()
     assert problems(ledger) == []
 
 
@@ -163,11 +163,11 @@ def test_moves_are_found_by_the_turn_they_went_to(story: Story) -> None:
 )
 def test_a_wrong_lookup_is_named_and_mended(disk: Ledger, path: Path, clock: FixedClock, harm: str, table: str) -> None:
     Story(disk, clock)
-    disk.catch_up()
+    disk.upkeep.catch_up()
     assert problems(disk) == []
     assert change(path, harm) == 1
     assert any(table in problem for problem in problems(disk))
-    assert disk.rebuild() > 0
+    assert disk.upkeep.rebuild() > 0
     assert problems(disk) == []
 
 
@@ -195,7 +195,7 @@ def test_a_message_names_a_file_once_also_without_a_line(disk: Ledger, path: Pat
 
 def test_a_message_has_each_code_block_once(disk: Ledger, path: Path) -> None:
     disk.record_turn(session="main", query="q", response="```py\na\n```\n\n```py\nb\n```\n")
-    disk.catch_up()
+    disk.upkeep.catch_up()
     rows = select(path, "SELECT message_id, idx FROM message_codeblocks")
     assert [row["idx"] for row in rows] == [0, 1]
     with pytest.raises(Exception, match="UNIQUE"):
@@ -253,8 +253,8 @@ LOOKUPS: dict[str, Callable[[Ledger], Any]] = {
     "tool calls by message": lambda ledger: ledger.find_tool_calls(message=ledger.messages("main~1")[0].id),
     "tool calls by spawned session": lambda ledger: ledger.find_tool_calls(spawned="worker"),
     "history by label": lambda ledger: ledger.reflog("main", limit=5),
-    "history by label and time": lambda ledger: ledger.head_at("main", NOON + MINUTE),
-    "history by thread": lambda ledger: ledger.moves_to("main"),
+    "history by label and time": lambda ledger: ledger.heads.at("main", NOON + MINUTE),
+    "history by thread": lambda ledger: ledger.tree.moves_to("main"),
     "aliases by target": aliases,
     "files of messages": lambda ledger: ledger.listing().files([ledger.messages("main~1")[0].id]),
     "code blocks of a message": lambda ledger: ledger.codeblocks(ledger.messages("main~1")[0].id),
@@ -282,8 +282,8 @@ def overheard(kind: type, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
 def prepared(ledger: Ledger, clock: FixedClock) -> Ledger:
     Story(ledger, clock)
     rich_import(ledger)
-    ledger.add_alias("nick", "main")
-    ledger.catch_up()
+    ledger.labels.add_alias("nick", "main")
+    ledger.upkeep.catch_up()
     return ledger
 
 

@@ -179,7 +179,7 @@ def test_a_late_result_comes_along_in_the_place_of_the_one_that_it_replaced(ledg
     ]
     turn = ledger.record_turn(session="aside", query="try", response="both cut", tool_calls=calls)
     ledger.record_late_result(turn.id, "late", "came after all")
-    (picked,) = ledger.cherry_pick(turn.id, onto="main")
+    (picked,) = ledger.merges.cherry_pick(turn.id, onto="main")
     assert [call.result for call in ledger.tool_calls(picked.id)] == ["came after all", None]
     assert [call.status for call in ledger.tool_calls(picked.id)] == [
         call.status for call in ledger.tool_calls(turn.id)
@@ -195,7 +195,7 @@ def test_a_late_result_comes_along(ledger: Ledger) -> None:
         turn.tool_call("never", id="cut")
         turn.interrupt("timeout")
     ledger.record_late_result(turn.id, "late", "came after all")
-    (made,) = ledger.cherry_pick(turn.id, onto="main")
+    (made,) = ledger.merges.cherry_pick(turn.id, onto="main")
     outcomes = {call.call_id: (call.outcome, call.result) for call in ledger.tool_calls(made.id)}
     assert outcomes == {"late": ("ok", "came after all"), "cut": ("interrupted", None)}
     assert said(ledger, made.id) == said(ledger, turn.id)

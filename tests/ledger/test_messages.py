@@ -223,7 +223,7 @@ def test_a_content_that_is_not_here_cannot_be_referred_to(ledger: Ledger, ref: s
 def test_equal_texts_within_a_tree_are_one_content(ledger: Ledger) -> None:
     for _ in range(5):
         ledger.record_turn(session="main", system="the same long rules", query="same", response="same")
-    assert ledger.stats()["contents"] == 3  # the label, the rules, the word
+    assert ledger.upkeep.stats()["contents"] == 3  # the label, the rules, the word
 
 
 def test_a_message_that_was_read_can_be_recorded_again(ledger: Ledger) -> None:
@@ -242,11 +242,11 @@ def test_a_message_that_was_read_can_be_recorded_again(ledger: Ledger) -> None:
 
 def test_a_message_follows_one_that_is_here(ledger: Ledger) -> None:
     first = ledger.record_turn(session="main", query="a", response="b")
-    before = ledger.stats()["events"]
+    before = ledger.upkeep.stats()["events"]
     for nobody in ("01M7EK42XE0TTJZQCRYZJ07TSY", first.id):
         with pytest.raises(NotFound, match="message"):
             ledger.record_turn(session="main", query={"content": "x", "parent": nobody})
-    assert ledger.stats()["events"] == before
+    assert ledger.upkeep.stats()["events"] == before
     with ledger.begin_turn(session="main") as writer:
         said = writer.message({"content": "x", "parent": first.response_message_id})
         answered = writer.response({"content": "y", "parent": said})

@@ -36,38 +36,38 @@ WRITES: dict[str, Callable[[Ledger, Any], Any]] = {
     "tool_calls": lambda ledger, odd: ledger.record_turn(query="q", tool_calls=odd),
     "tools_available": lambda ledger, odd: ledger.record_turn(query="q", tools_available=odd),
     "message role": lambda ledger, odd: ledger.record_turn(query={"role": odd, "content": "x"}),
-    "compaction": lambda ledger, odd: ledger.record_compaction(summary="s", session=odd, wait=0),
+    "compaction": lambda ledger, odd: ledger.compactions.record(summary="s", session=odd, wait=0),
     "late": lambda ledger, odd: ledger.record_late_result("main", odd, result=1),
     "content": lambda ledger, odd: ledger.put_content(odd),
     "stored content": lambda ledger, odd: ledger.record_turn(query=StoredContent(odd, 1)),
-    "alias": lambda ledger, odd: ledger.add_alias("al", odd),
-    "rename": lambda ledger, odd: (ledger.rename_session("main", odd), ledger.rename_session(odd, "main")),
-    "restore": lambda ledger, odd: ledger.restore_session("main", odd),
+    "alias": lambda ledger, odd: ledger.labels.add_alias("al", odd),
+    "rename": lambda ledger, odd: (ledger.labels.rename("main", odd), ledger.labels.rename(odd, "main")),
+    "restore": lambda ledger, odd: ledger.heads.restore("main", odd),
     "move": lambda ledger, odd: ledger.move_head(odd, new=None),
     "fork": lambda ledger, odd: ledger.fork(odd, label="made"),
-    "import": lambda ledger, odd: ledger.import_facts(odd),
-    "head at": lambda ledger, odd: ledger.head_at("main", odd),
+    "import": lambda ledger, odd: ledger.upkeep.import_facts(odd),
+    "head at": lambda ledger, odd: ledger.heads.at("main", odd),
     "log": lambda ledger, odd: ledger.log(odd),
     "limit": lambda ledger, odd: ledger.reflog("main", limit=odd),
     "changes": lambda ledger, odd: list(ledger.changes(odd)),
     "read content": lambda ledger, odd: list(ledger.read_content(odd)),
-    "erase": lambda ledger, odd: ledger.plan_erasure(odd),
-    "erase some": lambda ledger, odd: ledger.erase([odd], reason="why"),
-    "pack": lambda ledger, odd: ledger.pack(odd, dry_run=True),
-    "unpack": lambda ledger, odd: ledger.unpack(odd),
-    "cherry-pick": lambda ledger, odd: ledger.cherry_pick(odd, onto="main"),
-    "archive": lambda ledger, odd: ledger.sessions_to_archive(odd),
-    "archive older": lambda ledger, odd: ledger.sessions_to_archive(older_than=odd),
-    "kept sources": lambda ledger, odd: ledger.kept_sources(odd),
-    "import writer": lambda ledger, odd: ledger.import_writer(odd, 1),
+    "erase": lambda ledger, odd: ledger.erasure.plan(odd),
+    "erase some": lambda ledger, odd: ledger.erasure.erase([odd], reason="why"),
+    "pack": lambda ledger, odd: ledger.upkeep.pack(odd, dry_run=True),
+    "unpack": lambda ledger, odd: ledger.upkeep.unpack(odd),
+    "cherry-pick": lambda ledger, odd: ledger.merges.cherry_pick(odd, onto="main"),
+    "archive": lambda ledger, odd: ledger.labels.archivable(odd),
+    "archive older": lambda ledger, odd: ledger.labels.archivable(older_than=odd),
+    "kept sources": lambda ledger, odd: ledger.imports.kept_sources(odd),
+    "import writer": lambda ledger, odd: ledger.imports.writer(odd, 1),
     "search": lambda ledger, odd: ledger.search(odd),
     "search role": lambda ledger, odd: ledger.search("a", role=odd),
     "search since": lambda ledger, odd: ledger.search("a", since=odd),
     "search rank": lambda ledger, odd: ledger.search("a", rank=odd),
-    "audit tally": lambda ledger, odd: list(ledger.audit(tally=odd)),
-    "secrets scanner": lambda ledger, odd: ledger.find_secrets(scanner=odd) if odd is not None else None,
-    "imports of": lambda ledger, odd: ledger.share_imports_of(odd),
-    "rebuild": lambda ledger, odd: ledger.rebuild(progress=odd),
+    "audit tally": lambda ledger, odd: list(ledger.audit.findings(tally=odd)),
+    "secrets scanner": lambda ledger, odd: ledger.secrets.find(scanner=odd) if odd is not None else None,
+    "imports of": lambda ledger, odd: ledger.imports.share_with(odd),
+    "rebuild": lambda ledger, odd: ledger.upkeep.rebuild(progress=odd),
     "verify": lambda ledger, odd: list(ledger.verify(progress=odd)),
     "receipt": lambda ledger, odd: list(ledger.verify(receipt=odd, facts=False, views=False)),
 }
@@ -103,7 +103,7 @@ def test_waiting_takes_a_number_of_seconds(ledger: Ledger, seconds: Any) -> None
 
 def test_a_missing_path_is_an_error_of_the_machine(disk: Ledger, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere" / "file"
-    for verb in (disk.import_facts, disk.export_facts, disk.backup):
+    for verb in (disk.upkeep.import_facts, disk.upkeep.export_facts, disk.upkeep.backup):
         with pytest.raises(StoreError) as error:
             verb(nowhere)
         assert error.value.hint
@@ -114,7 +114,7 @@ def test_text_is_no_content_until_it_is_bytes(ledger: Ledger) -> None:
         ledger.put_content("text")
     with pytest.raises(InvalidInput, match="chunk"):
         ledger.put_content(["text"])
-    assert ledger.stats()["contents"] == 0
+    assert ledger.upkeep.stats()["contents"] == 0
 
 
 def test_sums_of_tokens_stop_at_the_largest_exact_number(ledger: Ledger) -> None:
@@ -158,13 +158,13 @@ def test_a_scanner_is_what_has_the_parts_of_one(ledger: Ledger) -> None:
 
     for odd in (Half(), Half, 0, "", object()):
         with pytest.raises(InvalidInput, match="scanner"):
-            ledger.find_secrets(scanner=odd)  # type: ignore[arg-type]
+            ledger.secrets.find(scanner=odd)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("odd", [0, "", [], {}])
 def test_a_tally_is_no_other_thing_that_is_empty(ledger: Ledger, odd: Any) -> None:
     with pytest.raises(InvalidInput, match="tally"):
-        ledger.audit(tally=odd)
+        ledger.audit.findings(tally=odd)
 
 
 def test_older_copies_are_a_list_and_no_text(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_older_copies_are_a_list_and_no_text(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_utf8_is_refused_where_a_database_would_hold_it(disk: Ledger, tmp_path: Path) -> None:
     odd = tmp_path / "\udcff.db"
-    verbs = (weft.open, disk.backup, disk.export_facts, disk.note_export, partial(weft.copy, disk))
+    verbs = (weft.open, disk.upkeep.backup, disk.upkeep.export_facts, disk.upkeep.note_export, partial(weft.copy, disk))
     for verb in (*verbs, partial(weft.restore, path=tmp_path / "new.db"), lambda path: list(weft.examine(path))):
         with pytest.raises(InvalidInput, match="UTF-8"):
             verb(odd)
@@ -260,7 +260,7 @@ def test_a_late_result_for_one_of_two_such_calls_says_which(ledger: Ledger) -> N
 def test_a_compaction_that_keeps_the_first_turn_summarises_nothing(ledger: Ledger) -> None:
     first, _ = grow(ledger, "main", "a", "b")
     with pytest.raises(NotApplicable, match="nothing"):
-        ledger.record_compaction(session="main", summary="s", first_kept=first)
+        ledger.compactions.record(session="main", summary="s", first_kept=first)
 
 
 def test_an_unknown_argument_is_refused_and_editors_see_the_known_ones(ledger: Ledger) -> None:
@@ -268,7 +268,7 @@ def test_an_unknown_argument_is_refused_and_editors_see_the_known_ones(ledger: L
         ledger.record_turn,
         ledger.begin_turn,
         partial(ledger.create_session, "main"),
-        partial(ledger.record_compaction, summary="s"),
+        partial(ledger.compactions.record, summary="s"),
     ]
     for verb in verbs:
         known = inspect.signature(verb).parameters

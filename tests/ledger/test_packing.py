@@ -24,9 +24,10 @@ def answers(ledger: Ledger) -> list[Any]:
     messages = [message for turn in turns for message in ledger.messages(turn.id)]
     return [
         turns, messages, [ledger.tool_calls(turn.id) for turn in turns], ledger.sessions(every=True),
-        [list(ledger.thread(turn.id).messages) for turn in ledger.heads()], [ledger.context(turn.id) for turn in turns],
+        [list(ledger.thread(turn.id).messages) for turn in ledger.tree.heads()],
+        [ledger.context(turn.id) for turn in turns],
         [ledger.codeblocks(message.id) for message in messages], ledger.listing().subjects([turn.id for turn in turns]),
-        ledger.usage("day"), exported(ledger),
+        ledger.usage.report("day"), exported(ledger),
     ]  # fmt: skip
 
 
@@ -34,17 +35,20 @@ def test_every_reader_and_every_export_says_the_same_of_a_packed_tree(ledger: Le
     grow(ledger, "main", *(f"{i} {LONG}" for i in range(30)))
     record_everywhere(ledger)
     grow(ledger, "hot", LONG)
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
     before = answers(ledger)
-    done = ledger.pack("main")
+    done = ledger.upkeep.pack("main")
     assert done.contents > 60
     assert done.packed_bytes < done.bytes / 4
     assert answers(ledger) == before
     assert problems(ledger) == []
-    assert ledger.rebuild() == 0
-    assert (ledger.stats()["packed_contents"], ledger.stats()["packed_bytes"]) == (done.contents, done.bytes)
+    assert ledger.upkeep.rebuild() == 0
+    assert (ledger.upkeep.stats()["packed_contents"], ledger.upkeep.stats()["packed_bytes"]) == (
+        done.contents,
+        done.bytes,
+    )
     with copy_in_memory(ledger) as other:
-        assert other.stats()["log"] == ledger.stats()["log"]
+        assert other.upkeep.stats()["log"] == ledger.upkeep.stats()["log"]
         assert problems(other) == []
 
 
@@ -53,20 +57,20 @@ def test_unpacking_puts_every_byte_back_where_it_was(disk: Ledger, path: Path) -
     record_everywhere(disk)
     tables = ["SELECT * FROM content ORDER BY n", "SELECT * FROM content_part ORDER BY content, idx"]
     before = [select(path, table) for table in tables]
-    packed = disk.pack("main")
+    packed = disk.upkeep.pack("main")
     assert [select(path, table) for table in tables] != before
-    back = disk.unpack()
+    back = disk.upkeep.unpack()
     assert (back.contents, back.bytes, back.packed_bytes) == (packed.contents, packed.bytes, packed.packed_bytes)
     assert [select(path, table) for table in tables] == before
-    assert disk.stats()["bytes_of_packs"] == 0
+    assert disk.upkeep.stats()["bytes_of_packs"] == 0
     assert problems(disk) == []
 
 
 def test_the_file_shrinks(disk: Ledger, path: Path) -> None:
     grow(disk, "main", *(f"{i} {LONG * 4}" for i in range(100)))
-    disk.pack("main")
+    disk.upkeep.pack("main")
     before = path.stat().st_size
-    disk.unpack("main")
+    disk.upkeep.unpack("main")
     after = path.stat().st_size
     assert before < after / 3
 
@@ -74,10 +78,10 @@ def test_the_file_shrinks(disk: Ledger, path: Path) -> None:
 def test_a_dry_run_says_what_packing_would_do_and_does_nothing(disk: Ledger, path: Path) -> None:
     grow(disk, "main", *(f"{i} {LONG}" for i in range(8)))
     before = select(path, "SELECT * FROM content")
-    would = disk.pack("main", dry_run=True)
+    would = disk.upkeep.pack("main", dry_run=True)
     assert select(path, "SELECT * FROM content") == before
-    assert disk.pack("main") == would
-    assert disk.pack("main").contents == 0
+    assert disk.upkeep.pack("main") == would
+    assert disk.upkeep.pack("main").contents == 0
 
 
 def test_only_trees_are_packed_in_which_nothing_happened_since(open_ledger: OpenLedger, clock: FixedClock) -> None:
@@ -86,30 +90,30 @@ def test_only_trees_are_packed_in_which_nothing_happened_since(open_ledger: Open
     grow(ledger, "revived", f"revived {LONG}")
     clock.tick(100 * DAY)
     grow(ledger, "revived", f"today {LONG}")
-    done = ledger.pack(older_than="90 days ago")
+    done = ledger.upkeep.pack(older_than="90 days ago")
     assert (done.trees, done.contents) == (1, 2)
-    assert ledger.pack(older_than=NOON).trees == 0
-    assert ledger.pack().trees == 2
+    assert ledger.upkeep.pack(older_than=NOON).trees == 0
+    assert ledger.upkeep.pack().trees == 2
 
 
 def test_what_a_tree_that_is_not_packed_uses_too_stays_as_it_is(ledger: Ledger) -> None:
     take(ledger, "one", native_turn("a", f"in both {LONG}"), native_turn("b", f"in one {LONG}", parent=0))
     take(ledger, "two", native_turn("c", f"in both {LONG}"), file="b.jsonl")
-    done = ledger.pack("one")
+    done = ledger.upkeep.pack("one")
     assert done.contents == 1
     assert done.shared > 1
-    assert ledger.pack().contents == 1, "packed together, they share it"
+    assert ledger.upkeep.pack().contents == 1, "packed together, they share it"
     assert problems(ledger) == []
 
 
 def test_a_packed_tree_goes_on(ledger: Ledger) -> None:
     (first,) = grow(ledger, "main", LONG)
-    ledger.pack("main")
+    ledger.upkeep.pack("main")
     grow(ledger, "main", LONG, "and on")
     ledger.fork(first, label="alt")
     grow(ledger, "alt", f"elsewhere {LONG}")
     assert texts(ledger.thread("main").messages)[:4] == [LONG, f"re: {LONG}"] * 2
-    assert ledger.stats()["packed_contents"] == 2
+    assert ledger.upkeep.stats()["packed_contents"] == 2
     assert problems(ledger) == []
 
 
@@ -117,22 +121,22 @@ def test_a_content_that_is_erased_leaves_its_pack(disk: Ledger, path: Path) -> N
     grow(disk, "main", *(f"{i} {LONG}" for i in range(4)))
     secret = disk.record_turn(session="main", query=told("query") + LONG, response=told("answer") + LONG).id
     grow(disk, "main", f"last {LONG}")
-    disk.pack("main")
-    disk.erase(secret, reason="asked for")
+    disk.upkeep.pack("main")
+    disk.erasure.erase(secret, reason="asked for")
     assert texts(disk.messages(secret)) == [ERASED, ERASED]
     assert texts(disk.messages("main")) == [f"last {LONG}", f"re: last {LONG}"]
     stored = [bytes(row["bytes"]) for row in select(path, "SELECT bytes FROM pack")]
     (path.parent / "packs").write_bytes(b"".join(stored))
     assert files_with_canary(path.parent) == []
-    assert disk.stats()["packed_contents"] == 10
+    assert disk.upkeep.stats()["packed_contents"] == 10
     assert problems(disk) == []
 
 
 def test_a_pack_that_holds_only_what_is_erased_is_gone(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", f"{CANARY} {LONG}")
-    ledger.pack("main")
-    ledger.erase(turn, reason="asked for")
-    assert ledger.stats()["bytes_of_packs"] == 0
+    ledger.upkeep.pack("main")
+    ledger.erasure.erase(turn, reason="asked for")
+    assert ledger.upkeep.stats()["bytes_of_packs"] == 0
     assert problems(ledger) == []
 
 
@@ -142,11 +146,11 @@ def test_large_contents_are_packed_part_by_part(ledger: Ledger) -> None:
     noise = ledger.put_content(system_random(3 * 1024 * 1024))
     ledger.record_turn(session="main", query=stored, response="ok")
     ledger.record_turn(session="main", query=noise, response="ok")
-    done = ledger.pack("main")
+    done = ledger.upkeep.pack("main")
     assert (done.contents, done.bytes) == (1, len(large))
     pieces = list(ledger.read_content(stored.ref))
     assert (b"".join(pieces), max(map(len, pieces))) == (large, 1024 * 1024)
-    ledger.unpack("main")
+    ledger.upkeep.unpack("main")
     assert b"".join(ledger.read_content(stored.ref)) == large
     assert problems(ledger) == []
 
@@ -155,26 +159,26 @@ def test_a_tree_that_is_being_recorded_is_not_packed(ledger: Ledger) -> None:
     grow(ledger, "main", LONG)
     with ledger.begin_turn(session="main") as turn:
         with pytest.raises(NotApplicable):
-            ledger.pack("main")
-        assert ledger.pack().trees == 0
+            ledger.upkeep.pack("main")
+        assert ledger.upkeep.pack().trees == 0
         turn.finish()
-    assert ledger.pack().contents == 2
+    assert ledger.upkeep.pack().contents == 2
 
 
 def test_what_is_not_there_is_not_packed(ledger: Ledger) -> None:
     ledger.create_session("empty")
     for name in ("nobody", "empty"):
         with pytest.raises(NotFound):
-            ledger.pack(name)
-    assert ledger.pack().contents == 0
-    assert ledger.unpack().contents == 0
+            ledger.upkeep.pack(name)
+    assert ledger.upkeep.pack().contents == 0
+    assert ledger.upkeep.unpack().contents == 0
 
 
 def test_a_plain_shell_is_told_that_a_text_is_packed(disk: Ledger, path: Path) -> None:
     disk.record_turn(
         session="main", query=LONG, response="short", tool_calls=[{"id": "c1", "name": "t", "result": LONG}]
     )
-    disk.pack("main")
+    disk.upkeep.pack("main")
     (message, reply) = select(path, "SELECT content, parts_json FROM messages ORDER BY sequence")
     assert (message["content"], reply["content"]) == (None, "short")
     (call,) = select(path, "SELECT id, call_id, result_json FROM tool_calls")
@@ -195,14 +199,14 @@ def test_a_plain_shell_is_told_that_a_text_is_packed(disk: Ledger, path: Path) -
 )
 def test_a_damaged_pack_is_noticed(disk: Ledger, path: Path, damage: str, told_as: str) -> None:
     grow(disk, "main", *(f"{i} {LONG}" for i in range(3)))
-    disk.pack("main")
+    disk.upkeep.pack("main")
     change(path, damage)
     assert any(told_as in problem for problem in problems(disk))
 
 
 def test_nothing_else_is_shown_in_the_place_of_a_damaged_pack(disk: Ledger, path: Path) -> None:
     grow(disk, "main", LONG)
-    disk.pack("main")
+    disk.upkeep.pack("main")
     change(path, "UPDATE pack SET bytes = x'28b52ffd'")
     with pytest.raises(FactDamaged):
         disk.messages("main")
@@ -211,6 +215,6 @@ def test_nothing_else_is_shown_in_the_place_of_a_damaged_pack(disk: Ledger, path
 def test_facts_that_come_again_find_what_is_packed(ledger: Ledger) -> None:
     grow(ledger, "main", LONG)
     before = exported(ledger)
-    ledger.pack("main")
+    ledger.upkeep.pack("main")
     assert import_into(ledger, before)[:2] == (0, 0)
     assert problems(ledger) == []

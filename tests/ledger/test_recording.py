@@ -306,7 +306,7 @@ def test_a_failed_turn_stays_and_the_head_does_not_move(ledger: Ledger) -> None:
 def test_what_has_no_single_form_is_refused_and_nothing_is_written(ledger: Ledger, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         ledger.record_turn(**{"session": "main", "query": "q", **wrong})
-    assert ledger.stats()["events"] == 0
+    assert ledger.upkeep.stats()["events"] == 0
     assert problems(ledger) == []
 
 
@@ -329,7 +329,7 @@ def test_a_parent_that_is_not_there_is_refused(ledger: Ledger) -> None:
 
 def test_an_archived_session_takes_no_turns(ledger: Ledger) -> None:
     ledger.record_turn(session="main", query="q")
-    ledger.archive_session("main")
+    ledger.labels.archive("main")
     with pytest.raises(NotApplicable, match="archived"):
         ledger.record_turn(session="main", query="q")
 
@@ -345,7 +345,7 @@ def test_the_example_of_the_readme_holds(path: Path, tmp_path: Path) -> None:
         assert texts(ledger.thread(turn.id).messages) == ["hello", "hi"]
         assert ledger.thread(turn.id).digest == turn.digest
         assert ledger.session("main").head == turn.id
-        assert ledger.export_facts(tmp_path / "facts.jsonl") > 0
+        assert ledger.upkeep.export_facts(tmp_path / "facts.jsonl") > 0
         assert list(ledger.verify()) == []
 
 

@@ -20,8 +20,8 @@ def test_the_reflog_tells_every_move_newest_first(ledger: Ledger, clock: FixedCl
     first, second = grow(ledger, "main", "a", "b")
     clock.tick(HOUR)
     ledger.move_head("main", new=first, reason="the answer was wrong")
-    ledger.reset_session("main", reason="start over")
-    ledger.restore_session("main", 2, reason="no, back")
+    ledger.heads.reset("main", reason="start over")
+    ledger.heads.restore("main", 2, reason="no, back")
     found = [(move.number, move.turn_id, move.why, move.reason) for move in ledger.reflog("main")]
     assert found == [
         (0, second, "restore", "no, back"),
@@ -42,19 +42,19 @@ def test_a_fork_begins_a_reflog_of_its_own(ledger: Ledger) -> None:
 
 def test_a_lost_head_is_restored(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b", "c")
-    ledger.reset_session("main")
+    ledger.heads.reset("main")
     grow(ledger, "main", "fresh")
-    assert ledger.restore_session("main", 2).head == turns[2]
+    assert ledger.heads.restore("main", 2).head == turns[2]
     assert queries(ledger, "main") == ["a", "b", "c"]
-    assert ledger.restore_session("main").head != turns[2]
+    assert ledger.heads.restore("main").head != turns[2]
     assert problems(ledger) == []
 
 
 def test_restoring_a_reset_takes_the_head_away_again(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
-    ledger.reset_session("main")
+    ledger.heads.reset("main")
     grow(ledger, "main", "b")
-    assert ledger.restore_session("main", 1).head is None
+    assert ledger.heads.restore("main", 1).head is None
 
 
 def test_a_head_inside_a_turn_is_restored_inside_it(ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ def test_a_head_inside_a_turn_is_restored_inside_it(ledger: Ledger) -> None:
     ledger.fork(ledger.events(turn)[1].id, label="inside")
     ledger.move_head("inside", new=turn)
     assert texts(ledger.thread("inside").messages) == ["a", "re: a"]
-    ledger.restore_session("inside")
+    ledger.heads.restore("inside")
     assert texts(ledger.thread("inside").messages) == ["a"]
     assert problems(ledger) == []
 
@@ -71,7 +71,7 @@ def test_a_head_inside_a_turn_is_restored_inside_it(ledger: Ledger) -> None:
 def test_there_is_nothing_before_the_first_move(ledger: Ledger, number: int) -> None:
     grow(ledger, "main", "a", "b")
     with pytest.raises(NotFound, match="move of session"):
-        ledger.restore_session("main", number)
+        ledger.heads.restore("main", number)
 
 
 def test_the_head_at_a_time_is_the_one_of_the_last_move_before_it(ledger: Ledger, clock: FixedClock) -> None:
@@ -81,15 +81,15 @@ def test_the_head_at_a_time_is_the_one_of_the_last_move_before_it(ledger: Ledger
     clock.tick(HOUR)
     (second,) = grow(ledger, "main", "b")
     clock.tick(HOUR)
-    ledger.reset_session("main")
+    ledger.heads.reset("main")
     clock.tick(2 * DAY)
     expected = {0: None, HOUR - 1: None, HOUR: first, 2 * HOUR - 1: first, 2 * HOUR: second, 3 * HOUR: None}
-    assert {after: ledger.head_at("main", NOON + after) for after in expected} == expected
-    assert ledger.head_at("main", "2026-11-15T01:30:00Z") == first
-    assert ledger.head_at("main", "2026-11-15 02:30") == second
-    assert ledger.head_at("main", "now") is None
+    assert {after: ledger.heads.at("main", NOON + after) for after in expected} == expected
+    assert ledger.heads.at("main", "2026-11-15T01:30:00Z") == first
+    assert ledger.heads.at("main", "2026-11-15 02:30") == second
+    assert ledger.heads.at("main", "now") is None
     with pytest.raises(InvalidInput):
-        ledger.head_at("main", "once upon a time")
+        ledger.heads.at("main", "once upon a time")
 
 
 def test_a_clock_that_went_back_counts_as_standing_still(ledger: Ledger, clock: FixedClock) -> None:
@@ -98,10 +98,10 @@ def test_a_clock_that_went_back_counts_as_standing_still(ledger: Ledger, clock: 
     (second,) = grow(ledger, "main", "b")
     clock.set(NOON + DAY)
     (third,) = grow(ledger, "main", "c")
-    assert ledger.head_at("main", NOON - 1) is None
-    assert ledger.head_at("main", NOON) == second
-    assert ledger.head_at("main", NOON + DAY - 1) == second
-    assert ledger.head_at("main", NOON + DAY) == third
+    assert ledger.heads.at("main", NOON - 1) is None
+    assert ledger.heads.at("main", NOON) == second
+    assert ledger.heads.at("main", NOON + DAY - 1) == second
+    assert ledger.heads.at("main", NOON + DAY) == third
     assert [move.changed_at for move in ledger.reflog("main")] == [NOON + DAY, NOON - DAY, NOON]
     assert ledger.turn(first).started_at == NOON
     assert problems(ledger) == []
@@ -117,7 +117,7 @@ def test_the_head_at_any_time_is_found_under_any_clock(steps: list[int], when: i
             since = max([clock.now_ms(), *(earlier for earlier, _ in moves)])
             moves.append((since, *grow(ledger, "main", "q")))  # type: ignore[arg-type]
         expected = [turn for since, turn in moves if since <= NOON + when]
-        assert ledger.head_at("main", NOON + when) == (expected[-1] if expected else None)
+        assert ledger.heads.at("main", NOON + when) == (expected[-1] if expected else None)
 
 
 def random_history(ledger: Ledger, seed: int, steps: int) -> tuple[list[str], dict[str, list[str | None]]]:
@@ -139,10 +139,10 @@ def random_history(ledger: Ledger, seed: int, steps: int) -> tuple[list[str], di
                 ledger.move_head(label, new=heads[label][-1])
             case "reset":
                 heads[label].append(None)
-                ledger.reset_session(label)
+                ledger.heads.reset(label)
             case "restore":
                 back = dice.randrange(len(heads[label]))
-                ledger.restore_session(label, back)
+                ledger.heads.restore(label, back)
                 heads[label].append(heads[label][-1 - back])
     return turns, heads
 
@@ -160,11 +160,11 @@ def test_the_sessions_that_ever_contained_a_turn_are_found_as_by_looking_at_all(
         contained = {label: set().union(*map(ancestry, ever)) for label, ever in heads.items()}
         for turn in turns:
             expected = {label for label, members in contained.items() if turn in members}
-            assert {session.label for session in ledger.sessions_containing(turn)} == expected
+            assert {session.label for session in ledger.tree.sessions_containing(turn)} == expected
         assert problems(ledger) == []
 
 
 def test_a_deleted_session_still_counts_among_those_that_contained_a_turn(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "a")
-    ledger.delete_session("main")
-    assert [session.status for session in ledger.sessions_containing(turn)] == ["deleted"]
+    ledger.labels.delete("main")
+    assert [session.status for session in ledger.tree.sessions_containing(turn)] == ["deleted"]

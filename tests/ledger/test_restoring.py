@@ -20,7 +20,7 @@ from weft.store.sqlite.copies import write_copy
 def backup(disk: Ledger, tmp_path: Path) -> Path:
     """Of a ledger with one turn, which went on for another and was closed."""
     grow(disk, "main", "kept")
-    disk.backup(tmp_path / "backup.db")
+    disk.upkeep.backup(tmp_path / "backup.db")
     return tmp_path / "backup.db"
 
 

@@ -139,7 +139,7 @@ def test_a_call_names_the_message_that_made_it(ledger: Ledger) -> None:
 
 def test_a_summary_is_found(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
-    ledger.record_compaction(session="main", summary="they spoke of marmalade")
+    ledger.compactions.record(session="main", summary="they spoke of marmalade")
     [hit] = ledger.search("marmalade")
     assert (hit.place, hit.message_id, hit.turn_id) == ("summary", None, ledger.resolve("main"))
 
@@ -211,7 +211,7 @@ def test_hits_name_their_sessions(ledger: Ledger) -> None:
     ledger.fork("main", label="alt")
     hit = ledger.search("unique", role="user")[0]
     assert (hit.session, hit.session_status, hit.heads) == ("main", "active", ("alt", "main"))
-    ledger.archive_session("main")
+    ledger.labels.archive("main")
     hit = ledger.search("unique", role="user")[0]
     assert (hit.session, hit.session_status, hit.heads) == ("main", "archived", ("alt",))
 
@@ -301,14 +301,14 @@ def test_what_was_said_before_1970_is_found_by_its_time(ledger: Ledger, clock: F
         assert found(ledger, "", since=-6 * DAY, until=0, role="assistant") == ["long ago"]
         assert found(ledger, "ago", since=-4 * DAY, until=DAY) == []
         assert problems(ledger) == []
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
 
 
 def test_an_index_that_lags_makes_no_difference(open_ledger: OpenLedger, clock: FixedClock) -> None:
     """A ledger that is read only cannot catch up; it looks through the rest by itself."""
     writer = open_ledger()
     grow(writer, "main", "old word")
-    writer.catch_up()
+    writer.upkeep.catch_up()
     grow(writer, "main", "new word")
     with writer.begin_turn(session="other") as turn:
         turn.message("open word")
@@ -370,7 +370,7 @@ def test_ranking_finds_the_same_where_more_fits_than_is_ranked(
     ledger: Ledger, clock: FixedClock, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any]
 ) -> None:
     rich(ledger, clock)
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
     monkeypatch.setattr(matches, "RANKED", 1)
     for words in ("odd", '"even question"', "question 3", ""):
         assert sorted(said(ledger.search(words, rank=True, **filters))) == sorted(found(ledger, words, **filters))
@@ -392,7 +392,7 @@ def test_a_turn_of_many_messages_is_found_in_each_of_them(ledger: Ledger) -> Non
         assert len(found(ledger, "answer")) == 50, lagging
         assert len(set(found(ledger, "argument"))) == 30
         assert found(ledger, "answer 37") == ["answer common 37"]
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
     assert problems(ledger) == []
 
 
@@ -412,13 +412,13 @@ def test_a_turn_of_many_messages_is_found_in_each_of_them(ledger: Ledger) -> Non
 )
 def test_a_wrong_index_is_noticed_and_made_anew(disk: Ledger, path: Path, harm: str) -> None:
     grow(disk, "main", "a few", "words here")
-    disk.catch_up()
+    disk.upkeep.catch_up()
     assert problems(disk) == []
     assert change(path, harm) > 0
     assert problems(disk) != []
-    assert disk.rebuild() > 0
+    assert disk.upkeep.rebuild() > 0
     assert problems(disk) == []
-    assert disk.rebuild() == 0
+    assert disk.upkeep.rebuild() == 0
     assert len(found(disk, "words")) == 2
 
 
@@ -494,7 +494,7 @@ def test_search_finds_what_a_plain_reading_finds(
             turn.pop("number")
             ledger.record_turn(**turn)
             if caught_up:
-                ledger.catch_up()
+                ledger.upkeep.catch_up()
         plain = {(message, id) for message, id, _, text in entries(ledger) if fits_plainly(text, words)}
         hits = ledger.search(" ".join(words))
         assert {(hit.message_id or "", hit.tool_call_id) for hit in hits} == plain

@@ -30,7 +30,7 @@ WHY = "a leaked key"
 
 
 def find(ledger: Ledger, **wanted: Any) -> SecretReport:
-    return ledger.find_secrets(**{"scanner": scanner(), **wanted})
+    return ledger.secrets.find(**{"scanner": scanner(), **wanted})
 
 
 def only(ledger: Ledger, **wanted: Any) -> SecretFinding:
@@ -161,7 +161,7 @@ def test_packed_contents_are_looked_at_too(ledger: Ledger) -> None:
     grow(ledger, "main", *(f"{i} {filling}" for i in range(8)), f"{filling} {Maker(6).github()} {filling}")
     stored = ledger.put_content(b"x y z\n" * 200_000 + Maker(7).github().encode() + b"\n" + b"x y z\n" * 100_000)
     ledger.record_turn(session="main", query=stored, response="noted")
-    ledger.pack("main")
+    ledger.upkeep.pack("main")
     with ledger._store.read() as txn:
         assert txn.sql.one("SELECT count(*) FROM packed") != (0,)
     assert len(find(ledger).secrets) == 2
@@ -236,8 +236,8 @@ def test_what_is_erased_while_it_is_looked_at_is_not_told_of(disk: Ledger, open_
     class Late(OtherRules):
         def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
             found = super().scan(data, key)
-            if found and not other.erasures():
-                other.erase(turn, reason=WHY)
+            if found and not other.erasure.done():
+                other.erasure.erase(turn, reason=WHY)
             return found
 
     assert find(disk, scanner=Late()).secrets == ()
@@ -247,25 +247,25 @@ def test_what_is_erased_while_it_is_looked_at_is_not_told_of(disk: Ledger, open_
 def test_a_false_alarm_is_ignored_until_it_is_not(ledger: Ledger) -> None:
     grow(ledger, "main", Maker(11).github(), Maker(12).github())
     one, two = find(ledger).secrets
-    assert ledger.ignore_secret(one.fingerprint[:8]) == one.fingerprint
-    ledger.ignore_secret(one.fingerprint)
+    assert ledger.secrets.ignore(one.fingerprint[:8]) == one.fingerprint
+    ledger.secrets.ignore(one.fingerprint)
     left = find(ledger)
     assert (left.secrets, left.ignored) == ((two,), 1)
     assert find(ledger, ignored=True).secrets == (one,)
     grow(ledger, "main", "again " + Maker(11).github(), "again " + Maker(12).github())
     assert [secret.fingerprint for secret in find(ledger, anew=True).secrets] == [two.fingerprint]
-    assert ledger.ignore_secret(one.fingerprint, undo=True) == one.fingerprint
+    assert ledger.secrets.ignore(one.fingerprint, undo=True) == one.fingerprint
     assert len(find(ledger).secrets) == 2
 
 
 @pytest.mark.parametrize("wrong", ["", "abc", "0" * 17, "ghp_something"])
 def test_what_is_no_fingerprint_is_refused_and_not_repeated(ledger: Ledger, wrong: str) -> None:
-    for verb in (ledger.ignore_secret, lambda mark: find(ledger, fingerprints=[mark])):
+    for verb in (ledger.secrets.ignore, lambda mark: find(ledger, fingerprints=[mark])):
         with pytest.raises(InvalidInput) as refused:
             verb(wrong)
         assert "something" not in str(refused.value)
     with pytest.raises(NotFound):
-        ledger.ignore_secret("0" * 16)
+        ledger.secrets.ignore("0" * 16)
     with pytest.raises(InvalidInput):
         find(ledger, fingerprints="0" * 16)
 
@@ -274,8 +274,8 @@ def test_a_beginning_that_several_fingerprints_share_is_refused(disk: Ledger) ->
     rows = [("abcdef0000000000", 0), ("abcdef1111111111", 0)]
     disk._store.write(lambda txn: txn.sql.run_many("INSERT INTO secret_ignored VALUES (?, ?)", rows))
     with pytest.raises(AmbiguousName):
-        disk.ignore_secret("abcdef", undo=True)
-    assert disk.ignore_secret("abcdef1", undo=True) == "abcdef1111111111"
+        disk.secrets.ignore("abcdef", undo=True)
+    assert disk.secrets.ignore("abcdef1", undo=True) == "abcdef1111111111"
 
 
 def test_findings_are_narrowed_by_session_origin_project_time_and_fingerprint(ledger: Ledger) -> None:
@@ -305,13 +305,13 @@ def test_a_kept_source_is_looked_at_as_it_lay(ledger: Ledger) -> None:
     first = native_turn("t1", end=10)
     take(ledger, "main", first)
     record = orjson.dumps({"type": "noise", "env": {"TOKEN": secret}}) + b"\n"
-    ledger.import_writer("toy", 1).keep(NativeSession(id="main"), "a.jsonl", b'{"x": 1}\n' * 2000 + record)
+    ledger.imports.writer("toy", 1).keep(NativeSession(id="main"), "a.jsonl", b'{"x": 1}\n' * 2000 + record)
     found = only(ledger)
     assert [place.what for place in found.places] == ["sighting raw"]
     assert found.places[0].session_id is not None
-    ledger.erase(found.contents, reason=WHY)
+    ledger.erasure.erase(found.contents, reason=WHY)
     assert find(ledger, anew=True).secrets == ()
-    assert all(stretch.erased for stretch in ledger.kept_sources(found.places[0].session_id))
+    assert all(stretch.erased for stretch in ledger.imports.kept_sources(found.places[0].session_id))
     assert problems(ledger) == []
 
 
@@ -336,7 +336,7 @@ def test_a_credential_is_found_again_where_no_rule_knows_it(ledger: Ledger) -> N
     assert alone in {place.turn_id for place in found.places}
     assert only(ledger, again=True) == found
     assert only(ledger, session="other").rules == ("weft.said-again",)
-    ledger.erase(found.contents, reason=WHY)
+    ledger.erasure.erase(found.contents, reason=WHY)
     assert password not in repr(
         [message.text for name in ("main", "other") for message in ledger.thread(name).messages]
     )
@@ -353,7 +353,7 @@ def test_what_is_ignored_or_short_is_not_looked_for_again(ledger: Ledger) -> Non
     again = {secret.fingerprint: secret.times for secret in find(ledger, again=True).secrets}
     assert sorted(again[mark] - times for mark, times in ours.items()) == [0, 2]
     grown = next(mark for mark, times in ours.items() if again[mark] > times)
-    ledger.ignore_secret(grown)
+    ledger.secrets.ignore(grown)
     find(ledger, anew=True)
     find(ledger, again=True)
     assert only(ledger, ignored=True).times == ours[grown]
@@ -374,11 +374,11 @@ def plant(ledger: Ledger) -> list[str]:
     extra = [made.github() for _ in range(4)]
     grow(ledger, f"fix {extra[0]}", "a label tells it")
     take(ledger, "imported", native_turn("t1", answer=f"it is {extra[1]}", end=10), file=f"/x/{extra[2]}.jsonl")
-    importer = ledger.import_writer("toy", 1)
+    importer = ledger.imports.writer("toy", 1)
     importer.keep(NativeSession(id="imported"), "a.jsonl", orjson.dumps({"env": extra[3]}) + b"\n")
     large = ledger.put_content(b"filling \n" * 150_000 + extra[1].encode() + b"\n" + b"filling \n" * 50_000)
     ledger.record_turn(session="s0", query=large, response="noted")
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
     return [secret for _, secret in planted.values()] + extra
 
 
@@ -387,8 +387,8 @@ def test_nothing_that_is_told_or_kept_holds_a_credential(ledger: Ledger) -> None
     told: list[object] = []
     report = find(ledger, progress=lambda *step: told.append(step))
     told += [report, find(ledger, session="s0"), tables(ledger), find(ledger, ignored=True)]
-    ledger.ignore_secret(report.secrets[0].fingerprint)
-    told += [tables(ledger), ledger.plan_erasure([secret.contents[0] for secret in report.secrets[:2]])]
+    ledger.secrets.ignore(report.secrets[0].fingerprint)
+    told += [tables(ledger), ledger.erasure.plan([secret.contents[0] for secret in report.secrets[:2]])]
     for secret in planted:
         assert secret not in repr(told)
     assert len(report.secrets) >= len(planted)
@@ -400,9 +400,9 @@ def test_after_erasing_no_file_holds_what_was_found(disk: Ledger, path: Path) ->
         assert files_with_canary(path.parent, canary=secret) or "\n" in secret
     digests = [turn.digest for turn in disk.log()]
     refs = {ref for secret in find(disk).secrets for ref in secret.contents}
-    plan = disk.plan_erasure(sorted(refs))
+    plan = disk.erasure.plan(sorted(refs))
     assert {f"s{i}-fork" for i in range(4)} <= {session.label for session in plan.sessions}
-    assert disk.erase(plan, reason=WHY).complete
+    assert disk.erasure.erase(plan, reason=WHY).complete
     left = {secret: files_with_canary(path.parent, canary=secret) for secret in planted}
     assert {secret: where for secret, where in left.items() if where} == {}
     assert find(disk).secrets == ()
@@ -414,7 +414,7 @@ def test_after_erasing_no_file_holds_what_was_found(disk: Ledger, path: Path) ->
 def test_after_erasing_no_table_of_a_server_holds_what_was_found(open_ledger: OpenLedger) -> None:
     ledger = open_ledger(shared_server().address())
     planted = plant(ledger)
-    ledger.erase(sorted({ref for secret in find(ledger).secrets for ref in secret.contents}), reason=WHY)
+    ledger.erasure.erase(sorted({ref for secret in find(ledger).secrets for ref in secret.contents}), reason=WHY)
     with ledger._store.read() as txn:
         names = txn.sql.all("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = current_schema()")
         rows = [row for (name,) in names for row in txn.sql.all(f'SELECT * FROM "{name}"')]
@@ -439,7 +439,7 @@ def test_memory_does_not_grow_with_what_is_looked_at(disk: Ledger) -> None:
 
 def test_a_copy_of_a_ledger_knows_what_is_ignored(disk: Ledger, tmp_path: Path) -> None:
     grow(disk, "main", Maker(19).github(), Maker(20).github())
-    disk.ignore_secret(find(disk).secrets[0].fingerprint)
+    disk.secrets.ignore(find(disk).secrets[0].fingerprint)
     weft.copy(disk, tmp_path / "copy.db")
     with weft.open(tmp_path / "copy.db") as copy:
         assert find(copy).secrets == find(disk).secrets
@@ -449,7 +449,7 @@ def test_a_copy_of_a_ledger_knows_what_is_ignored(disk: Ledger, tmp_path: Path) 
 def test_without_the_scanner_it_is_said_what_to_install(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kingfisher_sdk", None)
     with pytest.raises(Unsupported, match="kingfisher-secret-scanner") as refused:
-        ledger.find_secrets()
+        ledger.secrets.find()
     assert refused.value.hint == "install it: `pip install 'weft[secrets]'`"
 
 
@@ -461,7 +461,7 @@ def test_no_connection_is_tried(disk: Ledger, path: Path, tmp_path: Path) -> Non
     code = (
         "import sys, pathlib, weft; from weft.ledger.secrets import load_scanner\n"
         "with weft.open(sys.argv[1]) as ledger:\n"
-        "    print(len(ledger.find_secrets(scanner=load_scanner(pathlib.Path(sys.argv[2]))).secrets))\n"
+        "    print(len(ledger.secrets.find(scanner=load_scanner(pathlib.Path(sys.argv[2]))).secrets))\n"
     )
     trace = tmp_path / "trace"
     command = ["strace", "-f", "-o", str(trace), "-e", "trace=network", sys.executable, "-c", code, str(path)]

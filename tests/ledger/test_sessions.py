@@ -19,8 +19,8 @@ def naming_verbs(ledger: Ledger, session: str, name: str) -> list[Verb]:
     """Everything that gives a name."""
     return [
         lambda: ledger.create_session(name),
-        lambda: ledger.rename_session(session, name),
-        lambda: ledger.add_alias(name, session),
+        lambda: ledger.labels.rename(session, name),
+        lambda: ledger.labels.add_alias(name, session),
         lambda: ledger.fork(session, label=name),
     ]
 
@@ -92,7 +92,7 @@ def test_a_session_that_is_not_there_is_not_found(ledger: Ledger) -> None:
 def test_labels_and_aliases_share_one_set_of_names(ledger: Ledger) -> None:
     grow(ledger, "main", "q")
     grow(ledger, "other", "q")
-    ledger.add_alias("nick", "main")
+    ledger.labels.add_alias("nick", "main")
     for taken in ("main", "nick"):
         for verb in naming_verbs(ledger, "other", taken):
             with pytest.raises(LabelTaken) as refused:
@@ -102,25 +102,25 @@ def test_labels_and_aliases_share_one_set_of_names(ledger: Ledger) -> None:
 
 def test_renaming_moves_the_name_and_nothing_else(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "q")
-    ledger.add_alias("nick", "main")
+    ledger.labels.add_alias("nick", "main")
     before = ledger.session("main")
-    after = ledger.rename_session("main", "trunk")
+    after = ledger.labels.rename("main", "trunk")
     assert (after.id, after.head, after.label) == (before.id, turn, "trunk")
     assert ledger.session("nick").label == "trunk"
     with pytest.raises(NotFound):
         ledger.session("main")
     grow(ledger, "main", "another")
     assert queries(ledger, "trunk") == ["q"]
-    assert ledger.rename_session("trunk", "nick").label == "nick"
+    assert ledger.labels.rename("trunk", "nick").label == "nick"
     assert problems(ledger) == []
 
 
 def test_names_can_be_swapped(ledger: Ledger) -> None:
     grow(ledger, "a", "of a")
     grow(ledger, "b", "of b")
-    ledger.rename_session("a", "tmp")
-    ledger.rename_session("b", "a")
-    ledger.rename_session("tmp", "b")
+    ledger.labels.rename("a", "tmp")
+    ledger.labels.rename("b", "a")
+    ledger.labels.rename("tmp", "b")
     assert (queries(ledger, "a"), queries(ledger, "b")) == (["of b"], ["of a"])
     assert problems(ledger) == []
 
@@ -128,20 +128,20 @@ def test_names_can_be_swapped(ledger: Ledger) -> None:
 @pytest.mark.parametrize("reason", ["identity_promotion", "identity_merge", "manual"])
 def test_an_alias_leads_to_its_session(ledger: Ledger, reason: str) -> None:
     grow(ledger, "channel:7", "hello")
-    assert ledger.add_alias("person:ann", "channel:7", reason=reason).label == "channel:7"
+    assert ledger.labels.add_alias("person:ann", "channel:7", reason=reason).label == "channel:7"
     ledger.record_turn(session="person:ann", query="it is me")
     assert queries(ledger, "person:ann") == queries(ledger, "channel:7") == ["hello", "it is me"]
     assert [session.label for session in ledger.sessions()] == ["channel:7"]
     with pytest.raises(InvalidInput):
-        ledger.add_alias("x", "channel:7", reason="whim")
+        ledger.labels.add_alias("x", "channel:7", reason="whim")
 
 
 def test_lookup_goes_by_label_then_alias_then_makes_a_session_and_never_chains(ledger: Ledger) -> None:
     grow(ledger, "first", "of first")
-    ledger.add_alias("second", "first")
-    ledger.add_alias("third", "second")
+    ledger.labels.add_alias("second", "first")
+    ledger.labels.add_alias("third", "second")
     assert ledger.session("third").label == "first"
-    ledger.delete_session("first")
+    ledger.labels.delete("first")
     grow(ledger, "second", "a label now")
     assert (ledger.session("second").label, queries(ledger, "second")) == ("second", ["a label now"])
     with pytest.raises(NotFound):
@@ -153,7 +153,7 @@ def test_lookup_goes_by_label_then_alias_then_makes_a_session_and_never_chains(l
 
 def test_an_archived_session_is_hidden_and_kept(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "q")
-    assert ledger.archive_session("main", reason="done with it").status == "archived"
+    assert ledger.labels.archive("main", reason="done with it").status == "archived"
     assert ledger.sessions() == []
     assert [session.label for session in ledger.sessions(every=True)] == ["main"]
     assert ledger.session("main").head == turn
@@ -161,13 +161,13 @@ def test_an_archived_session_is_hidden_and_kept(ledger: Ledger) -> None:
         ledger.create_session("main")
     with pytest.raises(NotApplicable):
         ledger.begin_turn(session="main")
-    assert ledger.unarchive_session("main").status == "active"
+    assert ledger.labels.unarchive("main").status == "active"
     grow(ledger, "main", "again")
 
 
 def test_a_deleted_session_frees_its_name_and_its_turns_stay(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "old")
-    gone = ledger.delete_session("main")
+    gone = ledger.labels.delete("main")
     assert gone.status == "deleted"
     with pytest.raises(NotFound):
         ledger.session("main")
@@ -175,17 +175,17 @@ def test_a_deleted_session_frees_its_name_and_its_turns_stay(ledger: Ledger) -> 
     grow(ledger, "main", "new")
     assert queries(ledger, "main") == ["new"]
     with pytest.raises(LabelTaken):
-        ledger.unarchive_session(gone.id)
-    ledger.rename_session("main", "newer")
-    assert ledger.restore_session(gone.id).head == turn
+        ledger.labels.unarchive(gone.id)
+    ledger.labels.rename("main", "newer")
+    assert ledger.heads.restore(gone.id).head == turn
     assert queries(ledger, "main") == ["old"]
     assert problems(ledger) == []
 
 
 def test_a_deleted_session_without_a_turn_can_be_restored(ledger: Ledger) -> None:
     gone = ledger.create_session("empty")
-    ledger.delete_session("empty")
-    assert ledger.restore_session(gone.id).status == "active"
+    ledger.labels.delete("empty")
+    assert ledger.heads.restore(gone.id).status == "active"
     assert ledger.session("empty").head is None
 
 
@@ -202,11 +202,11 @@ def test_two_ledgers_on_one_file_agree_about_names_at_once(open_ledger: OpenLedg
     ours, theirs = open_ledger(), open_ledger()
     grow(ours, "main", "1")
     grow(theirs, "main", "2")
-    ours.rename_session("main", "trunk")
+    ours.labels.rename("main", "trunk")
     grow(theirs, "main", "of a new session")
     grow(theirs, "trunk", "3")
-    ours.delete_session("main")
-    theirs.add_alias("nick", "trunk")
+    ours.labels.delete("main")
+    theirs.labels.add_alias("nick", "trunk")
     grow(ours, "nick", "4")
     grow(theirs, "main", "of a third session")
     assert queries(ours, "trunk") == queries(theirs, "nick") == ["1", "2", "3", "4"]
@@ -230,6 +230,6 @@ def test_the_id_of_a_session_means_that_session_and_no_other(ledger: Ledger) -> 
 
 def test_a_deleted_session_is_not_recorded_in_by_its_id(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
-    gone = ledger.delete_session("main").id
+    gone = ledger.labels.delete("main").id
     with pytest.raises(NotApplicable, match="is deleted"):
         ledger.record_turn(session=gone, query="b")

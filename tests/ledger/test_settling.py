@@ -39,12 +39,12 @@ def test_each_ledger_keeps_its_own_head_and_shows_the_other(pair: tuple[Ledger, 
     one, other = pair
     assert queries(one, "main") == ["start", "one"]
     assert queries(other, "main") == ["start", "two", "three"]
-    (branch,) = one.branches("main")
+    (branch,) = one.merges.branches("main")
     assert branch.name == f"{other.replica[-6:].lower()}/main"
     assert branch.head == other.session("main").head
     assert queries(one, branch.name) == ["start", "two", "three"]
     assert queries(one, f"{branch.name}~1") == ["start", "two"]
-    assert [found.head for found in other.branches()] == [one.session("main").head]
+    assert [found.head for found in other.merges.branches()] == [one.session("main").head]
     with pytest.raises(NotFound):
         one.resolve("aaaaaa/main")
     assert problems(one) == problems(other) == []
@@ -68,10 +68,10 @@ def test_a_ledger_that_only_follows_is_moved_along(pair: tuple[Ledger, Ledger]) 
 )
 def test_after_settling_all_agree(pair: tuple[Ledger, Ledger], how: dict[str, object], stands: list[str]) -> None:
     one, other = pair
-    one.settle("main", reason="talked about it", **how)  # type: ignore[arg-type]
+    one.merges.settle("main", reason="talked about it", **how)  # type: ignore[arg-type]
     exchange(one, other)
     assert queries(one, "main") == queries(other, "main") == stands
-    assert one.branches() == other.branches() == []
+    assert one.merges.branches() == other.merges.branches() == []
     assert heads(one) == heads(other)
     assert one.reflog("main")[0].reason == other.reflog("main")[0].reason == "talked about it"
     assert one.reflog("main")[0].why == "settle"
@@ -85,20 +85,20 @@ def test_after_settling_all_agree(pair: tuple[Ledger, Ledger], how: dict[str, ob
 
 def test_a_session_can_be_settled_at_any_turn(pair: tuple[Ledger, Ledger]) -> None:
     one, other = pair
-    one.settle("main", to=f"{one.branches()[0].name}~1")
+    one.merges.settle("main", to=f"{one.merges.branches()[0].name}~1")
     exchange(one, other)
     assert queries(other, "main") == ["start", "two"]
-    assert len(other.sessions_containing(other.reflog("main")[1].turn_id or "")) == 1
+    assert len(other.tree.sessions_containing(other.reflog("main")[1].turn_id or "")) == 1
 
 
 def test_labels_status_and_choices_agree_as_well(pair: tuple[Ledger, Ledger]) -> None:
     one, other = pair
-    one.rename_session("main", "mine")
-    other.archive_session("main")
-    one.record_compaction(session="mine", summary="short")
-    one.choose_compaction("mine", None)
+    one.labels.rename("main", "mine")
+    other.labels.archive("main")
+    one.compactions.record(session="mine", summary="short")
+    one.compactions.choose("mine", None)
     exchange(one, other)
-    one.settle("mine", ours=True)
+    one.merges.settle("mine", ours=True)
     exchange(one, other)
     for ledger in pair:
         (session,) = ledger.sessions(every=True)
@@ -108,30 +108,30 @@ def test_labels_status_and_choices_agree_as_well(pair: tuple[Ledger, Ledger]) ->
 
 def test_aliases_of_every_branch_lead_to_the_session(pair: tuple[Ledger, Ledger]) -> None:
     one, other = pair
-    other.add_alias("nick", "main")
+    other.labels.add_alias("nick", "main")
     exchange(one, other)
     assert one.session("nick").label == "main"
 
 
 def test_a_branch_that_goes_on_after_it_was_settled_is_a_branch_again(pair: tuple[Ledger, Ledger]) -> None:
     one, other = pair
-    one.settle("main", ours=True)
+    one.merges.settle("main", ours=True)
     grow(other, "main", "meanwhile")
     exchange(one, other)
-    assert [found.head for found in one.branches()] == [other.session("main").head]
-    other.settle("main", theirs=True)
+    assert [found.head for found in one.merges.branches()] == [other.session("main").head]
+    other.merges.settle("main", theirs=True)
     exchange(one, other)
     assert heads(one) == heads(other)
-    assert one.branches() == other.branches() == []
+    assert one.merges.branches() == other.merges.branches() == []
 
 
 def test_both_may_settle_at_once(pair: tuple[Ledger, Ledger]) -> None:
     one, other = pair
-    one.settle("main", ours=True)
-    other.settle("main", ours=True)
+    one.merges.settle("main", ours=True)
+    other.merges.settle("main", ours=True)
     exchange(one, other)
-    assert len(one.branches()) == len(other.branches()) == 1
-    one.settle("main", theirs=True)
+    assert len(one.merges.branches()) == len(other.merges.branches()) == 1
+    one.merges.settle("main", theirs=True)
     exchange(one, other)
     assert heads(one) == heads(other)
     assert problems(one) == problems(other) == []
@@ -145,13 +145,13 @@ def test_three_branches_are_joined_by_one_move(pair: tuple[Ledger, Ledger]) -> N
         import_into(third, b"".join([*first, *began]))
         grow(third, "main", "three ways")
         exchange(one, other, third)
-        assert len(one.branches()) == len(third.branches()) == 2
+        assert len(one.merges.branches()) == len(third.merges.branches()) == 2
         with pytest.raises(NotApplicable, match="2 other branches, at different turns"):
-            one.settle("main", theirs=True)
-        third.settle("main", ours=True)
+            one.merges.settle("main", theirs=True)
+        third.merges.settle("main", ours=True)
         exchange(one, other, third)
         assert heads(one) == heads(other) == heads(third)
-        assert [ledger.branches() for ledger in (one, other, third)] == [[], [], []]
+        assert [ledger.merges.branches() for ledger in (one, other, third)] == [[], [], []]
         assert problems(third) == []
 
 
@@ -161,14 +161,14 @@ def test_a_branch_that_begins_in_the_past_knows_where_it_stands(pair: tuple[Ledg
         facts = exported(one).splitlines(keepends=True)
         began = [line for line in facts if b'"event_id"' in line][:7]
         import_into(third, b"".join([*(line for line in facts if b'"event_id"' not in line), *began]))
-        third.rename_session("main", "renamed")
-        third.add_alias("third", "renamed")
+        third.labels.rename("main", "renamed")
+        third.labels.add_alias("third", "renamed")
         import_into(one, exported(third))
-        found = next(branch for branch in one.branches() if branch.replica == third.replica)
+        found = next(branch for branch in one.merges.branches() if branch.replica == third.replica)
         assert queries(one, found.head or "") == ["start"]
         assert problems(one) == []
-        assert one.rebuild() == 0
-    assert other.branches()
+        assert one.upkeep.rebuild() == 0
+    assert other.merges.branches()
 
 
 def test_nonsense_is_refused_and_writes_nothing(pair: tuple[Ledger, Ledger]) -> None:
@@ -186,6 +186,6 @@ def test_nonsense_is_refused_and_writes_nothing(pair: tuple[Ledger, Ledger]) -> 
         (NotFound, "main", {"to": "nothing"}),
     ):
         with pytest.raises(error):
-            one.settle(session, **how)
+            one.merges.settle(session, **how)
     assert lines(one) == before
     assert kinds(one, one.resolve("main"))

@@ -91,12 +91,12 @@ class Story:
             task_description="dig", routing_key="worker:ann", origin="cursor", origin_session_id="composer",
         )  # fmt: skip
         (self.dug,) = grow(ledger, "worker", "dig here")
-        self.compaction = ledger.record_compaction(
+        self.compaction = ledger.compactions.record(
             session="main", summary="it was said", through=self.root, first_kept=self.turn, model="small",
             provider="p", compaction_type="selective", trigger="manual", metadata={"v": 1}, **MEASURES,
         ).id  # fmt: skip
-        ledger.add_alias("nick", "main", reason="identity_merge")
-        ledger.catch_up()
+        ledger.labels.add_alias("nick", "main", reason="identity_merge")
+        ledger.upkeep.catch_up()
 
     def _full_turn(self) -> str:
         block = {"content": "x = 1", "language": "py", "path": "a.py", "line_start": 1, "line_end": 2}
@@ -249,7 +249,7 @@ def test_keys_of_threads_are_unique_and_lead_to_their_turns(disk: Ledger, read: 
     disk.record_turn(session="main", query="it failed", error="x")
     disk.move_head("main", new=turns[0])
     grow(disk, "main", "another b")
-    disk.delete_session("main")
+    disk.labels.delete("main")
     grow(disk, "main", "a new main")
     disk.begin_turn(session="main")
     keys = [row["thread_key"] for row in read("SELECT thread_key FROM threads") if row["thread_key"]]
@@ -283,7 +283,7 @@ def test_a_large_text_is_readable(disk: Ledger, read: Read) -> None:
 def test_ancestry_is_null_beyond_depth_1000(read: Read, path: Path) -> None:
     with weft.open(":memory:") as ledger:
         turns = [ledger.record_turn(session="main").id for _ in range(1002)]
-        ledger.backup(path)
+        ledger.upkeep.backup(path)
     rows = read("SELECT depth, ancestry FROM threads WHERE depth >= 1000 ORDER BY depth")
     assert [row["ancestry"] is None for row in rows] == [False, True, True]
     assert json.loads(rows[0]["ancestry"]) == turns[:1000]

@@ -264,12 +264,12 @@ class LedgerMachine(RuleBasedStateMachine):
             new, target = self.destination(ledger, self.turn_at(to), pick if inside else -1)
         elif how == "restore":
             if session.status != "active" or not session.history:
-                return self.refused(NotFound, lambda: ledger.restore_session(session.id, len(session.history) + 1))
+                return self.refused(NotFound, lambda: ledger.heads.restore(session.id, len(session.history) + 1))
             target = session.history[-1 - number]
         verbs: dict[str, Callable[[], object]] = {
             "move": lambda: ledger.move_head(session.id, new=new, expected=session.head),
-            "reset": lambda: ledger.reset_session(session.id),
-            "restore": lambda: ledger.restore_session(session.id, number),
+            "reset": lambda: ledger.heads.reset(session.id),
+            "restore": lambda: ledger.heads.restore(session.id, number),
         }
         if not self.take(session, 0, verbs[how]):
             return None
@@ -292,8 +292,8 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, session, taken = self.ledger(side), self.session_at(pick), self.plain.find(name)
         free = taken is None or (how == "rename" and taken is session and session.label != name)
         verbs: dict[str, Callable[[], object]] = {
-            "rename": lambda: ledger.rename_session(session.id, name),
-            "alias": lambda: ledger.add_alias(name, session.id),
+            "rename": lambda: ledger.labels.rename(session.id, name),
+            "alias": lambda: ledger.labels.add_alias(name, session.id),
         }
         if not free:
             return self.refused(LabelTaken, verbs[how])
@@ -313,7 +313,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, session = self.ledger(side), self.session_at(pick)
         other = self.plain.find(session.label)
         verb = {
-            "archive": ledger.archive_session, "delete": ledger.delete_session, "unarchive": ledger.unarchive_session,
+            "archive": ledger.labels.archive, "delete": ledger.labels.delete, "unarchive": ledger.labels.unarchive,
         }[how]  # fmt: skip
         if how != "delete" and session.status == "deleted" and other is not None:
             return self.refused(LabelTaken, lambda: verb(session.id))
@@ -330,7 +330,7 @@ class LedgerMachine(RuleBasedStateMachine):
         thread = [] if session.head is None else self.plain.ancestry(session.head)
         kept = thread[keep % len(thread)] if thread and keep % 3 else None
         place: dict[str, Any] = {"parent": session.head} if beside else {"session": session.id, "wait": wait}
-        call = lambda: ledger.record_compaction(summary=self.say(), first_kept=kept, **place)  # noqa: E731
+        call = lambda: ledger.compactions.record(summary=self.say(), first_kept=kept, **place)  # noqa: E731
         if session.head is None or kept == thread[0]:
             return self.refused((SessionBusy, NotApplicable), call)
         made = self.take(None if beside else session, wait, call)
@@ -357,14 +357,14 @@ class LedgerMachine(RuleBasedStateMachine):
         fits = chosen is None or self.belongs(ledger, chosen, session)
         wanted = None if chosen is None else chosen.id
         if not fits:
-            return self.refused(NotApplicable, lambda: ledger.choose_compaction(session.id, wanted))
-        return ledger.choose_compaction(session.id, wanted)
+            return self.refused(NotApplicable, lambda: ledger.compactions.choose(session.id, wanted))
+        return ledger.compactions.choose(session.id, wanted)
 
     def belongs(self, ledger: Ledger, compaction: PlainTurn, session: PlainSession) -> bool:
         """The thread holds what was compacted, and of the last turn summarised just as many events."""
         if session.head is None or compaction.parent not in self.plain.ancestry(session.head):
             return False
-        through = ledger.compaction(compaction.id).summarized_through
+        through = ledger.compactions.get(compaction.id).summarized_through
         ours = self.plain.events_seen(through, session.head, session.head_events)
         return ours == self.plain.events_seen(through, compaction.id, None)
 
@@ -375,8 +375,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def erase_turn(self, side: bool, pick: int) -> None:
         ledger, turn = self.ledger(side), self.turn_at(pick)
         if not turn.closed:
-            return self.refused(NotApplicable, lambda: ledger.erase(turn.id, reason="asked to"))
-        ledger.erase(turn.id, reason="asked to")
+            return self.refused(NotApplicable, lambda: ledger.erasure.erase(turn.id, reason="asked to"))
+        ledger.erasure.erase(turn.id, reason="asked to")
         return turn.erase()
 
     @precondition(lambda self: self.plain.sessions)
@@ -384,8 +384,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def erase_session(self, side: bool, pick: int) -> None:
         ledger, session = self.ledger(side), self.session_at(pick)
         if not all(turn.closed for turn in self.plain.own_turns(session)):
-            return self.refused(NotApplicable, lambda: ledger.erase(session.id, reason="asked to"))
-        ledger.erase(session.id, reason="asked to")
+            return self.refused(NotApplicable, lambda: ledger.erasure.erase(session.id, reason="asked to"))
+        ledger.erasure.erase(session.id, reason="asked to")
         return self.plain.erase(session, ledger.session(session.id).label)
 
     @precondition(lambda self: self.plain.turns)
@@ -393,7 +393,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def pack(self, side: bool, pack: bool) -> None:
         """Where the bytes lie changes; nothing that anybody is told does."""
         ledger = self.ledger(side)
-        done = ledger.pack() if pack else ledger.unpack()
+        done = ledger.upkeep.pack() if pack else ledger.upkeep.unpack()
         assert done.complete
 
     # --- coming and going ---------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_every_thread_is_the_walk_to_its_root(shape: Shape) -> None:
             assert thread.depth == len(walk) == ledger.turn(turn).depth
             assert [message.text for message in thread.messages] == [f"q{forest.ids.index(id)}" for id in walk]
             assert thread.total_tokens == sum(forest.tokens.get(id, 0) for id in walk)
-            assert [child.id for child in ledger.children(turn)] == forest.children(turn)
+            assert [child.id for child in ledger.tree.children(turn)] == forest.children(turn)
         assert problems(ledger) == []
 
 
@@ -80,7 +80,7 @@ def test_heads_are_the_turns_without_a_completed_child(shape: Shape) -> None:
     with weft.open(":memory:") as ledger:
         forest = Forest(ledger, shape)
         expected = [turn for turn in forest.ids if not forest.completed & set(forest.children(turn))]
-        assert [turn.id for turn in ledger.heads()] == expected
+        assert [turn.id for turn in ledger.tree.heads()] == expected
 
 
 @settings(max_examples=40 * PROPERTY_SCALE)
@@ -91,7 +91,7 @@ def test_two_threads_share_what_their_walks_share(shape: Shape, data: st.DataObj
         picks = st.sampled_from(forest.ids)
         for left, right in data.draw(st.lists(st.tuples(picks, picks), min_size=1, max_size=12)):
             common = forest.common(left, right)
-            assert ledger.common_ancestor(left, right) == ledger.diff(left, right).ancestor == common
+            assert ledger.tree.common_ancestor(left, right) == ledger.diff(left, right).ancestor == common
             shared = [] if common is None else forest.ancestry(common)
             found = ledger.diff(left, right)
             assert [turn.id for turn in found.left] == forest.ancestry(left)[len(shared) :]
@@ -106,9 +106,9 @@ def test_a_tree_is_all_that_grew_from_one_root_parents_first(shape: Shape) -> No
         for turn in forest.ids:
             root = forest.ancestry(turn)[0]
             expected = [other for other in forest.ids if forest.ancestry(other)[0] == root]
-            assert [found.id for found in ledger.tree(turn)] == expected
+            assert [found.id for found in ledger.tree.turns(turn)] == expected
         roots = sum(parent is None for parent in forest.parent.values())
-        assert ledger.stats()["trees"] == roots
+        assert ledger.upkeep.stats()["trees"] == roots
 
 
 @settings(max_examples=40 * PROPERTY_SCALE)

@@ -94,12 +94,12 @@ def test_an_unknown_field_of_a_known_kind_is_kept_to_the_byte(disk: Ledger, empt
 
 def test_an_unknown_value_of_a_known_kind_makes_the_event_unknown_and_nothing_else(disk: Ledger, empty: Ledger) -> None:
     grow(disk, "main", "a")
-    disk.archive_session("main")
+    disk.labels.archive("main")
     values = records(exported(disk))
     values[-1] = reseal({**values[-1], "status": "lent"})
     import_into(empty, as_facts(values))
     assert empty.session("main").status == "active"
-    assert empty.rename_session("main", "still here").head == disk.resolve("main")
+    assert empty.labels.rename("main", "still here").head == disk.resolve("main")
     assert problems(empty) == []
 
 
@@ -127,4 +127,4 @@ def test_contents_that_come_later_fill_the_views(disk: Ledger, empty: Ledger) ->
     assert texts(empty.messages(turn)) == ["a", "re: a"]
     assert (empty.session("main").persona_id, queries(empty, "mine")) == ("ann", ["in between"])
     assert problems(empty) == []
-    assert empty.rebuild() == 0
+    assert empty.upkeep.rebuild() == 0

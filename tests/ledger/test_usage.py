@@ -74,15 +74,15 @@ def parts(sum: Spending) -> tuple[int, ...]:
 
 
 def test_an_empty_ledger_has_spent_nothing(ledger: Ledger) -> None:
-    report = ledger.usage()
+    report = ledger.usage.report()
     assert (report.rows, report.models, report.unpriced, report.naive_factor) == ((), (), (), None)
     assert (report.total.total, report.total.cost, report.abandoned.total) == (0, 0, 0)
-    assert ledger.abandoned_usage().rows == ()
+    assert ledger.usage.abandoned().rows == ()
 
 
 def test_the_parts_are_disjoint_and_reasoning_lies_inside_output(ledger: Ledger) -> None:
     grow(ledger, "main", "a", model="model-1", usage={**spent(10, 20, 30, 40), "reasoning_tokens": 15})
-    total = ledger.usage(prices=PRICES).total
+    total = ledger.usage.report(prices=PRICES).total
     assert (*parts(total), total.reasoning, total.responses) == (10, 20, 30, 40, 100, 15, 1)
     assert total.cost == 10 * 3 + 20 * 15 + 30 * 0.3 + 40 * 3.75
 
@@ -92,7 +92,7 @@ def test_forks_never_change_the_sum(ledger: Ledger, forks: int) -> None:
     turns = grow(ledger, "main", *"abcd", usage=spent(10, 5))
     for i in range(forks):
         ledger.fork(turns[i % 4], label=f"fork-{i}")
-    report = ledger.usage(by="session")
+    report = ledger.usage.report(by="session")
     assert parts(report.total) == (40, 20, 0, 0, 60)
     assert keys(report) == {"main": 60}
     naive = 60 + sum(15 * (i % 4 + 1) for i in range(forks))
@@ -109,12 +109,12 @@ def test_a_fork_inside_a_turn_counts_what_it_contains(ledger: Ledger) -> None:
         writer.response("two", usage=spent(10))
         writer.finish()
     ledger.fork(first, label="cut")
-    report = ledger.usage()
+    report = ledger.usage.report()
     assert (report.total.total, report.naive.total) == (11, 12)
-    assert ledger.branch_usage("cut").thread.total == 1
-    assert ledger.branch_usage("main").marginal.total == 10
-    ledger.delete_session("main")
-    assert ledger.usage().abandoned.total == 10
+    assert ledger.usage.branch("cut").thread.total == 1
+    assert ledger.usage.branch("main").marginal.total == 10
+    ledger.labels.delete("main")
+    assert ledger.usage.report().abandoned.total == 10
 
 
 def test_a_session_that_was_copied_counts_once(ledger: Ledger) -> None:
@@ -122,7 +122,7 @@ def test_a_session_that_was_copied_counts_once(ledger: Ledger) -> None:
     take(ledger, "one", *turns)
     take(ledger, "two", *turns, file="b.jsonl")
     take(ledger, "one", *turns)
-    report = ledger.usage(by="origin")
+    report = ledger.usage.report(by="origin")
     assert (keys(report), report.total.responses) == ({ORIGIN: 30}, 2)
     assert (report.naive.total, report.naive_factor) == (60, 2.0)
 
@@ -130,7 +130,7 @@ def test_a_session_that_was_copied_counts_once(ledger: Ledger) -> None:
 def test_a_version_that_was_superseded_adds_nothing_but_what_it_knows_of_the_same_response(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("t1", "short", tokens=Tokens(input=100), end=1))
     take(ledger, "s", native_turn("t1", "longer", tokens=Tokens(input=7, output=3), end=1), reread=True)
-    report = ledger.usage()
+    report = ledger.usage.report()
     assert (report.total.input, report.total.output, report.total.responses) == (100, 3, 1)
     assert report.abandoned.total == 0
 
@@ -141,19 +141,19 @@ def test_a_response_that_only_a_superseded_version_has_counts_no_more(ledger: Le
     turn.items = (prompt, replace(answer, native="another"))
     take(ledger, "s", turn)
     take(ledger, "s", native_turn("t1", "longer", tokens=Tokens(input=7), end=1), reread=True)
-    assert (ledger.usage().total.input, ledger.usage().total.responses) == (7, 1)
+    assert (ledger.usage.report().total.input, ledger.usage.report().total.responses) == (7, 1)
 
 
 def test_a_current_version_without_numbers_has_those_of_the_other(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("t1", "short", tokens=Tokens(input=100), end=1))
     take(ledger, "s", native_turn("t1", "longer", tokens=None, end=1), reread=True)
-    assert ledger.usage().total.input == 100
+    assert ledger.usage.report().total.input == 100
 
 
 def test_an_older_version_in_a_copy_is_what_a_naive_sum_would_add(ledger: Ledger) -> None:
     take(ledger, "one", native_turn("t1", "a", end=1), native_turn("t2", parent=0, offset=1, end=2))
     take(ledger, "two", native_turn("t1", "b", end=1), native_turn("t3", parent=0, offset=1, end=2), file="b.jsonl")
-    report = ledger.usage()
+    report = ledger.usage.report()
     assert (report.total.total, report.naive.total) == (45, 60)
 
 
@@ -164,13 +164,13 @@ def test_a_retry_within_a_turn_is_paid_too(ledger: Ledger) -> None:
         writer.request("model-1", attempt=2)
         writer.response("at last", usage=spent(4, 2))
         writer.finish()
-    assert parts(ledger.usage().total) == (7, 2, 0, 0, 9)
+    assert parts(ledger.usage.report().total) == (7, 2, 0, 0, 9)
 
 
 def test_a_failed_turn_and_its_retry_both_count(ledger: Ledger) -> None:
     ledger.record_turn(session="main", query="q", model="model-1", usage=spent(5), error="overloaded")
     ledger.record_turn(session="main", query="q", response="r", model="model-1", usage=spent(6))
-    assert ledger.usage().total.input == 11
+    assert ledger.usage.report().total.input == 11
 
 
 def test_several_models_in_one_turn_have_each_their_share(ledger: Ledger) -> None:
@@ -181,7 +181,7 @@ def test_several_models_in_one_turn_have_each_their_share(ledger: Ledger) -> Non
         writer.request("small")
         writer.response({"content": "y", "model": "small"}, usage=spent(1000))
         writer.finish()
-    assert keys(ledger.usage(by="model")) == {"big": 110, "small": 1003}
+    assert keys(ledger.usage.report(by="model")) == {"big": 110, "small": 1003}
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -195,19 +195,19 @@ def test_a_provider_message_in_several_turns_counts_once(ledger: Ledger, order: 
     for i in order:
         session, turn = seen[i]
         take(ledger, session, turn, file=f"{session}.jsonl")
-    report = ledger.usage(by="session")
+    report = ledger.usage.report(by="session")
     assert keys(report) == {"two": 21, "three": 1}
     assert parts(report.total) == (11, 9, 2, 0, 22)
-    assert ledger.branch_usage("two").marginal.total == 0
-    assert (ledger.branch_usage("two").thread.total, ledger.branch_usage("three").marginal.total) == (21, 1)
-    ledger.delete_session("two")
-    assert ledger.usage().abandoned.total == 0  # the others still contain it
+    assert ledger.usage.branch("two").marginal.total == 0
+    assert (ledger.usage.branch("two").thread.total, ledger.usage.branch("three").marginal.total) == (21, 1)
+    ledger.labels.delete("two")
+    assert ledger.usage.report().abandoned.total == 0  # the others still contain it
 
 
 def test_a_user_message_with_the_same_id_is_no_response(ledger: Ledger) -> None:
     take(ledger, "one", turn_of("same", response("same", input=10)))
     take(ledger, "two", turn_of("t2", response("r2", input=1)), file="b.jsonl")
-    assert ledger.usage().total.input == 11
+    assert ledger.usage.report().total.input == 11
 
 
 def test_what_was_reported_for_the_whole_turn_counts_under_its_model(ledger: Ledger) -> None:
@@ -216,14 +216,14 @@ def test_what_was_reported_for_the_whole_turn_counts_under_its_model(ledger: Led
         writer.response("x", usage=spent(10, 1))
         writer.finish(usage=spent(5, 2))
     ledger.record_turn(session="main", query="only a turn", usage=spent(100))
-    report = ledger.usage(by="model")
+    report = ledger.usage.report(by="model")
     assert keys(report) == {"model-1": 18, "(unknown)": 100}
     assert report.total.responses == 2
 
 
 def test_a_bare_total_counts_and_has_no_price(ledger: Ledger) -> None:
     grow(ledger, "main", "a", model="model-1", usage={"total_tokens": 50})
-    report = ledger.usage(prices=PRICES)
+    report = ledger.usage.report(prices=PRICES)
     assert (report.total.unspecified, report.total.total, report.total.cost) == (50, 50, None)
     assert [(row.model, row.tokens) for row in report.unpriced] == [("model-1", 50)]
 
@@ -234,39 +234,39 @@ def test_days_weeks_and_months_are_those_of_the_viewers_zone(ledger: Ledger, clo
     for i, at in enumerate(moments):
         turn = turn_of(f"t{i}", response(f"r{i}", at=at, input=10**i), started=at)
         take(ledger, "s", turn, file=f"{i}.jsonl")
-    assert keys(ledger.usage()) == {"2026-11-14": 1, "2026-11-15": 110, "2026-12-31": 1000}
-    assert keys(ledger.usage("week")) == {"2026-W46": 111, "2026-W53": 1000}
-    assert keys(ledger.usage("month")) == {"2026-11": 111, "2026-12": 1000}
+    assert keys(ledger.usage.report()) == {"2026-11-14": 1, "2026-11-15": 110, "2026-12-31": 1000}
+    assert keys(ledger.usage.report("week")) == {"2026-W46": 111, "2026-W53": 1000}
+    assert keys(ledger.usage.report("month")) == {"2026-11": 111, "2026-12": 1000}
     berlin, kathmandu = ZoneInfo("Europe/Berlin"), timezone(timedelta(hours=5, minutes=45))
-    assert keys(ledger.usage(zone=berlin)) == {"2026-11-15": 11, "2026-11-16": 100, "2027-01-01": 1000}
-    assert keys(ledger.usage("week", zone=berlin)) == {"2026-W46": 11, "2026-W47": 100, "2026-W53": 1000}
-    assert keys(ledger.usage("month", zone=kathmandu)) == {"2026-11": 111, "2027-01": 1000}
-    assert (ledger.usage(zone=berlin).zone, ledger.usage().zone) == ("Europe/Berlin", "UTC")
+    assert keys(ledger.usage.report(zone=berlin)) == {"2026-11-15": 11, "2026-11-16": 100, "2027-01-01": 1000}
+    assert keys(ledger.usage.report("week", zone=berlin)) == {"2026-W46": 11, "2026-W47": 100, "2026-W53": 1000}
+    assert keys(ledger.usage.report("month", zone=kathmandu)) == {"2026-11": 111, "2027-01": 1000}
+    assert (ledger.usage.report(zone=berlin).zone, ledger.usage.report().zone) == ("Europe/Berlin", "UTC")
 
 
 def test_a_turn_over_midnight_counts_on_both_days(ledger: Ledger) -> None:
     turn = turn_of("t", response("a", at=NOON - 1, input=1), response("b", at=NOON, input=2), started=NOON - 1)
     take(ledger, "s", turn)
-    assert keys(ledger.usage()) == {"2026-11-14": 1, "2026-11-15": 2}
+    assert keys(ledger.usage.report()) == {"2026-11-14": 1, "2026-11-15": 2}
 
 
 def test_what_has_no_time_is_undated_and_in_no_span(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("t1", tokens=Tokens(input=3)))
-    assert keys(ledger.usage()) == {"(undated)": 3}
-    assert ledger.usage(since="2000-01-01").total.total == 0
+    assert keys(ledger.usage.report()) == {"(undated)": 3}
+    assert ledger.usage.report(since="2000-01-01").total.total == 0
 
 
 def test_a_day_means_all_of_it(ledger: Ledger, clock: FixedClock) -> None:
     for i in range(4):
         grow(ledger, "main", str(i), usage=spent(10**i))
         clock.tick(DAY // 2)
-    assert ledger.usage(since="2026-11-15", until="2026-11-15").total.total == 11
-    assert ledger.usage(until="2026-11-15").total.total == 11
-    assert ledger.usage(since="2026-11-15 12:00").total.total == 1110
-    assert ledger.usage(since="today").total.total == 0
-    assert ledger.usage(since="yesterday").total.total == 1100
-    assert ledger.usage(since="13 hours ago", until=NOON + 3 * DAY // 2).total.total == 0
-    report = ledger.usage(since=NOON + 1, until=NOON + DAY)
+    assert ledger.usage.report(since="2026-11-15", until="2026-11-15").total.total == 11
+    assert ledger.usage.report(until="2026-11-15").total.total == 11
+    assert ledger.usage.report(since="2026-11-15 12:00").total.total == 1110
+    assert ledger.usage.report(since="today").total.total == 0
+    assert ledger.usage.report(since="yesterday").total.total == 1100
+    assert ledger.usage.report(since="13 hours ago", until=NOON + 3 * DAY // 2).total.total == 0
+    report = ledger.usage.report(since=NOON + 1, until=NOON + DAY)
     assert (report.total.total, report.since_at, report.until_at) == (10, NOON + 1, NOON + DAY)
 
 
@@ -275,8 +275,10 @@ def test_projects_are_the_turns_own_or_their_sessions(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("t2", offset=1, end=2), workspace="/w", file="b.jsonl")
     grow(ledger, "main", "a", "b", usage=spent(1), workspace="/w/api")
     grow(ledger, "main", "c", usage=spent(1))
-    assert keys(ledger.usage("project")) == {"/w/api": 17, "/w": 15, "(none)": 1}
-    found = {name: ledger.usage(project=name).total.total for name in ("/w", "/w/", "/w/api", "api", "/w/a", "(none)")}
+    assert keys(ledger.usage.report("project")) == {"/w/api": 17, "/w": 15, "(none)": 1}
+    found = {
+        name: ledger.usage.report(project=name).total.total for name in ("/w", "/w/", "/w/api", "api", "/w/a", "(none)")
+    }
     assert found == {"/w": 32, "/w/": 32, "/w/api": 17, "api": 17, "/w/a": 0, "(none)": 1}
 
 
@@ -284,12 +286,17 @@ def test_reports_are_limited_by_session_origin_and_model(ledger: Ledger) -> None
     take(ledger, "s", native_turn("t1"))
     grow(ledger, "main", "a", model="gpt-9", usage=spent(1))
     grow(ledger, "main", "b", model="gpt-9-mini", usage=spent(2))
-    assert keys(ledger.usage("origin")) == {ORIGIN: 15, "weft": 3}
-    assert ledger.usage(origin="weft").total.total == 3
-    assert ledger.usage(session="s").total.total == 15
-    assert [ledger.usage(model=name).total.total for name in ("gpt-9", "gpt-9*", "gpt", "model-1")] == [1, 3, 0, 15]
+    assert keys(ledger.usage.report("origin")) == {ORIGIN: 15, "weft": 3}
+    assert ledger.usage.report(origin="weft").total.total == 3
+    assert ledger.usage.report(session="s").total.total == 15
+    assert [ledger.usage.report(model=name).total.total for name in ("gpt-9", "gpt-9*", "gpt", "model-1")] == [
+        1,
+        3,
+        0,
+        15,
+    ]
     with pytest.raises(NotFound):
-        ledger.usage(session="nobody")
+        ledger.usage.report(session="nobody")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +314,7 @@ def test_reports_are_limited_by_session_origin_and_model(ledger: Ledger) -> None
 )
 def test_what_makes_no_sense_is_refused(ledger: Ledger, wrong: Any) -> None:
     with pytest.raises(InvalidInput):
-        ledger.usage(**wrong)
+        ledger.usage.report(**wrong)
 
 
 def test_the_marginal_cost_of_a_branch_is_what_only_it_contains(ledger: Ledger) -> None:
@@ -315,42 +322,42 @@ def test_the_marginal_cost_of_a_branch_is_what_only_it_contains(ledger: Ledger) 
     ledger.fork(turns[1], label="alt")
     grow(ledger, "alt", "x", model="model-1", usage=spent(0, 1_000_000))
     ledger.fork("alt", label="same")
-    main, alt = (ledger.branch_usage(name, prices=PRICES) for name in ("main", "alt"))
+    main, alt = (ledger.usage.branch(name, prices=PRICES) for name in ("main", "alt"))
     assert (main.marginal.total, main.marginal.cost, main.marginal_turns) == (1_000_000, 3_000_000, 1)
     assert (main.thread.total, main.thread_turns) == (3_000_000, 3)
     assert (alt.marginal.total, alt.thread.cost) == (0, 21_000_000)
-    ledger.archive_session("same")
-    alt = ledger.branch_usage("alt", prices=PRICES)
+    ledger.labels.archive("same")
+    alt = ledger.usage.branch("alt", prices=PRICES)
     assert (alt.marginal.cost, alt.marginal_turns) == (15_000_000, 1)
     assert [row.key for row in alt.models] == ["model-1"]
-    assert ledger.branch_usage("same", prices=PRICES).marginal.cost == 0  # an archived one shares with those alive
+    assert ledger.usage.branch("same", prices=PRICES).marginal.cost == 0  # an archived one shares with those alive
     assert (alt.session, alt.session_id) == ("alt", ledger.session("alt").id)
 
 
 def test_a_branch_without_a_head_costs_nothing(ledger: Ledger) -> None:
     ledger.create_session("new")
-    assert ledger.branch_usage("new").thread.total == 0
+    assert ledger.usage.branch("new").thread.total == 0
     with pytest.raises(NotFound):
-        ledger.branch_usage("nobody")
+        ledger.usage.branch("nobody")
 
 
 def test_abandoned_turns_are_told_with_the_session_they_were_in(ledger: Ledger) -> None:
     turns = grow(ledger, "main", "a", "b", "c", model="model-1", usage=spent(10))
     ledger.fork("main", label="gone")
     grow(ledger, "gone", "x", model="model-1", usage=spent(0, 1))
-    assert ledger.abandoned_usage().turns == 0
-    ledger.delete_session("gone")
+    assert ledger.usage.abandoned().turns == 0
+    ledger.labels.delete("gone")
     ledger.move_head("main", new=turns[0])
-    found = ledger.abandoned_usage(prices=PRICES)
+    found = ledger.usage.abandoned(prices=PRICES)
     assert [(row.key, row.status, row.turns, row.total, row.cost, row.last_turn) for row in found.rows] == [
         ("main", "active", 2, 20, 60, turns[2]),
         ("gone", "deleted", 1, 1, 15, ledger.session(_deleted(ledger)).head),
     ]
     assert (found.total.total, found.turns) == (21, 3)
-    report = ledger.usage()
+    report = ledger.usage.report()
     assert (report.abandoned.total, report.total.total, report.naive.total) == (21, 31, 10)
-    ledger.archive_session("main")
-    assert ledger.abandoned_usage().turns == 3
+    ledger.labels.archive("main")
+    assert ledger.usage.abandoned().turns == 3
 
 
 def _deleted(ledger: Ledger) -> str:
@@ -361,17 +368,17 @@ def test_threads_go_on_across_links_but_files_do_not(ledger: Ledger) -> None:
     take(ledger, "one", native_turn("t1", end=1))
     linked = native_turn("t2", link=NativeLink(to="t1", why=LinkReason.CONTINUATION), end=1)
     take(ledger, "two", linked, file="b.jsonl")
-    assert ledger.branch_usage("two").thread.total == 30
-    assert (ledger.branch_usage("one").marginal.total, ledger.usage().naive.total) == (0, 30)
-    ledger.delete_session("one")
-    assert ledger.usage().abandoned.total == 0
+    assert ledger.usage.branch("two").thread.total == 30
+    assert (ledger.usage.branch("one").marginal.total, ledger.usage.report().naive.total) == (0, 30)
+    ledger.labels.delete("one")
+    assert ledger.usage.report().abandoned.total == 0
 
 
 def test_the_naive_sum_of_one_session_is_its_whole_thread(ledger: Ledger) -> None:
     grow(ledger, "main", "a", "b", usage=spent(1))
     ledger.fork("main", label="alt")
     grow(ledger, "alt", "c", usage=spent(10))
-    report = ledger.usage(session="alt")
+    report = ledger.usage.report(session="alt")
     assert (report.total.total, report.naive.total, report.naive_factor) == (10, 12, 1.2)
 
 
@@ -380,17 +387,17 @@ def test_a_report_survives_facts_out_and_in(ledger: Ledger) -> None:
     take(ledger, "two", turn_of("t2", response("msg", at=NOON, input=10)), file="b.jsonl")
     grow(ledger, "main", "a", usage=spent(5))
     with copy_in_memory(ledger) as other:
-        assert other.usage("model") == ledger.usage("model")
+        assert other.usage.report("model") == ledger.usage.report("model")
 
 
 def test_costs_are_rounded_once_at_the_end(ledger: Ledger) -> None:
     """Each turn costs half a millionth of a micro-dollar or less; a million of them is not nothing."""
     for _ in range(3):
         grow(ledger, "main", "a", model="fine", usage=spent(250_000))
-    rows = ledger.usage("model", prices=PRICES).rows
+    rows = ledger.usage.report("model", prices=PRICES).rows
     assert [row.cost for row in rows] == [1]
     grow(ledger, "other", "a", model="fine", usage=spent(499_999))
-    report = ledger.usage("session", prices=PRICES)
+    report = ledger.usage.report("session", prices=PRICES)
     assert {row.key: row.cost for row in report.rows} == {"main": 1, "other": 0}
     assert report.total.cost == 1
     assert isinstance(report.total.cost, int)
@@ -400,7 +407,7 @@ def test_a_model_without_a_price_is_listed_and_never_free(ledger: Ledger) -> Non
     grow(ledger, "main", "a", model="model-1", usage=spent(1_000_000))
     grow(ledger, "main", "b", model="mystery", usage=spent(7))
     grow(ledger, "main", "c", model="half-known", usage=spent(1_000_000, 9))
-    report = ledger.usage("model", prices=PRICES)
+    report = ledger.usage.report("model", prices=PRICES)
     assert {row.key: (row.cost, row.unpriced) for row in report.rows} == {
         "model-1": (3_000_000, 0),
         "half-known": (1_000_000, 9),
@@ -490,8 +497,8 @@ def test_the_sum_is_that_of_all_distinct_responses_whatever_forks_exist(steps: l
             elif what == "move":
                 ledger.move_head(label, new=turns[which % len(turns)])
             elif len(labels) > 1:
-                ledger.delete_session(labels.pop(which % len(labels)))
-        report = ledger.usage("session")
+                ledger.labels.delete(labels.pop(which % len(labels)))
+        report = ledger.usage.report("session")
         assert report.total.total == expected + sum(responses.values()) == sum(row.total for row in report.rows)
         living = [session for session in ledger.sessions(every=True) if session.status != "deleted" and session.head]
         assert report.naive.total == sum(ledger.thread(session.label).total_tokens for session in living)
@@ -505,7 +512,7 @@ def _check_branches(ledger: Ledger, report: UsageReport) -> None:
     threads = {session.label: set(ledger.thread(session.label).ancestry) for session in own}
     for label, thread in threads.items():
         others = set().union(*(found for name, found in threads.items() if name != label))
-        branch = ledger.branch_usage(label)
+        branch = ledger.usage.branch(label)
         assert branch.thread.total == sum(int(tokens[turn] or 0) for turn in thread)
         assert branch.marginal.total == sum(int(tokens[turn] or 0) for turn in thread - others)
     left = set(tokens) - set().union(*threads.values())

@@ -57,11 +57,11 @@ def rich(ledger: Ledger) -> None:
         writer.tool_call("slow", id="c1")
         writer.interrupt("timeout")
     ledger.record_late_result("alt", "c1", "at last")
-    ledger.record_compaction(session="alt", summary="s")
-    ledger.add_alias("nick", "main")
+    ledger.compactions.record(session="alt", summary="s")
+    ledger.labels.add_alias("nick", "main")
     ledger.move_head("main", new=ledger.resolve("main~1"))
     tell_programs(ledger)
-    ledger.catch_up()
+    ledger.upkeep.catch_up()
 
 
 def diverge(ledger: Ledger, session: str) -> None:
@@ -78,8 +78,8 @@ def damaged(disk: Ledger) -> Ledger:
     rich_import(disk)
     diverge(disk, "main")
     disk.record_turn(session="gone", query="a secret", response="another")
-    disk.erase(disk.resolve("gone"), reason="asked for")
-    disk.catch_up()
+    disk.erasure.erase(disk.resolve("gone"), reason="asked for")
+    disk.upkeep.catch_up()
     assert problems(disk) == []
     return disk
 
@@ -88,7 +88,7 @@ def test_a_sound_ledger_has_no_problems(ledger: Ledger) -> None:
     assert problems(ledger) == []
     rich(ledger)
     assert problems(ledger) == []
-    assert ledger.rebuild() == 0
+    assert ledger.upkeep.rebuild() == 0
 
 
 def test_the_test_knows_every_view(damaged: Ledger, path: Path) -> None:
@@ -102,9 +102,9 @@ def mends(ledger: Ledger, table: str) -> None:
     found = problems(ledger)
     assert found
     assert all(f"view {table}" in problem for problem in found)
-    assert ledger.rebuild() == len(found)
+    assert ledger.upkeep.rebuild() == len(found)
     assert problems(ledger) == []
-    assert ledger.rebuild() == 0
+    assert ledger.upkeep.rebuild() == 0
 
 
 @pytest.mark.parametrize("table", COLUMN)
@@ -148,9 +148,9 @@ def test_damage_to_what_finds_facts_by_their_hash_is_named_and_mended(
     facts = exported(damaged)
     assert change(path, damage.format(table)) == 1
     assert [problem for problem in problems(damaged) if f"view {table}" in problem]
-    assert damaged.rebuild() > 0
+    assert damaged.upkeep.rebuild() > 0
     assert problems(damaged) == []
-    assert damaged.rebuild() == 0
+    assert damaged.upkeep.rebuild() == 0
     assert exported(damaged) == facts
 
 
@@ -159,14 +159,14 @@ def test_all_views_at_once_can_be_made_again(damaged: Ledger, path: Path) -> Non
     for table in (*COLUMN, *LOOKUPS):
         change(path, f"DELETE FROM {table}")
     change(path, "DELETE FROM watermark WHERE view LIKE 'lookup%'")
-    assert damaged.rebuild() > len(COLUMN)
+    assert damaged.upkeep.rebuild() > len(COLUMN)
     assert {table: select(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in COLUMN} == before
     assert problems(damaged) == []
 
 
 def test_work_goes_on_after_a_rebuild(damaged: Ledger, path: Path) -> None:
     change(path, "UPDATE session SET label = 'renamed by hand' WHERE label = 'main'")
-    damaged.rebuild()
+    damaged.upkeep.rebuild()
     head = damaged.session("main").head
     assert damaged.record_turn(session="main", query="on").parent_id == head
     assert problems(damaged) == []
@@ -213,7 +213,7 @@ def test_parts_of_a_message_that_make_no_sense_are_damaged(damaged: Ledger, path
         with pytest.raises(Damaged):
             damaged.listing().subjects([turn])
     assert problems(damaged)
-    damaged.rebuild()
+    damaged.upkeep.rebuild()
     assert problems(damaged) == []
     assert damaged.messages(turn)
 
@@ -229,7 +229,7 @@ def test_verifying_reports_its_progress(damaged: Ledger) -> None:
     assert list(damaged.verify(progress=lambda *step: seen.append(step))) == []
     assert {stage for stage, _, _ in seen} >= {"events", "contents", "views"}
     assert all(0 <= done <= of for _, done, of in seen)
-    damaged.rebuild(progress=lambda *step: seen.append(step))
+    damaged.upkeep.rebuild(progress=lambda *step: seen.append(step))
 
 
 def test_a_read_only_ledger_can_be_verified(open_ledger: OpenLedger) -> None:
@@ -266,7 +266,7 @@ def test_a_content_that_is_looked_up_and_gone_is_told_as_such(open_ledger: OpenL
         f"view {table}: has 3 rows for 2 contents: some are of contents that are not here"
         for table in ("lookup_content", "lookup_bytes")
     ]
-    again.rebuild()
+    again.upkeep.rebuild()
     assert [problem for problem in problems(again) if problem.startswith("content")]
 
 
@@ -289,7 +289,7 @@ class Busy:
         if self.turns < self.most:
             self.turns += 1
             grow(self._ledger, f"busy {self.turns % 5}", f"at {stage} {done}", persona=f"p{self.turns % 7}")
-            self._ledger.catch_up()
+            self._ledger.upkeep.catch_up()
 
 
 @pytest.mark.usefixtures("small_ranges")
@@ -307,9 +307,9 @@ def test_damage_is_named_and_mended_while_others_write(damaged: Ledger, path: Pa
         change(path, f"UPDATE {table} SET {COLUMN[table]} = 'damaged'")
     other = open_ledger()
     assert len(list(damaged.verify(progress=Busy(other, 20)))) > 20
-    assert damaged.rebuild(progress=Busy(other, 20)) > 20
+    assert damaged.upkeep.rebuild(progress=Busy(other, 20)) > 20
     assert problems(damaged) == []
-    assert damaged.rebuild() == 0
+    assert damaged.upkeep.rebuild() == 0
 
 
 @pytest.mark.usefixtures("small_ranges")
@@ -318,7 +318,7 @@ def test_rows_that_hold_each_others_names_are_mended(damaged: Ledger, path: Path
     change(path, "UPDATE turn SET id = 'aside' WHERE id = ?", ids[0])
     change(path, "UPDATE turn SET id = ? WHERE id = ?", ids[0], ids[-1])
     change(path, "UPDATE turn SET id = ? WHERE id = 'aside'", ids[-1])
-    assert damaged.rebuild() == 2
+    assert damaged.upkeep.rebuild() == 2
     assert [row["id"] for row in select(path, "SELECT id FROM turn ORDER BY n")] == ids
     assert problems(damaged) == []
 

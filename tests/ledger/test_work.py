@@ -37,7 +37,7 @@ def test_projects_come_with_their_sessions_files_and_cost(ledger: Ledger, clock:
     work(ledger, "b", "/src/lib", "Second thing.")
     clock.tick(HOUR)
     work(ledger, "a", "/src/app", "Third thing.", "x.py")
-    app, lib = ledger.work(prices=PRICES).projects
+    app, lib = ledger.usage.work(prices=PRICES).projects
     assert (app.path, app.name, app.turns, app.origins) == ("/src/app", "app", 2, ("weft",))
     assert [(file.path, file.changes) for file in app.files] == [("/src/app/x.py", 2), ("/src/app/y.py", 1)]
     (session,) = app.sessions
@@ -45,7 +45,7 @@ def test_projects_come_with_their_sessions_files_and_cost(ledger: Ledger, clock:
     assert (session.first_at, session.last_at, app.last_at) == (NOON, NOON + 2 * HOUR, NOON + 2 * HOUR)
     assert (app.spending.total, app.spending.cost) == (2200, 9000)
     assert (lib.path, [each.about for each in lib.sessions], lib.spending.cost) == ("/src/lib", ["Second thing."], 4500)
-    assert session.spending == ledger.usage("session", session="a", prices=PRICES).total
+    assert session.spending == ledger.usage.report("session", session="a", prices=PRICES).total
 
 
 def test_a_period_has_what_was_done_in_it(ledger: Ledger, clock: FixedClock) -> None:
@@ -54,31 +54,31 @@ def test_a_period_has_what_was_done_in_it(ledger: Ledger, clock: FixedClock) -> 
     work(ledger, "a", "/src/app", "Within.", "x.py")
     clock.tick(HOUR)
     work(ledger, "a", "/src/app", "After.")
-    found = ledger.work(since=NOON + HOUR, until=NOON + 2 * HOUR, prices=PRICES)
+    found = ledger.usage.work(since=NOON + HOUR, until=NOON + 2 * HOUR, prices=PRICES)
     (project,) = found.projects
     assert (project.turns, project.sessions[0].about, project.spending.cost) == (1, "Within.", 4500)
     assert found.total.total == 1100
     assert (found.since_at, found.until_at) == (NOON + HOUR, NOON + 2 * HOUR)
-    assert ledger.work(since=NOON + 9 * HOUR).projects == ()
+    assert ledger.usage.work(since=NOON + 9 * HOUR).projects == ()
 
 
 def test_turns_without_a_folder_are_told_as_such(ledger: Ledger) -> None:
     work(ledger, "a", None)
-    (project,) = ledger.work().projects
+    (project,) = ledger.usage.work().projects
     assert (project.path, project.name, project.turns) == ("(none)", "(none)", 1)
 
 
 def test_a_time_that_is_not_known_is_in_no_period(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("undated"))
-    assert sum(project.turns for project in ledger.work().projects) == 1
-    assert ledger.work(since=0).projects == ()
+    assert sum(project.turns for project in ledger.usage.work().projects) == 1
+    assert ledger.usage.work(since=0).projects == ()
 
 
 def test_projects_without_times_come_after_those_that_have_any(ledger: Ledger) -> None:
     take(ledger, "s", native_turn("undated", workspace="/src/undated"))
     take(ledger, "t", native_turn("dated", started=NOON - HOUR, workspace="/src/dated"))
     take(ledger, "u", native_turn("other", workspace="/src/dated"))
-    dated, undated = ledger.work().projects
+    dated, undated = ledger.usage.work().projects
     assert [(each.path, each.time_known) for each in (dated, undated)] == [
         ("/src/dated", True),
         ("/src/undated", False),
@@ -92,12 +92,12 @@ def test_a_period_has_the_work_of_other_tools_whose_time_is_known(ledger: Ledger
     dated = native_turn("dated", calls=(wrote,), started=NOON - HOUR, ended=NOON, workspace="/src/app")
     take(ledger, "s", native_turn("undated", workspace="/src/app"))
     take(ledger, "t", dated)
-    (project,) = ledger.work(since=NOON - 2 * HOUR).projects
+    (project,) = ledger.usage.work(since=NOON - 2 * HOUR).projects
     assert (project.turns, project.origins) == (1, ("toy",))
     assert [(file.path, file.changes) for file in project.files] == [("/src/app/x.py", 1)]
-    assert ledger.work(until=NOON - 2 * HOUR).projects == ()
+    assert ledger.usage.work(until=NOON - 2 * HOUR).projects == ()
 
 
 def test_a_period_that_is_none_is_refused(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput):
-        ledger.work(since="no such time")
+        ledger.usage.work(since="no such time")

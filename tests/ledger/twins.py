@@ -124,5 +124,5 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def carried(facts: bytes, into: Ledger) -> bytes:
-    into.import_facts(io.BytesIO(facts))
+    into.upkeep.import_facts(io.BytesIO(facts))
     return exported(into)

@@ -61,7 +61,7 @@ class Lifecycles(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "ledger"):
             assert problems(self.ledger) == []
-            assert self.ledger.rebuild() == 0
+            assert self.ledger.upkeep.rebuild() == 0
             self.ledger.close()
 
     @rule(kind=st.sampled_from(KINDS), pick=picks)

@@ -258,7 +258,7 @@ def test_what_is_erased_of_a_configuration_is_gone_and_the_rest_verifies(program
     programs.change("claude-balanced", {"temperature": 0.2})
     doomed = next(line for line in lines(programs.ledger) if b'"kind":"model_configured"' in line)
     ref = doomed.partition(b'"config":"')[2][:64].decode()
-    programs.ledger.erase(ref, reason="asked to")
+    programs.ledger.erasure.erase(ref, reason="asked to")
     assert programs.get("claude-balanced").config == "[erased]"
     assert programs.get("@(claude-balanced:1)").config == MODEL
     assert programs.revert("claude-balanced", 1).config == MODEL
@@ -268,15 +268,15 @@ def test_what_is_erased_of_a_configuration_is_gone_and_the_rest_verifies(program
 def test_the_name_of_a_program_can_be_erased(programs: Programs) -> None:
     made = programs.create("human", "Jane Doe", {"name": "Jane"})
     line = [line for line in lines(programs.ledger) if b'"kind":"human_created"' in line][-1]
-    programs.ledger.erase(line.partition(b'"name":"')[2][:64].decode(), reason="asked to")
-    programs.ledger.finish_erasing()
+    programs.ledger.erasure.erase(line.partition(b'"name":"')[2][:64].decode(), reason="asked to")
+    programs.ledger.erasure.finish()
     assert programs.get(made.id).name == made.id
     assert problems(programs.ledger) == []
 
 
 def test_rebuilding_changes_nothing(programs: Programs) -> None:
     before = [(one, programs.history(one.name)) for one in programs.all()]
-    assert programs.ledger.rebuild() == 0
+    assert programs.ledger.upkeep.rebuild() == 0
     assert [(one, programs.history(one.name)) for one in programs.all()] == before
 
 
@@ -337,4 +337,4 @@ def test_two_ledgers_that_went_apart_keep_all_events_and_a_legal_state(disk: Led
     assert here.get("same").config["title"] == "ours"
     assert [one.config["title"] for one in here.all("task") if one.name.startswith("same (")] == ["theirs"]
     assert problems(disk) == []
-    assert disk.rebuild() == 0
+    assert disk.upkeep.rebuild() == 0

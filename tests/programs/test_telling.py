@@ -162,8 +162,8 @@ def test_anything_with_an_id_can_be_tagged(programs: Programs) -> None:
 def test_an_erased_tag_is_gone(programs: Programs) -> None:
     programs.add_tags("claude-balanced", "secret-client")
     line = next(one.line for one in programs.ledger.changes() if b'"node_tagged"' in one.line)
-    programs.ledger.erase(line.partition(b'"tags":["')[2][:64].decode(), reason="asked to")
-    programs.ledger.finish_erasing()
+    programs.ledger.erasure.erase(line.partition(b'"tags":["')[2][:64].decode(), reason="asked to")
+    programs.ledger.erasure.finish()
     assert programs.tags("claude-balanced") == []
     assert problems(programs.ledger) == []
 

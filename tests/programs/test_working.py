@@ -434,7 +434,7 @@ def test_a_task_of_another_ledger_chooses_neither_folders_nor_commands_here(
 def test_what_a_ledger_wrote_under_a_former_name_is_its_own(open_ledger: Callable[..., Ledger], tmp_path: Path) -> None:
     with weft.open(tmp_path / "first.db") as first:
         Programs(first).create("task", "mine", {"title": "Mine", "workspace": "here"})
-        first.backup(tmp_path / "copy.db")
+        first.upkeep.backup(tmp_path / "copy.db")
         was = first.replica
     copy = open_ledger(tmp_path / "copy.db")
     assert copy.replica != was

@@ -116,7 +116,7 @@ def test_the_history_is_what_the_ledger_says_the_turn_sees(address: str | Path) 
 def test_after_a_compaction_the_summary_is_sent_instead_of_what_it_stands_for(path: Path) -> None:
     async def body(desk: Desk) -> None:
         await desk.send("something long ago")
-        await desk.ledger.record_compaction(session="main", summary="They greeted each other.")
+        await desk.ledger.compactions.record(session="main", summary="They greeted each other.")
         await desk.send("and now?")
         texts = [text for _, text in desk.sent()]
         assert not any("long ago" in text for text in texts)
@@ -195,7 +195,7 @@ def test_an_attempt_more_names_the_one_before(path: Path) -> None:
 def test_after_a_compaction_the_summary_is_recorded_as_sent(path: Path) -> None:
     async def body(desk: Desk) -> None:
         await desk.send("long ago", system="Be brief")
-        made = await desk.ledger.record_compaction(session="main", summary="They met.")
+        made = await desk.ledger.compactions.record(session="main", summary="They met.")
         sent = await desk.send("and now?", system="Be brief")
         (asked,) = await requests(desk, sent.turn.id)
         assert asked.input.then[1] == made.id
@@ -255,7 +255,7 @@ def test_a_failure_is_a_failed_turn_and_the_head_stays(address: str | Path) -> N
         with pytest.raises(ProviderFailed):
             await desk.send("two")
         assert (await desk.ledger.session("main")).head == good.turn.id
-        (failed,) = [turn for turn in await desk.ledger.children(good.turn.id) if turn.status == "failed"]
+        (failed,) = [turn for turn in await desk.ledger.tree.children(good.turn.id) if turn.status == "failed"]
         assert (failed.error_code, failed.usage) == ("ProviderFailed", Usage())
         assert "down" in (failed.error or "")
         assert (await desk.send("three")).turn.parent_id == good.turn.id
@@ -268,7 +268,7 @@ def test_what_had_come_of_a_cut_reply_is_kept_in_the_failed_turn(path: Path) -> 
     async def body(desk: Desk) -> None:
         with pytest.raises(ReplyCut):
             await desk.send("hello", on_token=lambda _: None)
-        (turn,) = await desk.ledger.heads()
+        (turn,) = await desk.ledger.tree.heads()
         assert (turn.status, turn.error_code) == ("failed", "ReplyCut")
         assert await desk.said(turn.id) == [("user", "hello"), ("assistant", "Hello ")]
         assert (await desk.ledger.session("main")).head is None
@@ -306,7 +306,7 @@ def test_a_listener_that_fails_fails_the_turn(path: Path) -> None:
     async def body(desk: Desk) -> None:
         with pytest.raises(ZeroDivisionError):
             await desk.send("hello", on_token=lambda _: 1 // 0)
-        (turn,) = await desk.ledger.heads()
+        (turn,) = await desk.ledger.tree.heads()
         assert (turn.status, turn.error_code) == ("failed", "ZeroDivisionError")
 
     run(path, body, CHAT_STREAM)
@@ -393,7 +393,7 @@ def test_a_model_by_itself_is_a_root_turn_in_its_own_session(address: str | Path
         assert [sent.turn.depth for sent in made] == [1, 1]
         assert (await desk.ledger.session("model:m")).head == made[1].turn.id
         assert desk.sent() == [("user", "b")]
-        report = await desk.ledger.usage("model")
+        report = await desk.ledger.usage.report("model")
         assert report.total.total == 50
 
     run(address, body, chat())

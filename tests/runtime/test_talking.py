@@ -121,7 +121,7 @@ def test_a_failure_is_a_failure_and_no_key_is_in_any_file(path: Path) -> None:
         with pytest.raises(ProviderFailed) as failed:
             await bench.invoke("fast", "hello")
         assert CANARY not in str(failed.value)
-        (turn,) = await bench.shop.ledger.heads()  # type: ignore[attr-defined]
+        (turn,) = await bench.shop.ledger.tree.heads()  # type: ignore[attr-defined]
         assert turn.status == "failed"
         assert await bench.said(turn.id) == [("user", "hello")]
 

@@ -138,7 +138,7 @@ def test_two_watches_at_once_end_as_a_cold_import(weft: Shell, session: Path, fo
         for watch in (one, two):  # whatever they have not seen by now, the import below brings
             assert watch.end()[0] == 0
     with library.open(folder / ".weft" / "ledger.db") as watched, library.open(tmp_path / "cold.db") as cold:
-        cold.share_imports_of(watched)
+        cold.imports.share_with(watched)
     for path in (session, another):
         os.utime(path, (LONG_AGO, LONG_AGO))
     assert weft("import").code == 0
@@ -148,7 +148,7 @@ def test_two_watches_at_once_end_as_a_cold_import(weft: Shell, session: Path, fo
         assert {each.label: each.head for each in watched.sessions()} == {
             each.label: each.head for each in cold.sessions()
         }
-        assert watched.usage("session") == cold.usage("session")
+        assert watched.usage.report("session") == cold.usage.report("session")
 
 
 @pytest.fixture

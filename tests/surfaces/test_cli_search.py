@@ -92,7 +92,7 @@ def test_a_long_lag_is_indexed_first(weft: Shell, monkeypatch: pytest.MonkeyPatc
     weft.record("needle")
     assert len(weft.json("search", "needle")) == 2
     with library.open(weft.folder / ".weft" / "ledger.db", read_only=True) as ledger:
-        assert ledger.search_lag() == 0
+        assert ledger.upkeep.search_lag() == 0
 
 
 def test_no_stored_text_drives_the_terminal(weft: Shell) -> None:

@@ -74,8 +74,8 @@ def describe(ledger: weft.Ledger, events: int | None = None) -> dict[str, Any]:
         "usage": _usage(ledger),
         "programs": [_program(program) for program in weft.Programs(ledger).all(deleted=True)],
         "tagged": sorted(node.id for node in weft.Programs(ledger).tagged("promised")),
-        "erased": sorted(tombstone.ref for tombstone in ledger.erasures()),
-        "branches": sorted([branch.session_id, str(branch.head)] for branch in ledger.branches()),
+        "erased": sorted(tombstone.ref for tombstone in ledger.erasure.done()),
+        "branches": sorted([branch.session_id, str(branch.head)] for branch in ledger.merges.branches()),
     }
 
 
@@ -119,7 +119,7 @@ def _hits(ledger: weft.Ledger, words: str) -> list[list[str]]:
 
 def _usage(ledger: weft.Ledger) -> dict[str, Any]:
     """Tokens alone: prices change from version to version."""
-    report = ledger.usage("model")
+    report = ledger.usage.report("model")
     rows = {row.key: [row.responses, row.input, row.output, row.cached, row.total] for row in report.rows}
     return {"total": report.total.total, "by model": dict(sorted(rows.items()))}
 

@@ -133,8 +133,8 @@ def test_a_promised_ledger_holds_what_it_held(ledger: Promise) -> None:
     with ledger.open() as opened:
         ledger.assert_kept(opened)
         assert problems(opened, weft.Receipt(**ledger.expected["receipt"])) == []
-        assert len(opened.provisional()) == ledger.expected["provisional"]
-        assert opened.rebuild() == 0
+        assert len(opened.imports.provisional()) == ledger.expected["provisional"]
+        assert opened.upkeep.rebuild() == 0
         ledger.assert_kept(opened)
 
 
@@ -175,9 +175,9 @@ def test_a_promised_facts_file_gives_the_same_ledger(folder: Path, tmp_path: Pat
     facts = tmp_path / "facts.jsonl"
     facts.write_bytes(unpacked(folder, description.FACTS))
     with promise.open() as opened:
-        opened.import_facts(facts)
+        opened.upkeep.import_facts(facts)
         promise.assert_kept(opened)
-        assert opened.stats()["log"] == promise.expected["receipt"]["log"]
+        assert opened.upkeep.stats()["log"] == promise.expected["receipt"]["log"]
         assert problems(opened) == []
         assert_sessions_go_on(opened)
 

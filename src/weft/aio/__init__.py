@@ -14,7 +14,9 @@ from typing import Any
 
 from weft import opening
 from weft.aio import crossing
-from weft.aio.ledger import AsyncLedger
+from weft.aio.ledger import (
+    AsyncLedger,
+)
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.ambient import Clock, RandomBytes, system_random
 from weft.ledger.api.base import LEASE_TTL

@@ -1,4 +1,4 @@
-"""The ledger, awaited.
+"""The ledger and its groups of verbs, awaited.
 
 `make docs` writes this module from the synchronous API, and a test compares the two.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,8 +15,18 @@ from msgspec import UNSET, UnsetType
 from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
 from weft.kernel.chain import Receipt
+from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.base import WAIT
+from weft.ledger.api.compactions import Compactions
+from weft.ledger.api.erasure import Erasures
+from weft.ledger.api.imports import Imports
+from weft.ledger.api.labels import Heads, Labels
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.api.merges import Merges
+from weft.ledger.api.secrets import Secrets
+from weft.ledger.api.tree import Tree
+from weft.ledger.api.upkeep import Upkeep
+from weft.ledger.api.usage import UsageReports
 from weft.ledger.arguments import checked_count, checked_seconds
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.imports import KeptStretch, ProvisionalTurn
@@ -92,208 +102,6 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """The same, and which event inside the turn they mean: by its id, or as the place where a session stands."""
         return await self._run(partial(self._sync.point, name=name))
 
-    async def find_secrets(
-        self,
-        *,
-        session: str | None = None,
-        origin: str | None = None,
-        project: str | None = None,
-        since: int | str | None = None,
-        fingerprints: Sequence[str] = (),
-        ignored: bool = False,
-        anew: bool = False,
-        again: bool = False,
-        scanner: SecretScanner | None = None,
-        progress: Any = None,
-    ) -> SecretReport:
-        """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
-        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
-        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
-
-        `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder."""
-        return await self._run(
-            partial(
-                self._sync.find_secrets,
-                session=session,
-                origin=origin,
-                project=project,
-                since=since,
-                fingerprints=fingerprints,
-                ignored=ignored,
-                anew=anew,
-                again=again,
-                scanner=scanner,
-                progress=crossing.told(progress),
-            )
-        )
-
-    async def ignore_secret(self, fingerprint: str, *, undo: bool = False) -> str:
-        """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
-        return await self._run(partial(self._sync.ignore_secret, fingerprint=fingerprint, undo=undo))
-
-    async def pack(
-        self,
-        what: str | Sequence[str] = (),
-        *,
-        older_than: int | str | None = None,
-        dry_run: bool = False,
-        progress: Any = None,
-    ) -> Packed:
-        """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
-        ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
-        return await self._run(
-            partial(
-                self._sync.pack, what=what, older_than=older_than, dry_run=dry_run, progress=crossing.told(progress)
-            )
-        )
-
-    async def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
-        """Put contents back where a plain SQL shell reads them: of these trees, or all."""
-        return await self._run(partial(self._sync.unpack, what=what, progress=crossing.told(progress)))
-
-    async def plan_erasure(
-        self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
-    ) -> ErasurePlan:
-        """What `erase` would take, what it would leave and why, and which copies hold it.
-
-        A content is named by its reference, a session by its label or id, a turn by any name of it. `tree` means all
-        turns of the tree and the sessions in it; `everywhere` also takes contents that other turns use too."""
-        return await self._run(
-            partial(
-                self._sync.plan_erasure, what=what, tree=tree, everywhere=everywhere, progress=crossing.told(progress)
-            )
-        )
-
-    async def erase(
-        self,
-        what: str | Sequence[str] | ErasurePlan,
-        *,
-        reason: str,
-        tree: bool = False,
-        everywhere: bool = False,
-        actor: str = DEFAULT_AGENT,
-        progress: Any = None,
-    ) -> Erasure:
-        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
-        return await self._run(
-            partial(
-                self._sync.erase,
-                what=what,
-                reason=reason,
-                tree=tree,
-                everywhere=everywhere,
-                actor=actor,
-                progress=crossing.told(progress),
-            )
-        )
-
-    async def finish_erasing(self) -> bool:
-        """Go on with an erasure that could not be finished, since somebody read what was there before. True when
-        nothing is left to be done; opening a ledger for writing tries it, too."""
-        return await self._run(self._sync.finish_erasing)
-
-    async def erasures(self) -> list[Tombstone]:
-        """Who erased what, when and why; the newest first."""
-        return await self._run(self._sync.erasures)
-
-    async def pending_erasures(self) -> list[Tombstone]:
-        """Erasures of other ledgers that came with their facts, of contents that are still here."""
-        return await self._run(self._sync.pending_erasures)
-
-    def verify(
-        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
-    ) -> AsyncIterator[Problem]:
-        """Every problem there is; an empty list is a sound ledger."""
-        return self._each(
-            partial(self._sync.verify, facts=facts, views=views, receipt=receipt, progress=crossing.told(progress))
-        )
-
-    async def rebuild(self, *, progress: Any = None) -> int:
-        """Make every view anew from the facts; returns how many rows were wrong."""
-        return await self._run(partial(self._sync.rebuild, progress=crossing.told(progress)))
-
-    async def catch_up(self, *, progress: Any = None) -> None:
-        """Bring every lagging view up to the newest fact."""
-        await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
-
-    async def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
-        """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
-        return await self._run(partial(self._sync.export_facts, target=target, progress=crossing.told(progress)))
-
-    async def import_facts(
-        self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
-    ) -> facts_file.FactsIn:
-        """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
-        ledger's own stream may come without those before them, as bundles bring them."""
-        return await self._run(
-            partial(self._sync.import_facts, source=source, excerpts=excerpts, progress=crossing.told(progress))
-        )
-
-    async def backup(self, target: str | Path, *, progress: Any = None) -> None:
-        """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
-        a replica id of its own."""
-        await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
-
-    async def note_export(self, target: str | Path) -> None:
-        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
-        await self._run(partial(self._sync.note_export, target=target))
-
-    async def disk_bytes(self) -> int:
-        """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
-        return await self._run(self._sync.disk_bytes)
-
-    async def stats(self) -> dict[str, Any]:
-        return await self._run(self._sync.stats)
-
-    def audit(
-        self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
-    ) -> AsyncIterator[AuditFinding]:
-        """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
-        what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
-        `tally` is told what was looked at."""
-        return self._each(partial(self._sync.audit, *names, tally=tally, **only))
-
-    def deeds(
-        self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
-    ) -> AsyncIterator[Deed]:
-        """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
-        return self._each(partial(self._sync.deeds, actor=actor, since=since, until=until))
-
-    async def usage(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
-        """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
-        return await self._run(partial(self._sync.usage, by=by, **only))
-
-    async def work(
-        self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
-    ) -> WorkReport:
-        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
-        return await self._run(partial(self._sync.work, since=since, until=until, prices=prices))
-
-    async def branch_usage(self, session: str, *, prices: Prices = None) -> BranchUsage:
-        return await self._run(partial(self._sync.branch_usage, session=session, prices=prices))
-
-    async def abandoned_usage(self, *, prices: Prices = None) -> AbandonedUsage:
-        return await self._run(partial(self._sync.abandoned_usage, prices=prices))
-
-    async def import_writer(self, origin: str, mapping: int, *, remap: bool = False) -> AsyncImportWriter:
-        """The way in for one origin's history; `mapping` numbers how its records become turns."""
-        return AsyncImportWriter(
-            await self._run(partial(self._sync.import_writer, origin=origin, mapping=mapping, remap=remap)), self._pool
-        )
-
-    async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
-        """What was kept verbatim of the sources of a session, or of one source file, in order."""
-        return await self._run(partial(self._sync.kept_sources, session_or_file=session_or_file))
-
-    async def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
-        """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
-        They are no facts: they have no id, and go once they are turns or their source is gone."""
-        return await self._run(partial(self._sync.provisional, session=session))
-
-    async def share_imports_of(self, other: AsyncLedger) -> None:
-        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
-        await self._run(partial(self._sync.share_imports_of, other=crossing.behind(other)))
-
     async def search(
         self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any
     ) -> list[Hit]:
@@ -303,15 +111,6 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
         origin. With `rank` the best come first, by the engine's own idea of it."""
         return await self._run(partial(self._sync.search, words=words, limit=limit, rank=rank, **filters))
-
-    async def search_lag(self) -> int:
-        """How many events search has yet to index; until then it looks through them each time."""
-        return await self._run(self._sync.search_lag)
-
-    async def index_if_behind(self, *, seconds: float | None = None) -> None:
-        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
-        not find everything still to be done."""
-        await self._run(partial(self._sync.index_if_behind, seconds=seconds))
 
     async def find_turns(
         self, *, limit: int | None = None, parent: str | None = None, persona: str | None = None, **wanted: Any
@@ -341,10 +140,6 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since."""
         return await self._run(partial(self._sync.find_sessions, limit=limit, **wanted))
 
-    async def moves_to(self, turn: str) -> list[SessionMove]:
-        """Every movement of a session's head to this very turn, in order."""
-        return await self._run(partial(self._sync.moves_to, turn=turn))
-
     async def turn(self, name: str) -> Turn:
         return await self._run(partial(self._sync.turn, name=name))
 
@@ -368,9 +163,6 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     async def tool_calls(self, turn: str) -> list[ToolCall]:
         return await self._run(partial(self._sync.tool_calls, turn=turn))
 
-    async def compaction(self, turn: str) -> Compaction:
-        return await self._run(partial(self._sync.compaction, turn=turn))
-
     async def files(self, path: str) -> list[Touch]:
         """Every turn's note of a file, the newest first: that it was read, written, referred to or attached. A path
         that does not begin with `/` is the end of one."""
@@ -384,23 +176,9 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """What an agent saw at a turn; or, of a session, what its next turn would see."""
         return await self._run(partial(self._sync.context, turn=turn, session=session))
 
-    async def children(self, turn: str) -> list[Turn]:
-        return await self._run(partial(self._sync.children, turn=turn))
-
-    async def heads(self) -> list[Turn]:
-        """Turns without a completed child: the tips of all trees, labelled or not."""
-        return await self._run(self._sync.heads)
-
-    async def common_ancestor(self, left: str, right: str) -> str | None:
-        return await self._run(partial(self._sync.common_ancestor, left=left, right=right))
-
     async def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""
         return await self._run(partial(self._sync.diff, left=left, right=right))
-
-    async def tree(self, turn: str) -> list[Turn]:
-        """Every turn of the tree that this one belongs to, parents before children."""
-        return await self._run(partial(self._sync.tree, turn=turn))
 
     async def log(self, limit: int | None = None) -> list[Turn]:
         """Turns of all sessions, the newest first."""
@@ -430,38 +208,6 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """A content's bytes in pieces of at most 1 MiB, checked against its reference. Each piece is read in a moment
         of its own: whoever stops half-way holds nobody up."""
         return self._each(partial(self._sync.read_content, ref=ref))
-
-    async def cherry_pick(
-        self,
-        turns: str | Sequence[str],
-        *,
-        onto: str,
-        expected: str | UnsetType | None = UNSET,
-        key: str | None = None,
-        wait: float = WAIT,
-    ) -> list[Turn]:
-        """New turns on a session that say what these turns said, by the same contents, each naming its source. All of
-        them, or none. A retry with the same `key` gives the turns that were made then."""
-        asked = partial(self._sync.cherry_pick, turns=turns, onto=onto, expected=expected, key=key, wait=0)
-        return await crossing.patiently(self._pool, wait, asked)
-
-    async def summarize(
-        self,
-        branch: str,
-        *,
-        into: str,
-        text: str,
-        expected: str | UnsetType | None = UNSET,
-        key: str | None = None,
-        wait: float = WAIT,
-    ) -> Turn:
-        """A new turn on a session with a text about a branch, which it names by the branch's last turn."""
-        asked = partial(self._sync.summarize, branch=branch, into=into, text=text, expected=expected, key=key, wait=0)
-        return await crossing.patiently(self._pool, wait, asked)
-
-    async def provenance(self, turn: str) -> list[Provenance]:
-        """Which turns a turn was made from, by picking or summing up; then what was made from it."""
-        return await self._run(partial(self._sync.provenance, turn=turn))
 
     async def create_session(
         self,
@@ -513,79 +259,8 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             partial(self._sync.move_head, session=session, new=new, expected=expected, reason=reason)
         )
 
-    async def reset_session(
-        self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
-    ) -> Session:
-        """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
-        return await self._run(partial(self._sync.reset_session, session=session, expected=expected, reason=reason))
-
-    async def restore_session(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
-        """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
-        archived 0. Such a session becomes active again."""
-        return await self._run(partial(self._sync.restore_session, session=session, number=number, reason=reason))
-
-    async def rename_session(self, session: str, label: str) -> Session:
-        return await self._run(partial(self._sync.rename_session, session=session, label=label))
-
-    async def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
-        """Another name for a session. Lookups go by label, then alias, and never chain."""
-        return await self._run(partial(self._sync.add_alias, alias=alias, session=session, reason=reason))
-
-    async def archive_session(self, session: str, *, reason: str | None = None) -> Session:
-        return await self._run(partial(self._sync.archive_session, session=session, reason=reason))
-
-    async def sessions_to_archive(
-        self,
-        names: str | Sequence[str] = (),
-        *,
-        tree: bool = False,
-        older_than: int | str | None = None,
-        back: bool = False,
-    ) -> list[Session]:
-        """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
-        `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
-        be made active again."""
-        return await self._run(
-            partial(self._sync.sessions_to_archive, names=names, tree=tree, older_than=older_than, back=back)
-        )
-
-    async def delete_session(self, session: str, *, reason: str | None = None) -> Session:
-        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
-        return await self._run(partial(self._sync.delete_session, session=session, reason=reason))
-
-    async def unarchive_session(self, session: str, *, reason: str | None = None) -> Session:
-        return await self._run(partial(self._sync.unarchive_session, session=session, reason=reason))
-
-    async def branches(self, session: str | None = None) -> list[Branch]:
-        """Where other replicas' branches stand, of one session or of all: those that moved it elsewhere."""
-        return await self._run(partial(self._sync.branches, session=session))
-
-    async def settle(
-        self,
-        session: str,
-        *,
-        to: str | None = None,
-        ours: bool = False,
-        theirs: bool = False,
-        fork: str | None = None,
-        reason: str | None = None,
-    ) -> Session:
-        """Join the branches of a session: at a turn, where this ledger stands, where the other one stands, or as two
-        sessions, of which `fork` labels the other's. Every replica follows once it has synced."""
-        return await self._run(
-            partial(self._sync.settle, session=session, to=to, ours=ours, theirs=theirs, fork=fork, reason=reason)
-        )
-
     async def reflog(self, session: str, *, limit: int | None = None) -> list[HeadMove]:
         return await self._run(partial(self._sync.reflog, session=session, limit=limit))
-
-    async def head_at(self, session: str, when: int | str) -> str | None:
-        """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
-        return await self._run(partial(self._sync.head_at, session=session, when=when))
-
-    async def sessions_containing(self, turn: str) -> list[Session]:
-        """Every session whose thread has ever contained this turn."""
-        return await self._run(partial(self._sync.sessions_containing, turn=turn))
 
     async def record_turn(
         self,
@@ -697,7 +372,162 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             self._pool,
         )
 
-    async def record_compaction(
+    async def record_late_result(
+        self,
+        turn: str,
+        call_id: str,
+        result: Any = UNSET,
+        *,
+        error: ErrorInput | None = None,
+        status: str | None = None,
+    ) -> None:
+        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
+        await self._run(
+            partial(
+                self._sync.record_late_result, turn=turn, call_id=call_id, result=result, error=error, status=status
+            )
+        )
+
+    async def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
+        """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""
+        return await self._run(partial(self._sync.put_content, data=data))
+
+    def verify(
+        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
+    ) -> AsyncIterator[Problem]:
+        """Every problem there is; an empty list is a sound ledger."""
+        return self._each(
+            partial(self._sync.verify, facts=facts, views=views, receipt=receipt, progress=crossing.told(progress))
+        )
+
+    @cached_property
+    def heads(self) -> AsyncHeads:
+        return AsyncHeads(self._sync.heads, self._pool)
+
+    @cached_property
+    def labels(self) -> AsyncLabels:
+        return AsyncLabels(self._sync.labels, self._pool)
+
+    @cached_property
+    def tree(self) -> AsyncTree:
+        return AsyncTree(self._sync.tree, self._pool)
+
+    @cached_property
+    def compactions(self) -> AsyncCompactions:
+        return AsyncCompactions(self._sync.compactions, self._pool)
+
+    @cached_property
+    def merges(self) -> AsyncMerges:
+        return AsyncMerges(self._sync.merges, self._pool)
+
+    @cached_property
+    def imports(self) -> AsyncImports:
+        return AsyncImports(self._sync.imports, self._pool)
+
+    @cached_property
+    def usage(self) -> AsyncUsageReports:
+        return AsyncUsageReports(self._sync.usage, self._pool)
+
+    @cached_property
+    def audit(self) -> AsyncAuditReports:
+        return AsyncAuditReports(self._sync.audit, self._pool)
+
+    @cached_property
+    def secrets(self) -> AsyncSecrets:
+        return AsyncSecrets(self._sync.secrets, self._pool)
+
+    @cached_property
+    def erasure(self) -> AsyncErasures:
+        return AsyncErasures(self._sync.erasure, self._pool)
+
+    @cached_property
+    def upkeep(self) -> AsyncUpkeep:
+        return AsyncUpkeep(self._sync.upkeep, self._pool)
+
+
+class AsyncHeads(crossing.Mirror[Heads]):
+    """`ledger.heads`: puts heads back to where they were, and says where they stood."""
+
+    async def reset(
+        self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
+    ) -> Session:
+        """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
+        return await self._run(partial(self._sync.reset, session=session, expected=expected, reason=reason))
+
+    async def restore(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
+        """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
+        archived 0. Such a session becomes active again."""
+        return await self._run(partial(self._sync.restore, session=session, number=number, reason=reason))
+
+    async def at(self, session: str, when: int | str) -> str | None:
+        """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
+        return await self._run(partial(self._sync.at, session=session, when=when))
+
+
+class AsyncLabels(crossing.Mirror[Labels]):
+    """`ledger.labels`: renames, archives and deletes sessions; nothing that they contain goes."""
+
+    async def rename(self, session: str, label: str) -> Session:
+        return await self._run(partial(self._sync.rename, session=session, label=label))
+
+    async def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
+        """Another name for a session. Lookups go by label, then alias, and never chain."""
+        return await self._run(partial(self._sync.add_alias, alias=alias, session=session, reason=reason))
+
+    async def archive(self, session: str, *, reason: str | None = None) -> Session:
+        return await self._run(partial(self._sync.archive, session=session, reason=reason))
+
+    async def archivable(
+        self,
+        names: str | Sequence[str] = (),
+        *,
+        tree: bool = False,
+        older_than: int | str | None = None,
+        back: bool = False,
+    ) -> list[Session]:
+        """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
+        `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
+        be made active again."""
+        return await self._run(partial(self._sync.archivable, names=names, tree=tree, older_than=older_than, back=back))
+
+    async def delete(self, session: str, *, reason: str | None = None) -> Session:
+        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        return await self._run(partial(self._sync.delete, session=session, reason=reason))
+
+    async def unarchive(self, session: str, *, reason: str | None = None) -> Session:
+        return await self._run(partial(self._sync.unarchive, session=session, reason=reason))
+
+
+class AsyncTree(crossing.Mirror[Tree]):
+    """`ledger.tree`: how turns hang together."""
+
+    async def children(self, turn: str) -> list[Turn]:
+        return await self._run(partial(self._sync.children, turn=turn))
+
+    async def heads(self) -> list[Turn]:
+        """Turns without a completed child: the tips of all trees, labelled or not."""
+        return await self._run(self._sync.heads)
+
+    async def common_ancestor(self, left: str, right: str) -> str | None:
+        return await self._run(partial(self._sync.common_ancestor, left=left, right=right))
+
+    async def turns(self, turn: str) -> list[Turn]:
+        """Every turn of the tree that this one belongs to, parents before children."""
+        return await self._run(partial(self._sync.turns, turn=turn))
+
+    async def sessions_containing(self, turn: str) -> list[Session]:
+        """Every session whose thread has ever contained this turn."""
+        return await self._run(partial(self._sync.sessions_containing, turn=turn))
+
+    async def moves_to(self, turn: str) -> list[SessionMove]:
+        """Every movement of a session's head to this very turn, in order."""
+        return await self._run(partial(self._sync.moves_to, turn=turn))
+
+
+class AsyncCompactions(crossing.Mirror[Compactions]):
+    """`ledger.compactions`: summaries that stand for turns, and which one a session goes by."""
+
+    async def record(
         self,
         *,
         summary: str,
@@ -720,7 +550,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     ) -> RecordedTurn:
         """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
         asked = partial(
-            self._sync.record_compaction,
+            self._sync.record,
             summary=summary,
             session=session,
             parent=parent,
@@ -741,26 +571,290 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         )
         return await crossing.patiently(self._pool, wait, asked)
 
-    async def choose_compaction(self, session: str, compaction: str | None) -> None:
+    async def choose(self, session: str, compaction: str | None) -> None:
         """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
-        await self._run(partial(self._sync.choose_compaction, session=session, compaction=compaction))
+        await self._run(partial(self._sync.choose, session=session, compaction=compaction))
 
-    async def record_late_result(
+    async def get(self, turn: str) -> Compaction:
+        return await self._run(partial(self._sync.get, turn=turn))
+
+
+class AsyncMerges(crossing.Mirror[Merges]):
+    """`ledger.merges`: brings back what a branch found, and joins what replicas moved apart."""
+
+    async def cherry_pick(
         self,
-        turn: str,
-        call_id: str,
-        result: Any = UNSET,
+        turns: str | Sequence[str],
         *,
-        error: ErrorInput | None = None,
-        status: str | None = None,
-    ) -> None:
-        """The outcome of a tool call that its turn did not wait for; the turn's digest stays as it is."""
-        await self._run(
+        onto: str,
+        expected: str | UnsetType | None = UNSET,
+        key: str | None = None,
+        wait: float = WAIT,
+    ) -> list[Turn]:
+        """New turns on a session that say what these turns said, by the same contents, each naming its source. All of
+        them, or none. A retry with the same `key` gives the turns that were made then."""
+        asked = partial(self._sync.cherry_pick, turns=turns, onto=onto, expected=expected, key=key, wait=0)
+        return await crossing.patiently(self._pool, wait, asked)
+
+    async def summarize(
+        self,
+        branch: str,
+        *,
+        into: str,
+        text: str,
+        expected: str | UnsetType | None = UNSET,
+        key: str | None = None,
+        wait: float = WAIT,
+    ) -> Turn:
+        """A new turn on a session with a text about a branch, which it names by the branch's last turn."""
+        asked = partial(self._sync.summarize, branch=branch, into=into, text=text, expected=expected, key=key, wait=0)
+        return await crossing.patiently(self._pool, wait, asked)
+
+    async def provenance(self, turn: str) -> list[Provenance]:
+        """Which turns a turn was made from, by picking or summing up; then what was made from it."""
+        return await self._run(partial(self._sync.provenance, turn=turn))
+
+    async def branches(self, session: str | None = None) -> list[Branch]:
+        """Where other replicas' branches stand, of one session or of all: those that moved it elsewhere."""
+        return await self._run(partial(self._sync.branches, session=session))
+
+    async def settle(
+        self,
+        session: str,
+        *,
+        to: str | None = None,
+        ours: bool = False,
+        theirs: bool = False,
+        fork: str | None = None,
+        reason: str | None = None,
+    ) -> Session:
+        """Join the branches of a session: at a turn, where this ledger stands, where the other one stands, or as two
+        sessions, of which `fork` labels the other's. Every replica follows once it has synced."""
+        return await self._run(
+            partial(self._sync.settle, session=session, to=to, ours=ours, theirs=theirs, fork=fork, reason=reason)
+        )
+
+
+class AsyncImports(crossing.Mirror[Imports]):
+    """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
+
+    async def writer(self, origin: str, mapping: int, *, remap: bool = False) -> AsyncImportWriter:
+        """The way in for one origin's history; `mapping` numbers how its records become turns."""
+        return AsyncImportWriter(
+            await self._run(partial(self._sync.writer, origin=origin, mapping=mapping, remap=remap)), self._pool
+        )
+
+    async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
+        """What was kept verbatim of the sources of a session, or of one source file, in order."""
+        return await self._run(partial(self._sync.kept_sources, session_or_file=session_or_file))
+
+    async def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
+        """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
+        They are no facts: they have no id, and go once they are turns or their source is gone."""
+        return await self._run(partial(self._sync.provisional, session=session))
+
+    async def share_with(self, other: AsyncLedger) -> None:
+        """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
+        await self._run(partial(self._sync.share_with, other=crossing.behind(other)))
+
+
+class AsyncUsageReports(crossing.Mirror[UsageReports]):
+    """`ledger.usage`: tokens and cost."""
+
+    async def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
+        """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
+        return await self._run(partial(self._sync.report, by=by, **only))
+
+    async def work(
+        self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
+    ) -> WorkReport:
+        """What was worked on in a period: projects, sessions, agents, files and cost, the latest first."""
+        return await self._run(partial(self._sync.work, since=since, until=until, prices=prices))
+
+    async def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:
+        return await self._run(partial(self._sync.branch, session=session, prices=prices))
+
+    async def abandoned(self, *, prices: Prices = None) -> AbandonedUsage:
+        return await self._run(partial(self._sync.abandoned, prices=prices))
+
+
+class AsyncAuditReports(crossing.Mirror[AuditReports]):
+    """`ledger.audit`: what agents did, and whether it was allowed."""
+
+    def findings(
+        self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
+    ) -> AsyncIterator[AuditFinding]:
+        """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
+        what was granted or there and never used. `names` are sessions (the turns they made) or turns; none: all.
+        `tally` is told what was looked at."""
+        return self._each(partial(self._sync.findings, *names, tally=tally, **only))
+
+    def actor_history(
+        self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
+    ) -> AsyncIterator[Deed]:
+        """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""
+        return self._each(partial(self._sync.actor_history, actor=actor, since=since, until=until))
+
+
+class AsyncSecrets(crossing.Mirror[Secrets]):
+    """`ledger.secrets`: credentials in contents, and which findings are none."""
+
+    async def find(
+        self,
+        *,
+        session: str | None = None,
+        origin: str | None = None,
+        project: str | None = None,
+        since: int | str | None = None,
+        fingerprints: Sequence[str] = (),
+        ignored: bool = False,
+        anew: bool = False,
+        again: bool = False,
+        scanner: SecretScanner | None = None,
+        progress: Any = None,
+    ) -> SecretReport:
+        """Credentials in contents, none of them shown. Looks at what came since the last time, then tells of all that
+        was ever found; `anew` looks at everything again. With `again` the same words are looked for where no rule knows
+        them, which reads every content. Erase them by their contents: `erase(secret.contents)`.
+
+        `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder."""
+        return await self._run(
             partial(
-                self._sync.record_late_result, turn=turn, call_id=call_id, result=result, error=error, status=status
+                self._sync.find,
+                session=session,
+                origin=origin,
+                project=project,
+                since=since,
+                fingerprints=fingerprints,
+                ignored=ignored,
+                anew=anew,
+                again=again,
+                scanner=scanner,
+                progress=crossing.told(progress),
             )
         )
 
-    async def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
-        """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""
-        return await self._run(partial(self._sync.put_content, data=data))
+    async def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
+        """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
+        return await self._run(partial(self._sync.ignore, fingerprint=fingerprint, undo=undo))
+
+
+class AsyncErasures(crossing.Mirror[Erasures]):
+    """`ledger.erasure`: takes contents away for good."""
+
+    async def plan(
+        self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
+    ) -> ErasurePlan:
+        """What `erase` would take, what it would leave and why, and which copies hold it.
+
+        A content is named by its reference, a session by its label or id, a turn by any name of it. `tree` means all
+        turns of the tree and the sessions in it; `everywhere` also takes contents that other turns use too."""
+        return await self._run(
+            partial(self._sync.plan, what=what, tree=tree, everywhere=everywhere, progress=crossing.told(progress))
+        )
+
+    async def erase(
+        self,
+        what: str | Sequence[str] | ErasurePlan,
+        *,
+        reason: str,
+        tree: bool = False,
+        everywhere: bool = False,
+        actor: str = DEFAULT_AGENT,
+        progress: Any = None,
+    ) -> Erasure:
+        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
+        return await self._run(
+            partial(
+                self._sync.erase,
+                what=what,
+                reason=reason,
+                tree=tree,
+                everywhere=everywhere,
+                actor=actor,
+                progress=crossing.told(progress),
+            )
+        )
+
+    async def finish(self) -> bool:
+        """Go on with an erasure that could not be finished, since somebody read what was there before. True when
+        nothing is left to be done; opening a ledger for writing tries it, too."""
+        return await self._run(self._sync.finish)
+
+    async def done(self) -> list[Tombstone]:
+        """Who erased what, when and why; the newest first."""
+        return await self._run(self._sync.done)
+
+    async def pending(self) -> list[Tombstone]:
+        """Erasures of other ledgers that came with their facts, of contents that are still here."""
+        return await self._run(self._sync.pending)
+
+
+class AsyncUpkeep(crossing.Mirror[Upkeep]):
+    """`ledger.upkeep`: rebuilds, copies, packs and measures a ledger."""
+
+    async def rebuild(self, *, progress: Any = None) -> int:
+        """Make every view anew from the facts; returns how many rows were wrong."""
+        return await self._run(partial(self._sync.rebuild, progress=crossing.told(progress)))
+
+    async def catch_up(self, *, progress: Any = None) -> None:
+        """Bring every lagging view up to the newest fact."""
+        await self._run(partial(self._sync.catch_up, progress=crossing.told(progress)))
+
+    async def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
+        """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
+        return await self._run(partial(self._sync.export_facts, target=target, progress=crossing.told(progress)))
+
+    async def import_facts(
+        self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
+    ) -> facts_file.FactsIn:
+        """Bring facts in from a file of JSON lines; known ones are passed over. With `excerpts`, events of another
+        ledger's own stream may come without those before them, as bundles bring them."""
+        return await self._run(
+            partial(self._sync.import_facts, source=source, excerpts=excerpts, progress=crossing.told(progress))
+        )
+
+    async def backup(self, target: str | Path, *, progress: Any = None) -> None:
+        """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
+        a replica id of its own."""
+        await self._run(partial(self._sync.backup, target=target, progress=crossing.told(progress)))
+
+    async def note_export(self, target: str | Path) -> None:
+        """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
+        await self._run(partial(self._sync.note_export, target=target))
+
+    async def disk_bytes(self) -> int:
+        """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
+        return await self._run(self._sync.disk_bytes)
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._run(self._sync.stats)
+
+    async def pack(
+        self,
+        what: str | Sequence[str] = (),
+        *,
+        older_than: int | str | None = None,
+        dry_run: bool = False,
+        progress: Any = None,
+    ) -> Packed:
+        """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
+        ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
+        return await self._run(
+            partial(
+                self._sync.pack, what=what, older_than=older_than, dry_run=dry_run, progress=crossing.told(progress)
+            )
+        )
+
+    async def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
+        """Put contents back where a plain SQL shell reads them: of these trees, or all."""
+        return await self._run(partial(self._sync.unpack, what=what, progress=crossing.told(progress)))
+
+    async def search_lag(self) -> int:
+        """How many events search has yet to index; until then it looks through them each time."""
+        return await self._run(self._sync.search_lag)
+
+    async def index_if_behind(self, *, seconds: float | None = None) -> None:
+        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
+        not find everything still to be done."""
+        await self._run(partial(self._sync.index_if_behind, seconds=seconds))

@@ -1,4 +1,4 @@
-"""What the verbs of the ledger give that has verbs of its own, awaited.
+"""What the verbs of the ledger return that has verbs of its own, awaited.
 
 `make docs` writes this module from the synchronous API, and a test compares the two.
 """

@@ -13,7 +13,9 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
-from weft.aio.ledger import AsyncLedger
+from weft.aio.ledger import (
+    AsyncLedger,
+)
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.applying import Planned, WantedProgram
 from weft.programs.criteria import Observations

@@ -87,7 +87,7 @@ def _fix_it(ledger: Ledger) -> None:
         usage=tokens(2210, 148),
         **MODEL,
     )  # fmt: skip
-    ledger.record_compaction(session="main", summary=SUMMARY, model="sonnet-small", trigger="manual")
+    ledger.compactions.record(session="main", summary=SUMMARY, model="sonnet-small", trigger="manual")
 
 
 def _try_another_way(ledger: Ledger) -> None:

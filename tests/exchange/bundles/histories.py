@@ -22,10 +22,10 @@ def rich_thread(ledger: Ledger) -> None:
         writer.tool_call("slow", {"wait": "long"}, id="c1")
         writer.interrupt("timeout")
     ledger.record_late_result("alt", "c1", "what came late")
-    ledger.record_compaction(session="alt", summary="a summary of it all")
+    ledger.compactions.record(session="alt", summary="a summary of it all")
     grow(ledger, "alt", "after the compaction")
     grow(ledger, "other", "nobody's business")
-    ledger.erase(ledger.resolve("alt~4"), reason="asked for")
+    ledger.erasure.erase(ledger.resolve("alt~4"), reason="asked for")
 
 
 def imported_thread(ledger: Ledger) -> str:

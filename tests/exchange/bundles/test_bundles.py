@@ -43,7 +43,7 @@ def test_a_thread_reads_the_same_in_another_ledger(ledger: Ledger, other: Ledger
     assert other.thread("alt").digest == ledger.thread("alt").digest
     assert queries(other, "alt") == queries(ledger, "alt")
     assert problems(other) == []
-    assert other.rebuild() == 0
+    assert other.upkeep.rebuild() == 0
 
 
 def test_a_bundle_holds_its_thread_and_nothing_beside(disk: Ledger, target: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_is_read_for_a_thread_does_not_grow_with_the_ledger(disk: Ledger, m
         grow(disk, "beside", *(f"{more} {k}" for k in range(more)))
         disk.fork(start, label=f"aside {more}")
         grow(disk, "main", *(f"later {more} {k}" for k in range(more)))
-        disk.catch_up()
+        disk.upkeep.catch_up()
         read.clear()
         with open_thread_facts(disk, [start]) as facts:
             assert len([*facts.events()]) > 3
@@ -207,7 +207,7 @@ def test_a_copy_of_the_ledger_gives_the_same_bytes(disk: Ledger, tmp_path: Path)
 def test_packed_contents_go_out_as_any_others(disk: Ledger, tmp_path: Path) -> None:
     rich_thread(disk)
     create_bundle(disk, ["alt"], tmp_path / "1.weft")
-    disk.pack()
+    disk.upkeep.pack()
     create_bundle(disk, ["alt"], tmp_path / "2.weft")
     assert (tmp_path / "1.weft").read_bytes() == (tmp_path / "2.weft").read_bytes()
 
@@ -306,4 +306,4 @@ def test_a_damaged_content_does_not_go_out(disk: Ledger, target: Path) -> None:
 def test_an_erasure_names_the_bundles_that_were_made(disk: Ledger, target: Path) -> None:
     (turn,) = grow(disk, "main", "one")
     create_bundle(disk, ["main"], target)
-    assert [(copy.path, copy.kind) for copy in disk.plan_erasure(turn).copies] == [(str(target), "bundle")]
+    assert [(copy.path, copy.kind) for copy in disk.erasure.plan(turn).copies] == [(str(target), "bundle")]

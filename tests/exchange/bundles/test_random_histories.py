@@ -101,7 +101,7 @@ def test_memory_stays_the_same_however_long_a_thread_is(tmp_path: Path) -> None:
         for _ in range(TURNS):
             text = chance.randbytes(40).hex()
             ledger.record_turn(session="main", query=text, response=text[::-1])
-        ledger.catch_up()
+        ledger.upkeep.catch_up()
         tracemalloc.start()
         short = create_bundle(ledger, [f"main~{TURNS - 100}"], tmp_path / "short.weft")
         small = tracemalloc.get_traced_memory()[1]

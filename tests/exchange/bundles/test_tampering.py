@@ -321,7 +321,7 @@ def test_nothing_of_a_refused_bundle_is_taken_in(made: Path, changed: Path, tmp_
         with pytest.raises(InvalidBundle):
             import_bundle(ledger, changed)
         assert ledger.newest() == 0
-        assert ledger.stats()["contents"] == 0
+        assert ledger.upkeep.stats()["contents"] == 0
 
 
 def test_facts_that_hash_and_mean_nothing_are_refused_by_the_ledger(made: Path, changed: Path, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_nobody_writes_in_the_name_of_the_ledger_that_a_bundle_comes_into(
     with pytest.raises(ReplicaDiverged, match="which is this ledger, and it did not"):
         import_bundle(disk, changed)
     assert disk.session("main").head == head
-    assert disk.pending_erasures() == []
+    assert disk.erasure.pending() == []
     assert import_bundle(disk, target)[1].events == 0
 
 

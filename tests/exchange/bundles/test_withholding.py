@@ -152,7 +152,7 @@ def test_every_place_is_looked_at(disk: Ledger, target: Path, place: str) -> Non
                 call = {"name": "run", "arguments": {}, "result": orjson.dumps({"printed": quoted}).decode()}
                 disk.record_turn(session=name, query="do it", response="done", tool_calls=[call])
             case "summary":
-                disk.record_compaction(session=name, summary=quoted)
+                disk.compactions.record(session=name, summary=quoted)
             case "late":
                 with disk.begin_turn(session=name) as writer:
                     writer.tool_call("slow", {}, id="c1")

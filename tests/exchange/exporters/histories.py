@@ -38,7 +38,7 @@ def live(ledger: Ledger, history: list[dict[str, Any]]) -> list[str]:
         elif action["kind"] == "compact":
             with suppress(NotApplicable):
                 if any(session.label == action["session"] and session.head for session in ledger.sessions()):
-                    ledger.record_compaction(session=action["session"], summary=action["summary"])
+                    ledger.compactions.record(session=action["session"], summary=action["summary"])
         elif made:
             turn = made[action["at"] % len(made)]
             events = ledger.events(turn)

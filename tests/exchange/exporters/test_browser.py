@@ -109,7 +109,7 @@ def attack(ledger: Ledger, payload: str, number: int) -> None:
         ledger.fork("main", label=payload)
         ledger.record_turn(session=payload, query=payload, response=payload)
     if number % 10 == 0:
-        ledger.record_compaction(session="main", summary=payload, model=payload)
+        ledger.compactions.record(session="main", summary=payload, model=payload)
 
 
 @pytest.fixture(scope="module")

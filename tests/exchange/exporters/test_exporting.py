@@ -72,7 +72,7 @@ def test_nothing_is_replaced_unless_told_to(ledger: Ledger, out: Path) -> None:
 def test_an_export_is_named_by_an_erasure(ledger: Ledger, out: Path) -> None:
     ledger.record_turn(session="main", query="secret", response="b")
     export(ledger, "main", "markdown", out / "a.md")
-    [copy] = ledger.plan_erasure("main").copies
+    [copy] = ledger.erasure.plan("main").copies
     assert (copy.path, copy.kind, copy.exists) == (str(out / "a.md"), "export", True)
 
 
@@ -130,7 +130,7 @@ def test_titles_come_from_sessions_subjects_or_the_caller(ledger: Ledger) -> Non
 def test_a_context_is_what_the_model_would_see(ledger: Ledger) -> None:
     for text in "abc":
         ledger.record_turn(session="main", system="rules", query=text, response=f"re {text}")
-    ledger.record_compaction(session="main", summary="so far", first_kept=ledger.resolve("main"))
+    ledger.compactions.record(session="main", summary="so far", first_kept=ledger.resolve("main"))
     out = io.BytesIO()
     export(ledger, "main", "openai", out, context=True)
     said = [(message["role"], message["content"]) for message in json.loads(out.getvalue())["messages"]]

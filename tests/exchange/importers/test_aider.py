@@ -212,13 +212,13 @@ def test_every_session_of_a_file_keeps_its_own_part_of_it(tmp_path: Path) -> Non
         ImportRun(ledger, [AIDER], FixedClock(10**13)).run([tmp_path / "shop"])
         labels = sorted(session.label for session in ledger.sessions())
         assert labels == [f"shop/{STARTED}", "shop/2026-01-03 00:00:00"]
-        first, second = (b"".join(part.data for part in ledger.kept_sources(label)) for label in labels)
+        first, second = (b"".join(part.data for part in ledger.imports.kept_sources(label)) for label in labels)
         assert first + second == path.read_bytes()
         assert second.startswith(b"# aider chat started at 2026-01-03")
         with path.open("a") as file:
             file.write(prompt("One more.") + answer("Yes."))
         ImportRun(ledger, [AIDER], FixedClock(10**13)).run([tmp_path / "shop"])
-        assert b"".join(part.data for part in ledger.kept_sources(str(path))) == path.read_bytes()
+        assert b"".join(part.data for part in ledger.imports.kept_sources(str(path))) == path.read_bytes()
         assert [message.text for message in ledger.thread(labels[1]).messages][-1] == "Yes."
         assert list(ledger.verify()) == []
 

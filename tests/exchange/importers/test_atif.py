@@ -183,7 +183,7 @@ def test_usage_equals_an_independent_count(tmp_path: Path) -> None:
     expected = independent_usage.atif([path])
     with weft.open(tmp_path / "ledger.db") as ledger:
         TestContract().take(ledger, path)
-        rows = ledger.usage(by="model", origin="atif").rows
+        rows = ledger.usage.report(by="model", origin="atif").rows
     kinds = independent_usage.KINDS
     assert {row.key: {kind: getattr(row, kind) for kind in kinds} for row in rows} == expected
 

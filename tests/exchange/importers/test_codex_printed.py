@@ -116,7 +116,7 @@ def test_runs_that_say_the_same_in_two_threads_are_two(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger:
         take(ledger, tmp_path)
         assert len(list(ledger.sessions())) == 2
-        assert ledger.usage("origin").total.total == 240
+        assert ledger.usage.report("origin").total.total == 240
 
 
 def test_runs_of_one_thread_that_begin_alike_are_both_shown(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_running_total_of_a_thread_counts_once_in_however_many_runs_it_is_to
     prints.write(tmp_path, prints.short("Two.", given=300, cached=200, out=50), "two.jsonl")
     with weft.open(tmp_path / "ledger.db") as ledger:
         take(ledger, tmp_path)
-        total = ledger.usage("origin").total
+        total = ledger.usage.report("origin").total
         assert (total.input, total.cached, total.output) == (100, 200, 50)
 
 

@@ -188,7 +188,7 @@ class TestCosts:
         )
         with weft.open(tmp_path / "ledger.db") as ledger:
             ImportRun(ledger, [COPILOT], FixedClock(10**13)).run([path])
-            (row,) = ledger.usage(by="model").rows
+            (row,) = ledger.usage.report(by="model").rows
         assert (row.key, row.input, row.output, row.cached) == ("large", 60, 35, 40)
 
 

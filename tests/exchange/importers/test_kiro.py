@@ -174,7 +174,7 @@ def test_costs_of_a_turn_are_told_with_its_last_answer(tmp_path: Path) -> None:
     assert said(second)[-1].tokens is None
     with opened(tmp_path / "ledger.db") as ledger:
         take(ledger, aged(write_log(tmp_path, log(), beside())))
-        (row,) = [row for row in ledger.usage(by="model", origin="kiro").rows if row.input]
+        (row,) = [row for row in ledger.usage.report(by="model", origin="kiro").rows if row.input]
         assert (row.key, row.input, row.output, row.cached) == ("large", 900, 40, 7)
 
 

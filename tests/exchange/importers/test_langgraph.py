@@ -335,7 +335,7 @@ def test_usage_equals_an_independent_count(tmp_path: Path, full: Path, delta: Pa
     expected = independent_usage.langgraph([full, delta])
     with weft.open(tmp_path / "ledger.db") as ledger:
         TestContract().take(ledger, full, delta)
-        rows = ledger.usage(by="model", origin="langgraph").rows
+        rows = ledger.usage.report(by="model", origin="langgraph").rows
     kinds = independent_usage.KINDS
     assert {row.key: {kind: getattr(row, kind) for kind in kinds} for row in rows} == expected
 

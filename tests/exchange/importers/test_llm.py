@@ -126,7 +126,7 @@ def test_a_fork_shares_the_turns_before_it(tmp_path: Path) -> None:
     with weft.open(tmp_path / "ledger.db") as ledger:
         summary = TestContract().take(ledger, path)
         assert summary.of("llm").counts.turns == 4
-        assert ledger.stats()["total_tokens"] == 3 * 15
+        assert ledger.upkeep.stats()["total_tokens"] == 3 * 15
         assert list(ledger.verify()) == []
 
 
@@ -275,7 +275,7 @@ def test_usage_equals_an_independent_count(tmp_path: Path, tree: Path, classic: 
     expected = independent_usage.llm([tree, classic])
     with weft.open(tmp_path / "ledger.db") as ledger:
         TestContract().take(ledger, tree, classic)
-        rows = ledger.usage(by="model", origin="llm").rows
+        rows = ledger.usage.report(by="model", origin="llm").rows
     kinds = independent_usage.KINDS
     assert {row.key: {kind: getattr(row, kind) for kind in kinds} for row in rows} == expected
 

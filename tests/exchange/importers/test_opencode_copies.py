@@ -142,7 +142,7 @@ def test_a_ledger_counts_a_copied_turn_once(tmp_path: Path) -> None:
         assert len(ledger.log()) == 3
         whole, fork = (next(s for s in ledger.sessions() if s.title == title) for title in TITLES)
         assert list(ledger.thread(fork.label).ancestry)[:2] == list(ledger.thread(whole.label).ancestry)
-        assert ledger.usage(by="origin").total.input == 30
+        assert ledger.usage.report(by="origin").total.input == 30
         assert list(ledger.verify()) == []
 
 

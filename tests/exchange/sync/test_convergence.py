@@ -97,17 +97,17 @@ class SyncMachine(RuleBasedStateMachine):
             return
         self.said += 1
         if what == "rename":
-            ledger.rename_session(session, f"new {self.said}")
+            ledger.labels.rename(session, f"new {self.said}")
         elif what == "alias":
-            ledger.add_alias(f"also {self.said}", session)
+            ledger.labels.add_alias(f"also {self.said}", session)
         elif what == "archive":
-            ledger.archive_session(session)
+            ledger.labels.archive(session)
         elif what == "delete":
-            ledger.delete_session(session)
+            ledger.labels.delete(session)
         elif what == "reset":
-            ledger.reset_session(session)
+            ledger.heads.reset(session)
         elif ledger.session(session).head is not None:
-            ledger.record_compaction(session=session, summary=f"sum {self.said}")
+            ledger.compactions.record(session=session, summary=f"sum {self.said}")
 
     @rule(i=who, pick=picks)
     def come_late(self, i: int, pick: int) -> None:
@@ -120,14 +120,14 @@ class SyncMachine(RuleBasedStateMachine):
     @rule(i=who, pick=picks)
     def erase(self, i: int, pick: int) -> None:
         if turn := self.turn_of(i, pick):
-            self.ledger(i).erase(turn, reason="asked for")
+            self.ledger(i).erasure.erase(turn, reason="asked for")
             self.gone[i] |= husks(self.ledgers[i])
 
     @rule(i=who)
     def apply_erasures(self, i: int) -> None:
-        waiting = [found.ref for found in self.ledger(i).pending_erasures()]
+        waiting = [found.ref for found in self.ledger(i).erasure.pending()]
         if waiting:
-            self.ledger(i).erase(waiting, reason="theirs")
+            self.ledger(i).erasure.erase(waiting, reason="theirs")
             self.gone[i] |= husks(self.ledgers[i])
 
     @rule(i=who, to=who, cut=cuts, pushes=st.booleans())
@@ -144,21 +144,21 @@ class SyncMachine(RuleBasedStateMachine):
         if i != to and session:
             push(self.ledger(i), self.ledgers[to], sessions=[session])
 
-    @precondition(lambda self: any(ledger.branches() for ledger in self.ledgers))
+    @precondition(lambda self: any(ledger.merges.branches() for ledger in self.ledgers))
     @rule(i=who, pick=picks, how=st.sampled_from("ours theirs fork turn".split()))
     def settle(self, i: int, pick: int, how: str) -> None:
-        ledger, branches = self.ledger(i), self.ledgers[i].branches()
+        ledger, branches = self.ledger(i), self.ledgers[i].merges.branches()
         if not branches:
             return
         branch = branches[pick % len(branches)]
         self.said += 1
         try:
             if how == "fork":
-                ledger.settle(branch.session_id, fork=f"split {self.said}")
+                ledger.merges.settle(branch.session_id, fork=f"split {self.said}")
             elif how == "turn" and branch.head:
-                ledger.settle(branch.session_id, to=branch.head)
+                ledger.merges.settle(branch.session_id, to=branch.head)
             else:
-                ledger.settle(branch.session_id, ours=how != "theirs", theirs=how == "theirs")
+                ledger.merges.settle(branch.session_id, ours=how != "theirs", theirs=how == "theirs")
         except NotApplicable:
             return  # several branches at different turns, or one without a head
 
@@ -194,17 +194,17 @@ class SyncMachine(RuleBasedStateMachine):
 
     def check_contents(self) -> None:
         """The same everywhere, but for what somebody has erased."""
-        tombs = {bytes.fromhex(found.ref) for ledger in self.ledgers for found in ledger.erasures()}
+        tombs = {bytes.fromhex(found.ref) for ledger in self.ledgers for found in ledger.erasure.done()}
         everything = [contents(ledger) - tombs for ledger in self.ledgers]
         assert everything[0] == everything[1] == everything[2]
 
     def settle_all(self) -> None:
         """One replica settles, and all agree."""
-        for session in {branch.session_id for branch in self.ledgers[0].branches()}:
-            self.ledgers[0].settle(session, ours=True)
+        for session in {branch.session_id for branch in self.ledgers[0].merges.branches()}:
+            self.ledgers[0].merges.settle(session, ours=True)
         self.sync_all()
         stands = [{s.id: (s.head, s.status) for s in ledger.sessions(every=True)} for ledger in self.ledgers]
-        assert [ledger.branches() for ledger in self.ledgers] == [[], [], []]
+        assert [ledger.merges.branches() for ledger in self.ledgers] == [[], [], []]
         assert stands[0] == stands[1] == stands[2]
 
 

@@ -70,15 +70,15 @@ def rich(ledger: Ledger) -> None:
     grow(ledger, "alt", "three")
     ledger.record_turn(session="alt", tool_calls=[{"id": "c1", "name": "t", "status": "interrupted"}])
     ledger.record_late_result("alt", "c1", "at last")
-    ledger.record_compaction(session="alt", summary="short")
-    ledger.add_alias("nick", "main")
-    ledger.rename_session("alt", "other")
-    ledger.archive_session("other")
-    ledger.delete_session(ledger.create_session("short-lived").id)
+    ledger.compactions.record(session="alt", summary="short")
+    ledger.labels.add_alias("nick", "main")
+    ledger.labels.rename("alt", "other")
+    ledger.labels.archive("other")
+    ledger.labels.delete(ledger.create_session("short-lived").id)
     large = ledger.put_content(large_bytes(1_500_000))
     ledger.record_turn(session="main", query=large, response="noted")
     gone = grow(ledger, "main", "forget this")[0]
-    ledger.erase(gone, reason="asked to")
+    ledger.erasure.erase(gone, reason="asked to")
     rich_import(ledger)
 
 
@@ -126,16 +126,16 @@ def test_an_imported_session_that_was_only_named_elsewhere_still_stands_where_it
     take(here, "s", native_turn("t1", end=10), native_turn("t2", parent=0, offset=10, end=20))
     imported = here.session("s").head
     pull(there, here)
-    there.rename_session("s", "theirs")
+    there.labels.rename("s", "theirs")
     if moved:
         here.record_turn(session="s", query="native")
     else:
-        here.rename_session("s", "ours")
+        here.labels.rename("s", "ours")
     pull(here, there)
-    (branch,) = here.branches()
+    (branch,) = here.merges.branches()
     assert branch.head == imported
     assert problems(here) == []
-    assert here.settle(branch.session_id, theirs=True).head == imported
+    assert here.merges.settle(branch.session_id, theirs=True).head == imported
 
 
 def test_what_came_by_another_way_is_offered_and_not_sent(make: Make) -> None:
@@ -218,12 +218,12 @@ def test_progress_is_told_up_to_the_end(here: Ledger, there: Ledger) -> None:
 def test_an_erasure_travels_and_waits_for_somebodys_word(here: Ledger, there: Ledger) -> None:
     turn = grow(there, "main", "a secret")[0]
     pull(here, there)
-    there.erase(turn, reason="asked to")
+    there.erasure.erase(turn, reason="asked to")
     pull(here, there)
     assert queries(here, "main") == ["a secret"]
-    waiting = here.pending_erasures()
+    waiting = here.erasure.pending()
     assert waiting
-    here.erase([found.ref for found in waiting], reason="so be it")
+    here.erasure.erase([found.ref for found in waiting], reason="so be it")
     push(here, there)
     assert contents(here) == contents(there)
     assert problems(here) == problems(there) == []
@@ -233,7 +233,7 @@ def test_what_was_erased_comes_back_by_no_way(make: Make) -> None:
     one, two, three = make("one"), make("two"), make("three")
     turn = grow(one, "main", "a secret")[0]
     pull(three, one)
-    one.erase(turn, reason="asked to")
+    one.erasure.erase(turn, reason="asked to")
     pull(two, one)
     pull(two, three)
     pull(one, three)
@@ -252,7 +252,7 @@ def test_a_content_that_never_came_is_asked_for_until_somebody_has_it(make: Make
     one, two, three = make("one"), make("two"), make("three")
     grow(one, "main", "hello")
     lines = exported(one).splitlines(keepends=True)
-    two.import_facts(io.BytesIO(b"".join(line for line in lines if b'"event_id"' in line)))
+    two.upkeep.import_facts(io.BytesIO(b"".join(line for line in lines if b'"event_id"' in line)))
     pull(three, two)
     assert contents(three) == set()
     pull(three, one)
@@ -319,8 +319,8 @@ def test_the_secret_is_in_no_frame_of_a_pull_and_a_server_may_keep_it(here: Ledg
 def test_verbatim_sources_travel(here: Ledger, there: Ledger) -> None:
     rich_import(there)
     pull(here, there)
-    session = next(session for session in there.sessions(every=True) if there.kept_sources(session.label))
-    assert here.kept_sources(session.label) == there.kept_sources(session.label)
+    session = next(session for session in there.sessions(every=True) if there.imports.kept_sources(session.label))
+    assert here.imports.kept_sources(session.label) == there.imports.kept_sources(session.label)
 
 
 # --- some sessions only -------------------------------------------------------------------------------------------
@@ -354,14 +354,14 @@ def test_a_limited_push_is_run_again_and_completed_by_a_whole_one(here: Ledger, 
 def test_a_limited_push_brings_tombstones_of_its_sessions_and_withholds_sources(here: Ledger, there: Ledger) -> None:
     turn = grow(here, "main", "forget this", "keep this")[0]
     push(here, there, sessions=["main"])
-    here.erase(turn, reason="asked to")
+    here.erasure.erase(turn, reason="asked to")
     grow(here, "aside", "unrelated")
     here.record_turn(session="aside", tool_calls=[{"id": "c1", "name": "t", "status": "interrupted"}])
     here.record_late_result("aside", "c1", "a private result")
     here.record_turn(session="main", tool_calls=[{"id": "c2", "name": "t", "status": "interrupted"}])
     here.record_late_result("main", "c2", "a public result")
     push(here, there, sessions=["main"])
-    assert there.pending_erasures()
+    assert there.erasure.pending()
     assert b"a private result" not in exported(there)
     assert b"a public result" in exported(there)
     assert problems(there) == []
@@ -424,7 +424,7 @@ def test_contents_that_a_receiver_of_a_limited_push_asks_for_are_not_told(here: 
     grow(here, "main", "public")
     grow(here, "aside", "private")
     lines = exported(here).splitlines(keepends=True)
-    there.import_facts(io.BytesIO(b"".join(line for line in lines if b'"event_id"' in line)))
+    there.upkeep.import_facts(io.BytesIO(b"".join(line for line in lines if b'"event_id"' in line)))
     push(here, there, sessions=["main"])
     assert b"private" not in exported(there)
 
@@ -460,7 +460,7 @@ def test_two_ledgers_of_one_name_are_noticed_and_told_apart(here: Ledger, tmp_pa
     here = weft.open(here.path)
     for ledger, words in ((here, "here"), (copy, "there")):
         turn = grow(ledger, "main", words, f"{words} again")[0]
-        ledger.erase(turn, reason="both begin a stream of the ledger's own")
+        ledger.erasure.erase(turn, reason="both begin a stream of the ledger's own")
     with pytest.raises(ReplicaDiverged, match="both ledgers go by"):
         pull(here, copy)
     copy = renamed(copy)
@@ -514,14 +514,14 @@ def test_a_ledger_that_was_rolled_back_behind_our_back_is_noticed(here: Ledger, 
 
 def test_a_backup_that_goes_on_is_a_ledger_of_its_own(here: Ledger, tmp_path: Path) -> None:
     grow(here, "main", "together")
-    here.backup(tmp_path / "backup.db")
+    here.upkeep.backup(tmp_path / "backup.db")
     with weft.open(tmp_path / "backup.db") as backup:
         grow(here, "main", "here")
         grow(backup, "main", "there")
         pull(here, backup)
         push(here, backup)
         assert_same(here, backup)
-        assert len(here.branches("main")) == 1
+        assert len(here.merges.branches("main")) == 1
 
 
 # --- remotes ------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def over_wire(
         wire.close()
         for ledger in (here, there):
             if views_are_stale(store_of(ledger)):
-                ledger.rebuild()
+                ledger.upkeep.rebuild()
     return answer, wire
 
 
@@ -113,7 +113,7 @@ def tips(ledger: Ledger) -> set[tuple[str, bytes]]:
 def heads(ledger: Ledger) -> set[tuple[str, str | None]]:
     """Every place where a session stands, here or elsewhere."""
     own = {(session.id, session.head) for session in ledger.sessions(every=True)}
-    return own | {(branch.session_id, branch.head) for branch in ledger.branches()}
+    return own | {(branch.session_id, branch.head) for branch in ledger.merges.branches()}
 
 
 def body(frame: Frame) -> Any:

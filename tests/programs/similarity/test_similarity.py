@@ -160,7 +160,7 @@ def test_what_is_erased_has_no_vector_any_longer(ledger: Ledger) -> None:
     similarity = Similarity(ledger, Words())
     for node in (kept, gone, said, "main"):
         similarity.embed(node)
-    ledger.erase(gone, reason="it was a secret")
+    ledger.erasure.erase(gone, reason="it was a secret")
     assert similarity.stats()[0].kinds == {"turn": 1}
     assert ids(similarity.similar_to_text("the secret word")) == [kept]
 
@@ -170,7 +170,7 @@ def test_an_erased_text_that_stood_for_a_node_takes_its_vector_along(ledger: Led
     similarity = Similarity(ledger, Words())
     similarity.embed(turn, text="the secret word")
     (event,) = [one.event for one in ledger.changes() if isinstance(one.event, NodeEmbedded)]
-    ledger.erase(str(event.text), reason="it was a secret")
+    ledger.erasure.erase(str(event.text), reason="it was a secret")
     assert similarity.stats() == []
 
 
@@ -180,7 +180,7 @@ def test_deleted_sessions_are_not_shown(ledger: Ledger) -> None:
     similarity = Similarity(ledger, Words())
     assert similarity.embed_missing("session") == 2
     assert [one.node.name for one in similarity.similar("one")] == ["two"]
-    ledger.delete_session("two")
+    ledger.labels.delete("two")
     assert similarity.similar("one") == []
 
 
@@ -196,7 +196,7 @@ def test_many_are_found_by_an_index_that_the_next_process_finds_again(disk: Ledg
     assert ids(Similarity(disk, Words(dimensions=256), few=10).similar(made[0], limit=1)) == ids(
         few.similar(made[0], limit=1)
     )
-    disk.erase(made[7], reason="private")
+    disk.erasure.erase(made[7], reason="private")
     assert not list(Path(disk.path).parent.glob("*-near*"))
     assert made[7] not in ids(Similarity(disk, Words(dimensions=256), few=10).similar(made[6], limit=5))
 

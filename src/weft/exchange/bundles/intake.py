@@ -33,7 +33,9 @@ def import_bundle(
     proved = verify_bundle(path, keys)
     with _opened(path) as file, KnownNames() as known:
         check = BundleCheck(known, keys)
-        brought = ledger.import_facts(_Lines(check.facts(unpacked_lines(file))), excerpts=True, progress=progress)
+        brought = ledger.upkeep.import_facts(
+            _Lines(check.facts(unpacked_lines(file))), excerpts=True, progress=progress
+        )
         if check.report().digest != proved.digest:
             raise InvalidBundle("the file was changed while it was read")
     return proved, brought

@@ -177,12 +177,12 @@ def _write_file(ledger: Ledger, target: Path, pieces: Iterable[bytes], *, force:
     _refuse_existing(target, force)
     try:
         with new_file(target) as file:
-            ledger.note_export(target)
+            ledger.upkeep.note_export(target)
             written = _pour(pieces, file)
             _refuse_existing(target, force)
     except OSError as error:
         raise path_error(target, error) from error
-    ledger.note_export(target)
+    ledger.upkeep.note_export(target)
     return written
 
 

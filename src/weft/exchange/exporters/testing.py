@@ -49,7 +49,7 @@ def live(ledger: Ledger) -> None:
         turn.message("asked in the middle")
         turn.tool_call("Bash", id="open", arguments={})
         turn.interrupt("canceled")
-    ledger.record_compaction(session="main", summary="summed up")
+    ledger.compactions.record(session="main", summary="summed up")
     ledger.fork(turn.id, label="beside")
     ledger.record_turn(session="beside", query="asked beside", response="answered beside")
     ledger.record_turn(session="main", query="asked last", response="answered last", model="m-1")
@@ -124,7 +124,7 @@ class ExporterContract:
     def test_what_was_erased_is_shown_as_erased(self, tmp_path: Path) -> None:
         with self.ledger(tmp_path) as ledger:
             found = ledger.search("asked last")
-            ledger.erase(found[0].turn_id, reason="test")
+            ledger.erasure.erase(found[0].turn_id, reason="test")
             data, _ = self.export(ledger, "main")
         text = self.words(data)
         assert "asked last" not in text

@@ -151,8 +151,8 @@ class ImporterContract:
         paths = self.samples(_made(tmp_path / "samples"))
         with self.ledger(tmp_path) as ledger, self.ledger(tmp_path, "other") as other:
             self.take(ledger, *paths)
-            ledger.export_facts(tmp_path / "facts")
-            other.import_facts(tmp_path / "facts")
+            ledger.upkeep.export_facts(tmp_path / "facts")
+            other.upkeep.import_facts(tmp_path / "facts")
             assert {turn.id: turn.digest for turn in other.log()} == {turn.id: turn.digest for turn in ledger.log()}
             assert list(other.verify()) == []
 
@@ -161,7 +161,7 @@ class ImporterContract:
         path = self.samples(_made(tmp_path / "samples"))[0]
         with self.ledger(tmp_path) as ledger:
             self.take(ledger, path)
-            kept = {part.start: part.data for part in ledger.kept_sources(str(path))}
+            kept = {part.start: part.data for part in ledger.imports.kept_sources(str(path))}
         assert kept, "nothing was kept"
         if not self.whole:
             assert b"".join(kept[start] for start in sorted(kept)) == path.read_bytes()
@@ -182,7 +182,7 @@ def assert_well_formed(turns: list[NativeTurn]) -> None:
 
 def _facts(ledger: Ledger) -> list[bytes]:
     out = io.BytesIO()
-    ledger.export_facts(out)
+    ledger.upkeep.export_facts(out)
     return out.getvalue().splitlines()
 
 

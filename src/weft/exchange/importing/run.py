@@ -176,7 +176,7 @@ class ImportRun:
     def _index(self) -> None:
         """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
         if self._ledger is not None:
-            self._ledger.index_if_behind()
+            self._ledger.upkeep.index_if_behind()
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> ImportStep:
         counts = [totals.counts for totals in self.summary.origins.values()]
@@ -251,7 +251,7 @@ class ImportRun:
 
     def _writer(self, importer: Importer) -> ImportWriter | None:
         if self._ledger is not None and importer.origin not in self._desks:
-            writer = self._ledger.import_writer(importer.origin, importer.mapping, remap=self._remap)
+            writer = self._ledger.imports.writer(importer.origin, importer.mapping, remap=self._remap)
             self._desks[importer.origin] = writer
         return self._desks.get(importer.origin)
 

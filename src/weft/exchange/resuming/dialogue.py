@@ -45,7 +45,7 @@ class Writer(Protocol):
 def said_of(ledger: Ledger, turn: Turn, cut: str | None, verbatim: Records | None) -> Said:
     """A turn with all that was said in it, up to the event that a fork left it at."""
     name = cut or turn.id
-    compaction = ledger.compaction(turn.id) if turn.turn_type == "compaction" else None
+    compaction = ledger.compactions.get(turn.id) if turn.turn_type == "compaction" else None
     return Said(
         turn=turn,
         messages=ledger.thread(name).transcript,

@@ -78,7 +78,7 @@ def prepare_resume(
     now = clock.now_ms()
     session = random_uuid(random(16)) if tool == "claude-code" else timed_uuid(now, random(16))
     path = _path(root, tool, session, place, now)
-    kept = verbatim_records(ledger, importer, ledger.import_writer(tool, importer.mapping), turns)
+    kept = verbatim_records(ledger, importer, ledger.imports.writer(tool, importer.mapping), turns)
     for verbatim in (kept, {}):
         writer = _writer(format, session, place, now)
         pieces = [("", writer.begin(_title(ledger, turns[-1])))]
@@ -124,7 +124,7 @@ def write_resume(ledger: Ledger, resume: Resume) -> None:
     """The links first, then the file: written beside its place, and put there only if nothing is there. It holds what
     was said, so an erasure names it later."""
     (importer,) = load_importers(resume.tool)
-    ledger.import_writer(resume.tool, importer.mapping).claim(resume.claims)
+    ledger.imports.writer(resume.tool, importer.mapping).claim(resume.claims)
     path = Path(resume.path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")

@@ -26,7 +26,7 @@ def verbatim_records(
     found: dict[str, Records] = {}
     with TemporaryDirectory(prefix="weft-") as folder:
         for session, ids in wanted.items():
-            for number, (name, data) in enumerate(_files(ledger.kept_sources(session))):
+            for number, (name, data) in enumerate(_files(ledger.imports.kept_sources(session))):
                 path = Path(folder, str(len(found)), str(number), PurePath(name).name or "source")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)

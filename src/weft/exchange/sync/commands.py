@@ -86,7 +86,7 @@ def linked(ledger: Ledger, address: str, opens: OpenLedger, report: Report = sil
             with _greeted(Link(address, pump, Asking(store, report))) as link:
                 yield link
             if not other._store.read_only and views_are_stale(other._store):
-                other.rebuild()
+                other.upkeep.rebuild()
         return
     channel = start(program)
     try:
@@ -119,7 +119,7 @@ def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
             raise
         return  # nobody said anything
     if not store_of(ledger).read_only and views_are_stale(store_of(ledger)):
-        ledger.rebuild()
+        ledger.upkeep.rebuild()
 
 
 def pull(ledger: Ledger, address: str, opens: OpenLedger, *, report: Report = silent, dry: bool = False) -> Synced:
@@ -127,7 +127,7 @@ def pull(ledger: Ledger, address: str, opens: OpenLedger, *, report: Report = si
     with linked(ledger, address, opens, report) as link:
         done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
     if views_are_stale(store_of(ledger)):
-        ledger.rebuild()
+        ledger.upkeep.rebuild()
     return done
 
 
@@ -160,7 +160,7 @@ def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = Tru
             link.converse(link.asking.sharing())
         done = link.synced(link.converse(link.asking.pulling()), dry=False)
     if views_are_stale(store_of(ledger)):
-        ledger.rebuild()
+        ledger.upkeep.rebuild()
     return done
 
 

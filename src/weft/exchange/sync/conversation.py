@@ -27,8 +27,8 @@ from weft.exchange.sync.frames import Frame, Kind
 from weft.exchange.sync.messages import (
     VERSION,
     Hello,
-    Imports,
     ImportSecretMessage,
+    ImportsOffer,
     KnownLog,
     Push,
     Ready,
@@ -136,7 +136,7 @@ class Asking:
         """Both have one import secret afterwards: whoever has imported nothing takes over the other's. Says which."""
         own, secret = imports_of(self._store), import_secret(self._store)
         yield Frame(Kind.IMPORTS)
-        theirs = said((yield from hear(Kind.IMPORTS)), Imports)
+        theirs = said((yield from hear(Kind.IMPORTS)), ImportsOffer)
         if theirs.fingerprint == own.fingerprint:
             return "same"
         if own.imported and theirs.imported:
@@ -160,11 +160,11 @@ class Asking:
         return self.peer
 
 
-def imports_of(store: Store) -> Imports:
+def imports_of(store: Store) -> ImportsOffer:
     fingerprint = sha256(SECRET_DOMAIN + import_secret(store)).hexdigest()
     with store.read() as txn:
         imported = any(txn.sql.one(f"SELECT 1 FROM {table} LIMIT 1") for table in ("import_source", "import_name"))
-    return Imports(fingerprint=fingerprint, imported=imported)
+    return ImportsOffer(fingerprint=fingerprint, imported=imported)
 
 
 def _secret(told: ImportSecretMessage) -> bytes:

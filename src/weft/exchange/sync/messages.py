@@ -68,7 +68,7 @@ class Would(Struct, frozen=True, kw_only=True):
     content_bytes: int = 0
 
 
-class Imports(Struct, frozen=True, kw_only=True):
+class ImportsOffer(Struct, frozen=True, kw_only=True):
     """Which import secret a ledger has, not telling it, and whether anything was imported under it."""
 
     fingerprint: str = ""

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.reports import audit
 from weft.ledger.reports.actor_history import Deed, deeds
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.usage import read_moment
 
 
-class AuditVerbs(LedgerBase):
-    """What answers for what agents did."""
+class AuditReports(LedgerPart):
+    """`ledger.audit`: what agents did, and whether it was allowed."""
 
-    def audit(
+    def findings(
         self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
     ) -> Iterator[AuditFinding]:
         """Tools used without being allowed, as they are met; then, by session, turn or persona, what was not known and
@@ -37,7 +37,7 @@ class AuditVerbs(LedgerBase):
             scope = audit.scope_of(txn, names, moments, only, self._parse_time)
         return audit.audit(self._store, scope, AuditTally() if tally is None else tally)
 
-    def deeds(
+    def actor_history(
         self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
     ) -> Iterator[Deed]:
         """Every event by an actor, an agent's name or id, in order of arrival; None: by anybody."""

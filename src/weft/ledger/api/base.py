@@ -1,4 +1,4 @@
-"""What every side of the ledger stands on: its store, its desk, and names resolved."""
+"""What all verbs of a ledger share: its store and writer, and names resolved; and the base of its groups of verbs."""
 
 from __future__ import annotations
 
@@ -92,6 +92,15 @@ def open_thread_facts(ledger: LedgerBase, names: Sequence[str]) -> Iterator[Thre
     ledger._store.catch_up()
     with ledger._store.read() as txn:
         yield ThreadFacts(txn, [ledger._resolve(txn, name) for name in names])
+
+
+class LedgerPart:
+    """A group of verbs of one open ledger, such as `ledger.usage`."""
+
+    def __init__(self, ledger: LedgerBase) -> None:
+        self._ledger, self._store, self._writer = ledger, ledger._store, ledger._writer
+        self._clock, self._zone, self._ttl = ledger._clock, ledger._zone, ledger._ttl
+        self._resolve, self._parse_time, self._moment = ledger._resolve, ledger._parse_time, ledger._moment
 
 
 def writer_of(ledger: LedgerBase) -> LedgerWriter:

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.kernel.errors import ErasureChanged, InvalidInput
 from weft.ledger import erasing
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.model import DEFAULT_AGENT
@@ -16,10 +16,10 @@ from weft.ledger.upkeep.recompute import silent
 ATTEMPTS = 5
 
 
-class ErasureVerbs(LedgerBase):
-    """What takes contents away for good."""
+class Erasures(LedgerPart):
+    """`ledger.erasure`: takes contents away for good."""
 
-    def plan_erasure(
+    def plan(
         self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
     ) -> ErasurePlan:
         """What `erase` would take, what it would leave and why, and which copies hold it.
@@ -53,24 +53,24 @@ class ErasureVerbs(LedgerBase):
             return erasing.erase(self._writer, what, reason, actor)
         for _ in range(ATTEMPTS - 1):
             try:
-                plan = self.plan_erasure(what, tree=tree, everywhere=everywhere, progress=progress)
+                plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
                 return erasing.erase(self._writer, plan, reason, actor)
             except ErasureChanged:
                 continue
-        plan = self.plan_erasure(what, tree=tree, everywhere=everywhere, progress=progress)
+        plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
         return erasing.erase(self._writer, plan, reason, actor)
 
-    def finish_erasing(self) -> bool:
+    def finish(self) -> bool:
         """Go on with an erasure that could not be finished, since somebody read what was there before. True when
         nothing is left to be done; opening a ledger for writing tries it, too."""
         return erasing.finish(self._store)
 
-    def erasures(self) -> list[Tombstone]:
+    def done(self) -> list[Tombstone]:
         """Who erased what, when and why; the newest first."""
         with self._store.read() as txn:
             return erasing.tombstones(txn)
 
-    def pending_erasures(self) -> list[Tombstone]:
+    def pending(self) -> list[Tombstone]:
         """Erasures of other ledgers that came with their facts, of contents that are still here."""
         self._store.catch_up()
         with self._store.read() as txn:

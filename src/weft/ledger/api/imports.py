@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports import (
     ImportWriter,
@@ -17,10 +17,10 @@ from weft.ledger.imports import (
 from weft.ledger.read.revisions import require
 
 
-class ImportVerbs(LedgerBase):
-    """What takes imported history in."""
+class Imports(LedgerPart):
+    """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
-    def import_writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
+    def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
@@ -37,7 +37,7 @@ class ImportVerbs(LedgerBase):
         with self._store.read() as txn:
             return provisional_turns(txn, None if session is None else require(txn, session).id)
 
-    def share_imports_of(self, other: LedgerBase) -> None:
+    def share_with(self, other: LedgerBase) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
         if not isinstance(other, LedgerBase):
             raise InvalidInput(f"other is {type(other).__name__}", "give an open ledger")

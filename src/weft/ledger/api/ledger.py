@@ -1,39 +1,38 @@
-"""The ledger: the public face of recording, forking, reading and verifying. Thread-safe."""
+"""The ledger: the public class, its verbs and its groups of verbs. Thread-safe."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
 from types import TracebackType
+from typing import Any
 
-from weft.ledger.api.audit import AuditVerbs
-from weft.ledger.api.erasure import ErasureVerbs
-from weft.ledger.api.imports import ImportVerbs
-from weft.ledger.api.lookups import LookupVerbs
-from weft.ledger.api.merges import MergeVerbs
-from weft.ledger.api.packing import PackVerbs
-from weft.ledger.api.reading import ReadVerbs
+from weft.kernel.chain import Receipt
+from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.sites import Site
+from weft.ledger.api.audit import AuditReports
+from weft.ledger.api.compactions import Compactions
+from weft.ledger.api.erasure import Erasures
+from weft.ledger.api.imports import Imports
+from weft.ledger.api.labels import Heads, Labels
+from weft.ledger.api.lookups import ReadingLedger
+from weft.ledger.api.merges import Merges
 from weft.ledger.api.recording import RecordVerbs
 from weft.ledger.api.search import MOMENT
-from weft.ledger.api.secrets import SecretVerbs
+from weft.ledger.api.secrets import Secrets
 from weft.ledger.api.sessions import SessionVerbs
-from weft.ledger.api.upkeep import UpkeepVerbs
-from weft.ledger.api.usage import UsageVerbs
+from weft.ledger.api.tree import Tree
+from weft.ledger.api.upkeep import Upkeep
+from weft.ledger.api.usage import UsageReports
+from weft.ledger.arguments import checked_progress
+from weft.ledger.upkeep import recompute, verify
+from weft.ledger.upkeep.verify import Problem
+from weft.ledger.views import codeblocks
 from weft.ledger.write.leases import give_up
 
 
-class Ledger(
-    RecordVerbs,
-    SessionVerbs,
-    MergeVerbs,
-    ReadVerbs,
-    LookupVerbs,
-    ImportVerbs,
-    UsageVerbs,
-    AuditVerbs,
-    UpkeepVerbs,
-    ErasureVerbs,
-    PackVerbs,
-    SecretVerbs,
-):
+class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
     """One ledger, open. Use it as a context manager, or close it."""
 
     def __enter__(self) -> Ledger:
@@ -46,7 +45,71 @@ class Ledger(
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
         try:
             give_up(self._writer)
-            self.index_if_behind(seconds=MOMENT)
+            self.upkeep.index_if_behind(seconds=MOMENT)
             self._show_codeblocks(MOMENT)
         finally:
             self._store.close()
+
+    def _show_codeblocks(self, seconds: float) -> None:
+        """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
+        if Site.of(self.path) is not Site.MEMORY:
+            with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
+                codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
+
+    def verify(
+        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
+    ) -> Iterator[Problem]:
+        """Every problem there is; an empty list is a sound ledger."""
+        report = checked_progress(progress) or recompute.silent
+        if receipt is not None:
+            if not isinstance(receipt, Receipt):
+                raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
+            yield from verify.verify_receipt(self._store, receipt)
+        if facts:
+            yield from verify.verify_facts(self._store, report)
+        if views:
+            yield from verify.verify_views(self._store, report)
+
+    @cached_property
+    def heads(self) -> Heads:
+        return Heads(self)
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels(self)
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Tree(self)
+
+    @cached_property
+    def compactions(self) -> Compactions:
+        return Compactions(self)
+
+    @cached_property
+    def merges(self) -> Merges:
+        return Merges(self)
+
+    @cached_property
+    def imports(self) -> Imports:
+        return Imports(self)
+
+    @cached_property
+    def usage(self) -> UsageReports:
+        return UsageReports(self)
+
+    @cached_property
+    def audit(self) -> AuditReports:
+        return AuditReports(self)
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        return Secrets(self)
+
+    @cached_property
+    def erasure(self) -> Erasures:
+        return Erasures(self)
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        return Upkeep(self)

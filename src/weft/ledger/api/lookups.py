@@ -6,9 +6,10 @@ from itertools import islice
 from typing import Any
 
 from weft.kernel.errors import InvalidInput, NotFound
+from weft.ledger.api.reading import ReadVerbs
 from weft.ledger.api.search import SearchVerbs
 from weft.ledger.arguments import checked_count, checked_text
-from weft.ledger.model import Message, Session, SessionMove, ToolCall, Turn
+from weft.ledger.model import Message, Session, ToolCall, Turn
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
 from weft.ledger.read.sessions import to_sessions
@@ -18,7 +19,7 @@ from weft.ledger.search.entries import known_name
 from weft.ledger.search.filters import Filters, as_filters
 from weft.ledger.search.passages import UNREMARKABLE
 from weft.ledger.views.program_rows import agent_id
-from weft.ledger.views.rows import TURN, TurnRow, load_session_number
+from weft.ledger.views.rows import TURN, TurnRow
 from weft.ledger.write.turn_events import checked_id
 from weft.store.port import ReadTxn
 
@@ -94,18 +95,6 @@ class LookupVerbs(SearchVerbs):
             found = lookups.find_sessions(txn, lookups.SessionsWanted(**fields))
             return to_sessions(txn, found[:most])
 
-    def moves_to(self, turn: str) -> list[SessionMove]:
-        """Every movement of a session's head to this very turn, in order."""
-        self._let_index_catch_up()
-        with self._store.read() as txn:
-            rows = lookups.moves_to(txn, self._resolve(txn, turn).turn)
-            sessions = {row.session: load_session_number(txn.sql, row.session) for row in rows}
-            return [
-                SessionMove(session=session.label, changed_at=row.changed_at, why=row.why)
-                for row in rows
-                if (session := sessions[row.session]) is not None
-            ]
-
     def _calls_of_message(self, txn: ReadTxn, message: str) -> list[ToolCall]:
         """A message's id lies just behind its turn's."""
         row = txn.sql.one(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
@@ -145,3 +134,7 @@ def _agent(txn: ReadTxn, name: str) -> str:
 def _check_names(wanted: dict[str, Any], record: Any) -> None:
     for name in wanted.keys() - set(record.__struct_fields__):
         raise InvalidInput(f"nothing is found by {name!r:.80}", f"it is found by {', '.join(record.__struct_fields__)}")
+
+
+class ReadingLedger(ReadVerbs, LookupVerbs):
+    """What reads turns, and finds them by their columns."""

@@ -8,19 +8,25 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, NotApplicable
-from weft.ledger.api.base import WAIT
-from weft.ledger.api.lookups import LookupVerbs
-from weft.ledger.api.reading import ReadVerbs
-from weft.ledger.arguments import checked_names, checked_text
-from weft.ledger.model import Turn
+from weft.ledger.api.base import WAIT, LedgerPart
+from weft.ledger.api.lookups import ReadingLedger
+from weft.ledger.arguments import checked_flag, checked_names, checked_text
+from weft.ledger.model import Branch, Session, Turn
+from weft.ledger.read.revisions import require
+from weft.ledger.read.sessions import load_branches
 from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
+from weft.ledger.sessions.settling import SettleChoice, settle
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append
 from weft.ledger.write.leases import Patience
 
 
-class MergeVerbs(ReadVerbs, LookupVerbs):
-    """What brings back what a branch found."""
+class Merges(LedgerPart):
+    """`ledger.merges`: brings back what a branch found, and joins what replicas moved apart."""
+
+    def __init__(self, ledger: ReadingLedger) -> None:
+        super().__init__(ledger)
+        self._reader = ledger
 
     def cherry_pick(
         self,
@@ -62,6 +68,36 @@ class MergeVerbs(ReadVerbs, LookupVerbs):
         with self._store.read() as txn:
             return provenance(txn, self._resolve(txn, turn).turn)
 
+    def branches(self, session: str | None = None) -> list[Branch]:
+        """Where other replicas' branches stand, of one session or of all: those that moved it elsewhere."""
+        with self._store.read() as txn:
+            return load_branches(txn.sql, None if session is None else require(txn, session).n)
+
+    def settle(
+        self,
+        session: str,
+        *,
+        to: str | None = None,
+        ours: bool = False,
+        theirs: bool = False,
+        fork: str | None = None,
+        reason: str | None = None,
+    ) -> Session:
+        """Join the branches of a session: at a turn, where this ledger stands, where the other one stands, or as two
+        sessions, of which `fork` labels the other's. Every replica follows once it has synced."""
+        point = None if to is None else self._ledger.point(to)
+        choice = SettleChoice(
+            turn=None if point is None else point.turn_id,
+            event=None if point is None else point.event_id,
+            ours=checked_flag(ours, "ours"),
+            theirs=checked_flag(theirs, "theirs"),
+            fork=fork,
+        )
+        found = self._ledger.session(session)
+        self._store.catch_up()
+        settle(self._writer, found.id, choice, reason, Patience(self._writer, 0, self._ttl))
+        return self._ledger.session(found.id)
+
     def _whole(self, name: str) -> TurnRow:
         with self._store.read() as txn:
             spot = self._resolve(txn, checked_text(name, "turn"))
@@ -85,7 +121,7 @@ class MergeVerbs(ReadVerbs, LookupVerbs):
         while True:
             pinned = expected
             if key is not None:
-                head = self.session(checked_text(session, "session")).head
+                head = self._ledger.session(checked_text(session, "session")).head
                 if made := self._made(session, checked_text(key, "key"), sources, why, text):
                     return made
                 pinned = head if expected is UNSET else expected
@@ -99,18 +135,18 @@ class MergeVerbs(ReadVerbs, LookupVerbs):
                 if key is None or expected is not UNSET:
                     raise
                 continue
-            return [self.turn(id) for id in ids]
+            return [self._reader.turn(id) for id in ids]
 
     def _made(self, session: str, key: str, sources: list[str], why: LinkReason, text: str | None) -> list[Turn]:
         """What was made with this key before; for something else, it is taken."""
-        id = self.session(session).id
-        found = [turn for turn in self.find_turns(source_event=key) if turn.session_id == id]
+        id = self._ledger.session(session).id
+        found = [turn for turn in self._reader.find_turns(source_event=key) if turn.session_id == id]
         if not found:
             return []
         found.sort(key=lambda turn: turn.depth)
         origins = [[each for each in self.provenance(turn.id) if each.turn_id == turn.id] for turn in found]
         told = [(each[0].source_id, each[0].why) for each in origins if each]
-        said = None if text is None else self.messages(found[0].id)[0].text
+        said = None if text is None else self._reader.messages(found[0].id)[0].text
         if told != [(source, why) for source in sources] or said != text:
             raise KeyTaken(key)
         return found

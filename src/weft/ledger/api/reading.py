@@ -12,21 +12,16 @@ from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_count, checked_seconds, checked_text
-from weft.ledger.model import Codeblock, Compaction, Message, ToolCall, Turn
-from weft.ledger.read.contexts import Context, context_after, context_of_turn, load_compaction
+from weft.ledger.model import Codeblock, Message, ToolCall, Turn
+from weft.ledger.read.contexts import Context, context_after, context_of_turn
 from weft.ledger.read.full_threads import FullThreads, strands_to
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import (
     Thread,
     ThreadDiff,
-    children,
-    common_depth,
     diff,
-    heads_without_children,
     newest_turns,
-    ranges_to,
-    tree_rows,
 )
 from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.reports.file_touches import Touch, touches
@@ -77,10 +72,6 @@ class ReadVerbs(LedgerBase):
             spot = self._resolve(txn, turn)
             return [call for _, call in calls_of(txn, spot.turn, spot.events)]
 
-    def compaction(self, turn: str) -> Compaction:
-        with self._store.read() as txn:
-            return load_compaction(txn, self._resolve(txn, turn).turn.id)
-
     def files(self, path: str) -> list[Touch]:
         """Every turn's note of a file, the newest first: that it was read, written, referred to or attached. A path
         that does not begin with `/` is the end of one."""
@@ -106,31 +97,10 @@ class ReadVerbs(LedgerBase):
             compaction = compaction_for(row, head, row.head_events)
             return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
 
-    def children(self, turn: str) -> list[Turn]:
-        with self._store.read() as txn:
-            return to_turns(txn, children(txn.sql, self._resolve(txn, turn).turn))
-
-    def heads(self) -> list[Turn]:
-        """Turns without a completed child: the tips of all trees, labelled or not."""
-        with self._store.read() as txn:
-            return to_turns(txn, heads_without_children(txn.sql))
-
-    def common_ancestor(self, left: str, right: str) -> str | None:
-        with self._store.read() as txn:
-            rows = [self._resolve(txn, name).turn for name in (left, right)]
-            common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in rows))
-            found = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
-            return str(found[0]) if found else None
-
     def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""
         with self._store.read() as txn:
             return diff(txn, self._resolve(txn, left).turn, self._resolve(txn, right).turn)
-
-    def tree(self, turn: str) -> list[Turn]:
-        """Every turn of the tree that this one belongs to, parents before children."""
-        with self._store.read() as txn:
-            return to_turns(txn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
 
     def log(self, limit: int | None = None) -> list[Turn]:
         """Turns of all sessions, the newest first."""

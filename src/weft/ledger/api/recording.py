@@ -22,9 +22,7 @@ from weft.ledger.model import (
     UsageInput,
     as_record,
 )
-from weft.ledger.sessions import compactions
 from weft.ledger.write.late_results import record_late_result
-from weft.ledger.write.leases import Patience
 from weft.ledger.write.record_turn import NewTurn, record_turn
 from weft.ledger.write.turn_events import Setting, member
 from weft.ledger.write.turn_writer import TurnWriter, begin_turn
@@ -74,7 +72,7 @@ class RecordVerbs(LedgerBase):
         """
         if session is not None:
             checked_label(session, "session")
-        _check_pins(parent, expected)
+        check_pins(parent, expected)
         turn = NewTurn(
             query=query,
             response=response,
@@ -126,7 +124,7 @@ class RecordVerbs(LedgerBase):
         """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
         if session is not None:
             checked_label(session, "session")
-        _check_pins(parent, expected)
+        check_pins(parent, expected)
         return begin_turn(
             self._writer,
             session=session,
@@ -148,54 +146,6 @@ class RecordVerbs(LedgerBase):
                 source_event_id=source_event_id,
             ),
         )
-
-    def record_compaction(
-        self,
-        *,
-        summary: str,
-        session: str | None = None,
-        parent: str | UnsetType | None = UNSET,
-        through: str | None = None,
-        first_kept: str | None = None,
-        model: str = "unknown",
-        provider: str | None = None,
-        compaction_type: str = "summary",
-        trigger: str | None = None,
-        metadata: Any = None,
-        tokens_before: int | None = None,
-        tokens_after: int | None = None,
-        summary_tokens: int | None = None,
-        summarization_input_tokens: int | None = None,
-        summarization_output_tokens: int | None = None,
-        duration_ms: int | None = None,
-        wait: float = WAIT,
-    ) -> RecordedTurn:
-        """A compaction turn: `summary` stands for all turns through `through`; turns from `first_kept` on are kept."""
-        _check_pins(parent, UNSET)
-        compaction = compactions.NewCompaction(
-            summary=summary,
-            through=through,
-            first_kept=first_kept,
-            model=model,
-            provider=provider,
-            compaction_type=compaction_type,
-            trigger=trigger,
-            metadata=metadata,
-            tokens_before=tokens_before,
-            tokens_after=tokens_after,
-            summary_tokens=summary_tokens,
-            summarization_input_tokens=summarization_input_tokens,
-            summarization_output_tokens=summarization_output_tokens,
-            duration_ms=duration_ms,
-        )
-        patience = Patience(self._writer, wait, self._ttl)
-        return compactions.record_compaction(
-            self._writer, compaction, session=session, parent=parent, patience=patience
-        )
-
-    def choose_compaction(self, session: str, compaction: str | None) -> None:
-        """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
-        compactions.choose_compaction(self._writer, session, compaction)
 
     def record_late_result(
         self,
@@ -229,7 +179,7 @@ class RecordVerbs(LedgerBase):
         return StoredContent(stored.ref.hex(), row)
 
 
-def _check_pins(parent: Any, expected: Any) -> None:
+def check_pins(parent: Any, expected: Any) -> None:
     """Where a turn shall go: turn ids, or None for no turn; both together must mean the same."""
     for pin, what in ((parent, "parent"), (expected, "expected")):
         if pin is not UNSET and pin is not None:

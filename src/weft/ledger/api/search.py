@@ -17,8 +17,8 @@ from weft.ledger.search.query import parse_query
 
 MOMENT = 1.0
 """Seconds for which a search lets the index catch up before it looks through the rest by itself."""
-A_LITTLE, MUCH = 128, 16_384
-"""Events that are looked through rather than indexed, which takes a commit; and those that nobody shall find undone."""
+INDEX_LAG_EVENTS = 128
+"""So many events are looked through rather than indexed, which takes a commit."""
 
 
 class SearchVerbs(LedgerBase):
@@ -43,18 +43,7 @@ class SearchVerbs(LedgerBase):
             matches = list(islice(finder.best() if ranked else finder.newest(), most))
             return to_hits(txn, matches)
 
-    def search_lag(self) -> int:
-        """How many events search has yet to index; until then it looks through them each time."""
-        return passages.lag_of(self._store)
-
     def _let_index_catch_up(self) -> None:
         with suppress(StoreError):  # a full disk keeps the index behind; what it lacks is looked through instead
-            if passages.lag_of(self._store) > A_LITTLE:
+            if passages.lag_of(self._store) > INDEX_LAG_EVENTS:
                 passages.catch_up(self._store, MOMENT, self._clock.monotonic)
-
-    def index_if_behind(self, *, seconds: float | None = None) -> None:
-        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
-        not find everything still to be done."""
-        with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-            if passages.lag_of(self._store) > MUCH:
-                passages.catch_up(self._store, seconds, self._clock.monotonic)

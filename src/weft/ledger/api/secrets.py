@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scan
@@ -16,10 +16,10 @@ from weft.ledger.secrets.scanner import checked_scanner
 from weft.ledger.upkeep.recompute import silent
 
 
-class SecretVerbs(LedgerBase):
-    """What finds credentials, and remembers which finding is none."""
+class Secrets(LedgerPart):
+    """`ledger.secrets`: credentials in contents, and which findings are none."""
 
-    def find_secrets(
+    def find(
         self,
         *,
         session: str | None = None,
@@ -56,7 +56,7 @@ class SecretVerbs(LedgerBase):
         with self._store.read() as txn:
             return report.make_report(txn, knowing, given, scanned, told)
 
-    def ignore_secret(self, fingerprint: str, *, undo: bool = False) -> str:
+    def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
         """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
         verb = report.unignore if checked_flag(undo, "undo") else report.ignore
         return self._store.write(partial(verb, checked_text(fingerprint, "fingerprint")))

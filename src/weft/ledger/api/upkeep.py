@@ -1,44 +1,39 @@
-"""Keeping: verified, made anew, copied, measured."""
+"""Upkeep: views rebuilt and caught up, facts and backups written, cold trees packed, sizes measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
-from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
-from weft.kernel.sites import Site
-from weft.ledger.api.base import LedgerBase
-from weft.ledger.arguments import checked_file, checked_flag, checked_path, checked_place, checked_progress, path_error
+from weft.ledger.api.base import LedgerPart
+from weft.ledger.arguments import (
+    checked_file,
+    checked_flag,
+    checked_names,
+    checked_path,
+    checked_place,
+    checked_progress,
+    path_error,
+)
 from weft.ledger.search import passages
-from weft.ledger.upkeep import facts_file, recompute, stats, verify
+from weft.ledger.upkeep import facts_file, packing, recompute, stats
 from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, remembered
-from weft.ledger.upkeep.verify import Problem
+from weft.ledger.upkeep.packing import Packed
+from weft.ledger.upkeep.recompute import silent
 from weft.ledger.views import codeblocks
 
 TO_FILES = "give the path of a new file; to another server or schema goes `weft copy`"
+LARGE_LAG_EVENTS = 16_384
+"""So many events behind, search is indexed before the ledger is closed: the next search shall not do it all."""
 
 
-class UpkeepVerbs(LedgerBase):
-    """What looks after a ledger."""
-
-    def verify(
-        self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
-    ) -> Iterator[Problem]:
-        """Every problem there is; an empty list is a sound ledger."""
-        report = checked_progress(progress) or recompute.silent
-        if receipt is not None:
-            if not isinstance(receipt, Receipt):
-                raise InvalidInput(f"receipt is {type(receipt).__name__}", "give the receipt of a recorded turn")
-            yield from verify.verify_receipt(self._store, receipt)
-        if facts:
-            yield from verify.verify_facts(self._store, report)
-        if views:
-            yield from verify.verify_views(self._store, report)
+class Upkeep(LedgerPart):
+    """`ledger.upkeep`: rebuilds, copies, packs and measures a ledger."""
 
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
@@ -53,12 +48,6 @@ class UpkeepVerbs(LedgerBase):
         self._store.catch_up()
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store, progress=told)
-
-    def _show_codeblocks(self, seconds: float) -> None:
-        """Let a plain SQL shell see the code blocks of what was recorded, as far as they are read out in this time."""
-        if Site.of(self.path) is not Site.MEMORY:
-            with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-                codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
 
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
@@ -114,4 +103,40 @@ class UpkeepVerbs(LedgerBase):
 
     def stats(self) -> dict[str, Any]:
         with self._store.read() as txn:
-            return stats.collect(txn, self.replica)
+            return stats.collect(txn, self._store.replica)
+
+    def pack(
+        self,
+        what: str | Sequence[str] = (),
+        *,
+        older_than: int | str | None = None,
+        dry_run: bool = False,
+        progress: Any = None,
+    ) -> Packed:
+        """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
+        ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
+        return packing.pack(
+            self._store,
+            checked_names(what, "name"),
+            None if older_than is None else self._moment(older_than, "older_than"),
+            self._resolve,
+            dry_run=checked_flag(dry_run, "dry_run"),
+            report=checked_progress(progress) or silent,
+        )
+
+    def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
+        """Put contents back where a plain SQL shell reads them: of these trees, or all."""
+        return packing.unpack(
+            self._store, checked_names(what, "name"), self._resolve, checked_progress(progress) or silent
+        )
+
+    def search_lag(self) -> int:
+        """How many events search has yet to index; until then it looks through them each time."""
+        return passages.lag_of(self._store)
+
+    def index_if_behind(self, *, seconds: float | None = None) -> None:
+        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
+        not find everything still to be done."""
+        with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
+            if passages.lag_of(self._store) > LARGE_LAG_EVENTS:
+                passages.catch_up(self._store, seconds, self._clock.monotonic)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.reports import usage
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport, work_report
 
 
-class UsageVerbs(LedgerBase):
-    """Tokens and cost."""
+class UsageReports(LedgerPart):
+    """`ledger.usage`: tokens and cost."""
 
-    def usage(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
+    def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         with self._store.read() as txn:
             return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
@@ -25,10 +25,10 @@ class UsageVerbs(LedgerBase):
         with self._store.read() as txn:
             return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices)
 
-    def branch_usage(self, session: str, *, prices: Prices = None) -> BranchUsage:
+    def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:
         with self._store.read() as txn:
             return usage.branch_usage(txn, session, prices)
 
-    def abandoned_usage(self, *, prices: Prices = None) -> AbandonedUsage:
+    def abandoned(self, *, prices: Prices = None) -> AbandonedUsage:
         with self._store.read() as txn:
             return usage.abandoned_usage(txn, prices)

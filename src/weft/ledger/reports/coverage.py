@@ -38,7 +38,7 @@ class Leaving(Struct, frozen=True):
     place: Place
 
 
-class Tree:
+class CoverageTree:
     """Every segment and what it grew from."""
 
     def __init__(self, sql: Sql) -> None:
@@ -81,7 +81,7 @@ class Reach:
     Of each segment the two sessions that go furthest are kept: what lies between them is the first one's alone.
     """
 
-    def __init__(self, tree: Tree, heads: list[SessionHead]) -> None:
+    def __init__(self, tree: CoverageTree, heads: list[SessionHead]) -> None:
         self._furthest: dict[int, dict[int, Place]] = {}
         self._told: dict[int, set[int]] = {}
         waiting = [(head.segment, head.place, head.session) for head in heads]
@@ -112,7 +112,7 @@ class Reach:
 class Count:
     """How many threads contain a place, each by its own chain alone."""
 
-    def __init__(self, tree: Tree, heads: list[SessionHead]) -> None:
+    def __init__(self, tree: CoverageTree, heads: list[SessionHead]) -> None:
         ends: dict[int, list[tuple[Place, int]]] = {}
         for head in heads:
             ends.setdefault(head.segment, []).append((head.place, 1))

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_number, checked_text
 from weft.ledger.read.revisions import parse_moment, require
-from weft.ledger.reports.coverage import Count, Reach, SessionHead, Tree, heads
+from weft.ledger.reports.coverage import Count, CoverageTree, Reach, SessionHead, heads
 from weft.ledger.reports.prices import PRICED, Price, PriceTable, shipped_prices
 from weft.ledger.reports.responses import (
     REASONING,
@@ -384,7 +384,7 @@ class Survey:
         if not isinstance(zone, tzinfo) or not isinstance(prices, PriceTable | None):
             raise InvalidInput("usage takes a zone as tzinfo and prices as PriceTable", "prices_from() makes one")
         self.txn, self.names, self.prices = txn, Names(txn, zone), prices or shipped_prices()
-        self.tree = Tree(txn.sql)
+        self.tree = CoverageTree(txn.sql)
         self.as_of = None if self.prices.as_of is None else self.prices.as_of.isoformat()
 
     def heads(self, where: str, *values: object) -> list[SessionHead]:

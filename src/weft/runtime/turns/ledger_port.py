@@ -57,12 +57,17 @@ class OpenTurn(Protocol):
     async def interrupt(self, reason: str = "canceled") -> RecordedTurn: ...
 
 
-class RuntimeLedger(Protocol):
-    async def session(self, name: str) -> Session: ...
-
-    async def reset_session(
+class RuntimeHeads(Protocol):
+    async def reset(
         self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None
     ) -> Session: ...
+
+
+class RuntimeLedger(Protocol):
+    @property
+    def heads(self) -> RuntimeHeads: ...
+
+    async def session(self, name: str) -> Session: ...
 
     async def context(self, turn: str | None = None, *, session: str | None = None) -> Context: ...
 

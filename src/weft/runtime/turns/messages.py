@@ -111,7 +111,7 @@ async def _without_head(ledger: RuntimeLedger, label: str) -> None:
     except NotFound:  # it is made with its first turn
         return
     if head is not None:
-        await ledger.reset_session(label, expected=head)
+        await ledger.heads.reset(label, expected=head)
 
 
 def _setting(question: OutgoingMessage, acting: ExecutionContext) -> dict[str, Any]:

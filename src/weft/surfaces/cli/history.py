@@ -72,7 +72,7 @@ class Reader:
             if session.head is not None and session.status == "active":
                 self._heads.setdefault(session.head, []).append(session)
         self._elsewhere: dict[str, list[str]] = {}
-        for branch in ledger.branches():
+        for branch in ledger.merges.branches():
             if branch.head is not None:
                 self._elsewhere.setdefault(branch.head, []).append(branch.name)
 

@@ -24,20 +24,20 @@ FOLDED_LINES = 6
 
 def tails_after(ledger: Ledger, rev: str) -> list[ProvisionalTurn]:
     """What is being written after the turn that these words mean; a session may have nothing else yet."""
-    tails = ledger.provisional()
+    tails = ledger.imports.provisional()
     if not tails:
         return []
     try:
         tip = ledger.resolve(rev)
     except WeftError:  # whoever looks for that turn says what is wrong with these words
-        return ledger.provisional(rev) if is_only_provisional(ledger, rev) else []
+        return ledger.imports.provisional(rev) if is_only_provisional(ledger, rev) else []
     return [tail for tail in tails if tail.parent_id == tip]
 
 
 def is_only_provisional(ledger: Ledger, rev: str) -> bool:
     """Is it a session of which nothing has come to an end yet?"""
     try:
-        return ledger.session(rev).head is None and bool(ledger.provisional(rev))
+        return ledger.session(rev).head is None and bool(ledger.imports.provisional(rev))
     except WeftError:
         return False
 

@@ -109,7 +109,7 @@ def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     """What waits for somebody's word now."""
     if synced.erased:
         call.note(f"{counted(synced.erased, 'content')} came that were erased there, and were refused")
-    if pending := len(ledger.pending_erasures()):
+    if pending := len(ledger.erasure.pending()):
         call.note(f"{counted(pending, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")
-    for label in sorted({branch.label for branch in ledger.branches()}):
+    for label in sorted({branch.label for branch in ledger.merges.branches()}):
         call.note(f"{label} was moved elsewhere, too: `weft sessions` shows where, `weft settle {label}` joins them")

@@ -183,7 +183,7 @@ class Conversation:
         undone = self._exchange(last)
         why = "undone in a conversation"
         if last.parent_id is None:
-            self.ledger.reset_session(session.label, expected=session.head, reason=why)
+            self.ledger.heads.reset(session.label, expected=session.head, reason=why)
         else:
             self.ledger.move_head(session.label, new=last.parent_id, expected=session.head, reason=why)
         return undone

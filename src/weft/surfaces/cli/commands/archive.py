@@ -51,7 +51,7 @@ def command(
     chosen: dict[str, Any] = {"tree": tree, "older_than": older_than, "back": back}
     if dry_run:
         with call.reading() as ledger:
-            _tell(call, ledger.sessions_to_archive(list(session), **chosen), f"would be {status}", alone=False)
+            _tell(call, ledger.labels.archivable(list(session), **chosen), f"would be {status}", alone=False)
         return
     with call.writing() as ledger:
         changed = _change(ledger, session, chosen, reason)
@@ -61,8 +61,8 @@ def command(
 
 
 def _change(ledger: Ledger, names: tuple[str, ...], chosen: dict[str, Any], reason: str | None) -> list[Session]:
-    change = ledger.unarchive_session if chosen["back"] else ledger.archive_session
-    return [change(found.id, reason=reason) for found in ledger.sessions_to_archive(list(names), **chosen)]
+    change = ledger.labels.unarchive if chosen["back"] else ledger.labels.archive
+    return [change(found.id, reason=reason) for found in ledger.labels.archivable(list(names), **chosen)]
 
 
 def _tell(call: Call, sessions: list[Session], what: str, *, alone: bool) -> None:

@@ -50,7 +50,7 @@ def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, ev
         return OK
     tally = AuditTally()
     with call.reading() as ledger:
-        found = ledger.audit(*names, tally=tally, **given)
+        found = ledger.audit.findings(*names, tally=tally, **given)
         shown = (finding for finding in found if not problems or finding.severity is Severity.PROBLEM)
         _answer(call, shown, tally)
     return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
@@ -92,7 +92,7 @@ def _said(tally: AuditTally) -> Iterator[Span | str]:
 
 def _answer_deeds(call: Call, given: dict[str, Any]) -> None:
     with call.reading() as ledger:
-        found = ledger.deeds(given["actor"], since=given["since"], until=given["until"])
+        found = ledger.audit.actor_history(given["actor"], since=given["since"], until=given["until"])
         if call.json:
             call.documents(map(to_json, found))
         else:

@@ -20,6 +20,6 @@ def command(call: Call, file: str) -> None:
     FILE must not exist yet; it is a ledger itself.
     """
     with call.copying() as ledger, progress(call, "backup") as bar:
-        ledger.backup(file, progress=bar.counted)
+        ledger.upkeep.backup(file, progress=bar.counted)
     size = Path(file).stat().st_size
     call.answer({"file": file, "bytes": size}, ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])

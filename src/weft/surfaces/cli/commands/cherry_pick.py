@@ -29,8 +29,8 @@ def command(call: Call, turn: tuple[str, ...], onto: str, expected: str | None, 
     """
     with call.writing() as ledger:
         pinned = expected_head(ledger, expected)
-        made = ledger.cherry_pick(list(turn), onto=onto, expected=pinned, key=key)
-        label, sources = ledger.session(onto).label, [ledger.provenance(each.id)[0].source_id for each in made]
+        made = ledger.merges.cherry_pick(list(turn), onto=onto, expected=pinned, key=key)
+        label, sources = ledger.session(onto).label, [ledger.merges.provenance(each.id)[0].source_id for each in made]
     if call.json:
         call.document([{**to_json(each), "source_id": id} for each, id in zip(made, sources, strict=True)])
         return

@@ -50,7 +50,7 @@ def command(
         return
     text = _text(summary)
     with call.writing() as ledger:
-        made = ledger.record_compaction(
+        made = ledger.compactions.record(
             summary=text,
             session=ledger.session(session).label,
             model=model,
@@ -63,7 +63,7 @@ def command(
 
 def _choose(call: Call, ledger: Ledger, session: str, use: str | None) -> None:
     chosen = None if use is None else ledger.resolve(use)
-    ledger.choose_compaction(session, chosen)
+    ledger.compactions.choose(session, chosen)
     found = ledger.session(session)
     said = " sees its whole history" if chosen is None else f" goes by compaction {short(chosen)}"
     call.answer(found, [Span(found.label, "label"), said])

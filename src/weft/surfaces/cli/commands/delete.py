@@ -20,6 +20,6 @@ def command(call: Call, session: str, reason: str | None) -> None:
     The turns keep their ids and can still be shown and forked; `weft restore` brings the session back.
     """
     with call.writing() as ledger:
-        gone = ledger.delete_session(session, reason=reason)
+        gone = ledger.labels.delete(session, reason=reason)
     call.answer(gone, [Span(gone.label, "label"), " is deleted; its turns stay"])
     call.note(undo("restore", gone.label))

@@ -57,21 +57,21 @@ def command(
         raise click.UsageError("name what to erase, or one of --list, --pending, --apply, --finish")
     if listed or pending:
         with call.reading() as ledger:
-            _list(call, ledger.erasures() if listed else ledger.pending_erasures(), pending)
+            _list(call, ledger.erasure.done() if listed else ledger.erasure.pending(), pending)
         return
     with call.writing() as ledger:
         if finish:
-            clean = ledger.finish_erasing()
+            clean = ledger.erasure.finish()
             call.answer({"complete": clean}, [FINISHED if clean else HELD])
             return
-        names = [found.ref for found in ledger.pending_erasures()] if applied else list(what)
+        names = [found.ref for found in ledger.erasure.pending()] if applied else list(what)
         if not names:
             call.answer({"contents": 0}, ["no erasures of other ledgers are waiting"])
             return
         why = reason or (APPLIED if applied else None)
         require_reason(why, dry_run)
         with progress(call, "erase") as bar:
-            plan = ledger.plan_erasure(names, tree=tree, everywhere=everywhere, progress=bar.staged)
+            plan = ledger.erasure.plan(names, tree=tree, everywhere=everywhere, progress=bar.staged)
         carry_out(call, ledger, plan, why, actor, dry_run=dry_run, yes=yes)
 
 

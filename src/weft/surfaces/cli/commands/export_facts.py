@@ -24,6 +24,6 @@ def command(call: Call, file: str) -> None:
         if file == STANDARD and call.screen.terminal:
             raise click.UsageError("facts are for files and pipes: stored text could drive the terminal")
         with progress(call, "export") as bar:
-            lines = ledger.export_facts(stdout_bytes() if file == STANDARD else file, progress=bar.counted)
+            lines = ledger.upkeep.export_facts(stdout_bytes() if file == STANDARD else file, progress=bar.counted)
     if file != STANDARD:
         call.answer({"file": file, "lines": lines}, [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])

@@ -23,8 +23,8 @@ def command(call: Call, file: str) -> None:
     """
     with call.writing() as ledger, progress(call, "import") as bar:
         source = piped_input(NO_FACTS) if file == STANDARD else file
-        brought = ledger.import_facts(source, progress=bar.counted)
-        waiting = len(ledger.pending_erasures())
+        brought = ledger.upkeep.import_facts(source, progress=bar.counted)
+        waiting = len(ledger.erasure.pending())
     new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
     call.answer(brought, [f"{new}, {brought.known:,} known already"])
     if brought.erased:

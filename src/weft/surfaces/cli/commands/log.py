@@ -89,7 +89,7 @@ def show_log(
 
 def _tails(ledger: Ledger, rev: str | None, session: str | None) -> list[ProvisionalTurn]:
     """What other tools are still writing, of what was asked for."""
-    tails = ledger.provisional(session) if rev is None else provisional.tails_after(ledger, rev)
+    tails = ledger.imports.provisional(session) if rev is None else provisional.tails_after(ledger, rev)
     made_by = None if session is None else ledger.session(session).id
     return [tail for tail in tails if made_by in (None, tail.session_id)]
 

@@ -47,7 +47,7 @@ def _move(ledger: Ledger, session: str, rev: str | None, expect: str | None, rea
     if expect is not None:
         guard["expected"] = None if expect == NO_TURN else ledger.resolve(expect)
     if rev is None:
-        return ledger.reset_session(session, reason=reason, **guard)
+        return ledger.heads.reset(session, reason=reason, **guard)
     point = ledger.point(rev)
     return ledger.move_head(session, new=point.event_id or point.turn_id, reason=reason, **guard)
 

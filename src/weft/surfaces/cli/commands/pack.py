@@ -37,12 +37,12 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
         raise click.UsageError("--undo takes names only")
     when = older_than or (None if what else DEFAULT)
     with call.writing() as ledger, progress(call, "pack") as bar:
-        before = ledger.disk_bytes()
+        before = ledger.upkeep.disk_bytes()
         if back:
-            done = ledger.unpack(list(what), progress=bar.staged)
+            done = ledger.upkeep.unpack(list(what), progress=bar.staged)
         else:
-            done = ledger.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
-        after = ledger.disk_bytes()
+            done = ledger.upkeep.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
+        after = ledger.upkeep.disk_bytes()
     answer = {**to_json(done), "dry_run": dry_run, "file_bytes_before": before, "file_bytes_after": after}
     call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
     if done.contents and not dry_run:

@@ -31,7 +31,7 @@ def command(call: Call, since: str | None, until: str | None, limit: int | None)
     A project is the folder that turns worked in. The latest first.
     """
     with call.reading() as ledger:
-        found = ledger.work(**read_period(since, until), prices=prices_in_force(None))
+        found = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))
     shown = found.projects[:limit]
     if call.json:
         call.documents(map(_shape, shown))

@@ -30,9 +30,9 @@ def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool)
         found = chosen_remote(ledger, remote)
         with progress(call, "pull") as bar:
             done = pull(ledger, found.address, call.looking, report=bar.counted, dry=dry_run)
-        waiting = [] if dry_run or not apply_erasures else [tomb.ref for tomb in ledger.pending_erasures()]
+        waiting = [] if dry_run or not apply_erasures else [tomb.ref for tomb in ledger.erasure.pending()]
         if waiting:
-            ledger.erase(waiting, reason=APPLIED)
+            ledger.erasure.erase(waiting, reason=APPLIED)
         call.answer(done, *told(done, "pull", "from"))
         if not dry_run:
             note_rest(call, ledger, done)

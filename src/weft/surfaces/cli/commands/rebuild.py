@@ -15,6 +15,6 @@ def command(call: Call) -> None:
     Facts are never touched; readers go on meanwhile.
     """
     with call.writing() as ledger, progress(call, "rebuild") as bar:
-        changed = ledger.rebuild(progress=bar.staged)
+        changed = ledger.upkeep.rebuild(progress=bar.staged)
     said = f"mended {counted(changed, 'row')}" if changed else "every view was right already"
     call.answer({"changed": changed}, [said])

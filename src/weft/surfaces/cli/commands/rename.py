@@ -21,6 +21,6 @@ def command(call: Call, session: str, label: str) -> None:
     """
     with call.writing() as ledger:
         before = ledger.session(session).label
-        renamed = ledger.rename_session(session, label)
+        renamed = ledger.labels.rename(session, label)
     call.answer(renamed, [Span(before, "label"), " is now ", Span(renamed.label, "label")])
     call.note(undo("rename", renamed.label, before))

@@ -29,6 +29,6 @@ def command(call: Call, session: str, number: int | None, reason: str | None) ->
     if number is None and (place := _PLACE.fullmatch(session)):
         session, number = place[1], int(place[2])
     with call.writing() as ledger:
-        restored = ledger.restore_session(find_session(ledger, session).id, number, reason=reason)
+        restored = ledger.heads.restore(find_session(ledger, session).id, number, reason=reason)
     head = "no turn" if restored.head is None else short(restored.head)
     call.answer(restored, [Span(restored.label, "label"), " stands at ", Span(head, "id")])

@@ -73,11 +73,11 @@ def _index_much(call: Call) -> None:
     from weft.surfaces.cli.progress import progress
 
     with call.reading() as ledger:
-        if ledger.search_lag() <= WORTH_INDEXING:
+        if ledger.upkeep.search_lag() <= WORTH_INDEXING:
             return
     try:
         with call.writing() as ledger, progress(call, "index") as bar:
-            ledger.catch_up(progress=bar.counted)
+            ledger.upkeep.catch_up(progress=bar.counted)
     except StoreError as error:  # where nothing can be written, everything is looked through instead
         call.note(f"the index cannot be brought up to date ({error}), so this takes longer")
 

@@ -86,17 +86,17 @@ def _find(
 
     with progress(call, "secrets") as bar:
         scanner = load_scanner(user_cache())
-        found = ledger.find_secrets(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **given)
+        found = ledger.secrets.find(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **given)
     return found, scanner
 
 
 def _choose(call: Call, ledger: Ledger, ignore: str | None, unignore: str | None) -> None:
     if ignore is not None:
-        mark = ledger.ignore_secret(ignore)
+        mark = ledger.secrets.ignore(ignore)
         call.answer({"ignored": mark}, ["ignored ", Span(mark, "id")])
         call.note(f"undo: weft secrets --unignore {mark}")
     else:
-        mark = ledger.ignore_secret(unignore or "", undo=True)
+        mark = ledger.secrets.ignore(unignore or "", undo=True)
         call.answer({"unignored": mark}, ["no longer ignored: ", Span(mark, "id")])
 
 
@@ -116,7 +116,7 @@ def _erase(
         raise InvalidInput("the reason holds a credential itself", "say why, without saying what")
     refs = list(dict.fromkeys(ref for secret in found.secrets for ref in secret.contents))
     with progress(call, "erase") as bar:
-        plan = ledger.plan_erasure(refs, progress=bar.staged)
+        plan = ledger.erasure.plan(refs, progress=bar.staged)
     named = tuple(replace(each, label=each.id) if _holds(scanner, each.label) else each for each in plan.sessions)
     carry_out(call, ledger, replace(plan, sessions=named), reason, actor, dry_run=dry_run, yes=yes)
     call.note("a credential that was recorded is known: replace it where it came from, too")

@@ -93,7 +93,7 @@ def _moment(words: str) -> int:
 
 def _tails(ledger: Ledger) -> Tails:
     tails: Tails = {}
-    for tail in ledger.provisional():
+    for tail in ledger.imports.provisional():
         tails.setdefault(tail.session_id, []).append(tail)
     return tails
 

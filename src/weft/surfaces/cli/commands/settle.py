@@ -33,7 +33,7 @@ def command(
     if to is None and not (ours or theirs or fork):
         return _show(call, session)
     with call.writing() as ledger:
-        settled = ledger.settle(session, to=to, ours=ours, theirs=theirs, fork=fork, reason=reason)
+        settled = ledger.merges.settle(session, to=to, ours=ours, theirs=theirs, fork=fork, reason=reason)
     stands = "no turn" if settled.head is None else short(settled.head)
     call.answer(settled, [Span(settled.label, "label"), " stands at ", Span(stands, "id")])
     call.note("other ledgers follow with their next pull")
@@ -42,7 +42,7 @@ def command(
 
 def _show(call: Call, session: str) -> None:
     with call.reading() as ledger:
-        found, branches = ledger.session(session), ledger.branches(session)
+        found, branches = ledger.session(session), ledger.merges.branches(session)
     if not branches:
         raise NotApplicable(f"session {found.label!r} has one branch", "nothing is to be settled")
     if call.json:

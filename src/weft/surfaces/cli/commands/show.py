@@ -57,15 +57,15 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
     at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
     recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
-    compaction = ledger.compaction(turn.id) if recorded else None
+    compaction = ledger.compactions.get(turn.id) if recorded else None
     items = in_order(ledger, point.event_id or turn.id)
     if call.json:
-        shown = _shape(turn, at, items, compaction, ledger.provenance(turn.id))
+        shown = _shape(turn, at, items, compaction, ledger.merges.provenance(turn.id))
         call.document({**shown, "provisional": list(map(provisional.shape, tails))})
         return
     messages = [item for item in items if isinstance(item, Message)]
     reader = Reader(ledger)
-    merged = ledger.provenance(turn.id)
+    merged = ledger.merges.provenance(turn.id)
     header = _Header(turn, at, reader, merged, sorted({message.model for message in messages if message.model}))
     transcript = Transcript(
         full=full,

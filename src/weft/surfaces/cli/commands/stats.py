@@ -31,7 +31,7 @@ def command(call: Call, story: bool, since: str | None, until: str | None, full:
         if story:
             _tell(call, ledger, since, until, full)
             return
-        found = {"path": ledger.path, "file_bytes": ledger.disk_bytes(), **ledger.stats()}
+        found = {"path": ledger.path, "file_bytes": ledger.upkeep.disk_bytes(), **ledger.upkeep.stats()}
     if call.json:
         call.document(found)
     else:
@@ -43,7 +43,7 @@ def _tell(call: Call, ledger: Ledger, since: str | None, until: str | None, full
     from weft.surfaces.cli.price_files import prices_in_force
     from weft.surfaces.cli.story import story_lines
 
-    report = ledger.work(**read_period(since or LATELY, until), prices=prices_in_force(None))
+    report = ledger.usage.work(**read_period(since or LATELY, until), prices=prices_in_force(None))
     if call.json:
         call.document(report)
     elif report.projects:

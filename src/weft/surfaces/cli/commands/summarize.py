@@ -40,8 +40,8 @@ def command(
         raise click.UsageError("give the summary once: --text or --file")
     told = decode_utf8(read_input(file, NO_TEXT), "summary").rstrip("\n") if text is None else text
     with call.writing() as ledger:
-        made = ledger.summarize(branch, into=into, text=told, expected=expected_head(ledger, expected), key=key)
-        label, (origin, *_) = ledger.session(into).label, ledger.provenance(made.id)
+        made = ledger.merges.summarize(branch, into=into, text=told, expected=expected_head(ledger, expected), key=key)
+        label, (origin, *_) = ledger.session(into).label, ledger.merges.provenance(made.id)
     if call.json:
         call.document({**to_json(made), "source_id": origin.source_id, "left_id": origin.left_id})
         return

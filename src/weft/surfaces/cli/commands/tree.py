@@ -24,7 +24,7 @@ def command(call: Call, rev: str) -> None:
     """
     with call.reading() as ledger:
         reader = Reader(ledger)
-        turns = list(reader.ahead(ledger.tree(rev)))
+        turns = list(reader.ahead(ledger.tree.turns(rev)))
         if call.json:
             call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
         else:

@@ -78,9 +78,9 @@ def command(
     prices = prices_in_force(path)
     with call.reading() as ledger:
         if branch is not None:
-            _answer_branch(call, ledger.branch_usage(branch, prices=prices))
+            _answer_branch(call, ledger.usage.branch(branch, prices=prices))
         elif abandoned:
-            _answer_abandoned(call, ledger.abandoned_usage(prices=prices))
+            _answer_abandoned(call, ledger.usage.abandoned(prices=prices))
         else:
             chosen = any(given.values())
             _answer_report(call, _report(call, ledger, by or "day", prices, given), limit, chart, chosen)
@@ -97,7 +97,7 @@ def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, given: dict
         given[what] = read_moment(given[what], what, now, LocalZone())
     if given["project"] is not None:
         given["project"] = _folder(given["project"])
-    return ledger.usage(by, zone=UTC if call.json else LocalZone(), prices=prices, **given)
+    return ledger.usage.report(by, zone=UTC if call.json else LocalZone(), prices=prices, **given)
 
 
 def _folder(name: str) -> str:

@@ -40,7 +40,7 @@ def command(call: Call, facts_only: bool, views_only: bool, receipt: str | None)
             problems.append(problem)
             if not call.json:
                 call.screen.show(Span(problem.what, "bad"), f" {problem.where}: {problem.detail}")
-        erased = 0 if problems else ledger.stats()["erased_contents"]
+        erased = 0 if problems else ledger.upkeep.stats()["erased_contents"]
     if problems:
         call.answer({"ok": False, "problems": to_json(problems)})
         call.note(f"{counted(len(problems), 'problem')}. Views: `weft rebuild` mends them. Facts: restore a backup.")

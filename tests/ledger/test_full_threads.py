@@ -106,7 +106,7 @@ def test_a_fork_inside_a_turn_shows_it_up_to_there(ledger: Ledger) -> None:
 
 def test_a_compaction_is_told_with_its_summary(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
-    ledger.record_compaction(session="main", summary="so far")
+    ledger.compactions.record(session="main", summary="so far")
     first, second = ledger.full_threads("main").turns
     assert first.summary is None
     assert second.summary is not None

@@ -25,7 +25,7 @@ def test_a_turn_is_about_what_was_asked_first(ledger: Ledger) -> None:
     ):
         expected[ledger.record_turn(session="main", **turn).id] = said
     silent = ledger.record_turn(session="main", tool_calls=[{"name": "t"}]).id
-    expected[ledger.record_compaction(session="main", summary="what it was").id] = "what it was"
+    expected[ledger.compactions.record(session="main", summary="what it was").id] = "what it was"
     assert ledger.listing().subjects([*expected, silent]) == expected
     assert [ledger.listing().subjects([turn]) for turn in (*expected, silent)] == [
         *({t: s} for t, s in expected.items()),

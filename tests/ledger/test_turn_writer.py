@@ -84,9 +84,9 @@ def test_finishing_moves_the_head_in_the_same_append(ledger: Ledger) -> None:
     with ledger.begin_turn(session="main") as writer:
         writer.message("q")
         answer = writer.response("r")
-        before = ledger.stats()["events"]
+        before = ledger.upkeep.stats()["events"]
         ended = writer.finish(usage={"output_tokens": 4})
-    assert ledger.stats()["events"] == before + 2
+    assert ledger.upkeep.stats()["events"] == before + 2
     assert ended.receipt.n == before + 2
     assert (ended.response_message_id, ended.session, ended.depth) == (answer, "main", 1)
     assert ledger.session("main").head == ended.id
@@ -181,11 +181,11 @@ def test_a_turn_that_has_ended_takes_no_more_steps(ledger: Ledger, end: str, ses
     call = ask(writer)
     writer.tool_result(call, 1)
     writer.fail("x") if end == "fail" else getattr(writer, end)()
-    events = ledger.stats()["events"]
+    events = ledger.upkeep.stats()["events"]
     for step in (lambda: writer.message("late"), lambda: writer.request("m"), writer.finish, writer.interrupt):
         with pytest.raises(TurnClosed):
             step()
-    assert ledger.stats()["events"] == events
+    assert ledger.upkeep.stats()["events"] == events
 
 
 def test_steps_without_a_session_move_nobody(ledger: Ledger) -> None:

@@ -109,9 +109,9 @@ def test_a_label_wins_over_an_id(ledger: Ledger, turns: list[str]) -> None:
 
 
 def test_names_follow_aliases_and_new_labels(ledger: Ledger, turns: list[str]) -> None:
-    ledger.add_alias("nick", "main")
+    ledger.labels.add_alias("nick", "main")
     assert ledger.resolve("nick~1") == ledger.resolve("nick@{1}") == ledger.resolve("nick#4") == turns[3]
-    ledger.rename_session("main", "trunk")
+    ledger.labels.rename("main", "trunk")
     assert ledger.resolve("trunk#4") == turns[3]
     with pytest.raises(NotFound):
         ledger.resolve("main#4")
@@ -127,7 +127,7 @@ def test_a_depth_names_the_turn_that_the_session_made_there_last(ledger: Ledger,
 
 def test_a_session_without_a_head_names_no_turn(ledger: Ledger, turns: list[str]) -> None:
     ledger.create_session("empty")
-    ledger.reset_session("main")
+    ledger.heads.reset("main")
     for name in ("empty", "empty~1", "main", "main@{0}", "main@{now}"):
         with pytest.raises(NotFound):
             ledger.resolve(name)
@@ -160,7 +160,7 @@ def test_a_routing_key_leads_to_the_one_session_that_has_it(ledger: Ledger) -> N
     ledger.create_session("c", routing_key="dm:ben")
     with pytest.raises(NotFound):
         ledger.session("dm:ben")
-    ledger.delete_session("c")
+    ledger.labels.delete("c")
     assert ledger.session("dm:ben").label == "b"
     ledger.create_session("dm:ann")
     assert ledger.session("dm:ann").label == "dm:ann"
@@ -212,9 +212,9 @@ def test_a_session_is_named_by_the_beginning_of_its_label(ledger: Ledger) -> Non
     assert ledger.resolve("f70db4c5") == ledger.resolve(LONG[:20]) == second
     assert ledger.resolve("f70db4c5~1") == ledger.resolve("f70db4c5@{1}") == ledger.resolve("f70db4c5#1") == first
     assert ledger.move_head("f70db4c5", new=first).label == LONG
-    assert ledger.add_alias("nick", "f70db4c5").label == LONG
-    assert ledger.archive_session("f70db4c5").status == "archived"
-    assert ledger.rename_session("f70db4c5", "short").label == "short"
+    assert ledger.labels.add_alias("nick", "f70db4c5").label == LONG
+    assert ledger.labels.archive("f70db4c5").status == "archived"
+    assert ledger.labels.rename("f70db4c5", "short").label == "short"
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_a_beginning_of_several_labels_is_refused_with_their_labels(ledger: Ledg
 def test_the_label_of_a_deleted_session_does_not_lead_to_another_one(ledger: Ledger) -> None:
     grow(ledger, "session-1", "a")
     grow(ledger, "session-10", "b")
-    ledger.delete_session("session-1")
+    ledger.labels.delete("session-1")
     with pytest.raises(NotFound):
-        ledger.delete_session("session-1")
+        ledger.labels.delete("session-1")
     assert ledger.session("session-").label == "session-10"
 
 
@@ -255,7 +255,7 @@ def test_labels_aliases_and_ids_win_over_beginnings(ledger: Ledger) -> None:
     grow(ledger, "aliased-name", "c")
     grow(ledger, "label-longer", "d")
     (exact,) = grow(ledger, "label-", "e")
-    ledger.add_alias("aliased", "main")
+    ledger.labels.add_alias("aliased", "main")
     assert ledger.resolve(turn[-8:]) == turn
     assert ledger.resolve("aliased") == turn
     assert ledger.resolve("label-") == exact
@@ -270,7 +270,7 @@ def test_subagents_do_not_make_the_beginning_of_their_session_ambiguous(ledger: 
     assert ledger.resolve("f70db4c5/agent-b~0") == other
     with pytest.raises(AmbiguousName):
         ledger.resolve("f70db4c5/agent-")
-    ledger.delete_session(LONG)
+    ledger.labels.delete(LONG)
     with pytest.raises(NotFound):
         ledger.session("f70db4c5")
     assert ledger.resolve("f70db4c5/agent-a") == child

@@ -1,0 +1,124 @@
+"""Heads and labels of sessions: put back, renamed, aliased, archived, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from weft.kernel.enums import MoveReason, SessionStatus
+from weft.kernel.errors import NotFound
+from weft.ledger.api.base import LedgerBase, LedgerPart
+from weft.ledger.arguments import checked_names, checked_number
+from weft.ledger.model import Session
+from weft.ledger.read.revisions import require
+from weft.ledger.read.sessions import (
+    head_at,
+    head_event,
+    reflog,
+    to_sessions,
+)
+from weft.ledger.sessions import heads
+from weft.ledger.sessions.archiving import choose_sessions
+from weft.ledger.views.rows import load_turn
+from weft.ledger.write.leases import Patience
+
+
+class Heads(LedgerPart):
+    """`ledger.heads`: puts heads back to where they were, and says where they stood."""
+
+    def reset(self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None) -> Session:
+        """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
+        return move(self._ledger, session, None, expected, MoveReason.RESET, reason)
+
+    def restore(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
+        """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
+        archived 0. Such a session becomes active again."""
+        with self._store.read() as txn:
+            row = require(txn, session)
+            number = int(row.status == SessionStatus.ACTIVE) if number is None else checked_number(number, "number")
+            if number == 0 and row.moves == 0:
+                return set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason)
+            moves = reflog(txn, row, 1, number) if number >= 0 else []
+            if not moves:
+                raise NotFound("move of session", f"{row.label}@{{{number}}}", f"it has moved {row.moves} times")
+            turn = moves[0].turn_id and load_turn(txn.sql, moves[0].turn_id)
+            event = head_event(txn.facts, turn, moves[0].at_event)
+        if row.status != SessionStatus.ACTIVE:
+            set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason)
+        return move(self._ledger, row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason, event)
+
+    def at(self, session: str, when: int | str) -> str | None:
+        """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
+        moment = self._parse_time(when) if isinstance(when, str) else checked_number(when, "time")
+        with self._store.read() as txn:
+            found = head_at(txn.sql, require(txn, session), moment)
+        return found[0] if found else None
+
+
+class Labels(LedgerPart):
+    """`ledger.labels`: renames, archives and deletes sessions; nothing that they contain goes."""
+
+    def rename(self, session: str, label: str) -> Session:
+        heads.rename(self._writer, session, label)
+        return self._ledger.session(label)
+
+    def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
+        """Another name for a session. Lookups go by label, then alias, and never chain."""
+        heads.add_alias(self._writer, alias, session, reason)
+        return self._ledger.session(alias)
+
+    def archive(self, session: str, *, reason: str | None = None) -> Session:
+        return set_status(self._ledger, session, SessionStatus.ARCHIVED, reason)
+
+    def archivable(
+        self,
+        names: str | Sequence[str] = (),
+        *,
+        tree: bool = False,
+        older_than: int | str | None = None,
+        back: bool = False,
+    ) -> list[Session]:
+        """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
+        `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
+        be made active again."""
+        asked = checked_names(names, "session")
+        before = None if older_than is None else self._moment(older_than, "older_than")
+        status = SessionStatus.ARCHIVED if back else SessionStatus.ACTIVE
+        with self._store.read() as txn:
+            return to_sessions(txn, choose_sessions(txn, asked, tree, before, status, self._resolve))
+
+    def delete(self, session: str, *, reason: str | None = None) -> Session:
+        """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
+        return set_status(self._ledger, session, SessionStatus.DELETED, reason)
+
+    def unarchive(self, session: str, *, reason: str | None = None) -> Session:
+        return set_status(self._ledger, session, SessionStatus.ACTIVE, reason)
+
+
+def move(
+    ledger: LedgerBase,
+    session: str,
+    new: str | None,
+    expected: str | UnsetType | None,
+    why: MoveReason,
+    reason: str | None,
+    at_event: str | None = None,
+) -> Session:
+    heads.move_head(
+        ledger._writer,
+        session,
+        new=new,
+        expected=expected,
+        why=why,
+        reason=reason,
+        patience=Patience(ledger._writer, 0, ledger._ttl),
+        at_event=at_event,
+    )
+    return ledger.session(session)
+
+
+def set_status(ledger: LedgerBase, session: str, status: SessionStatus, reason: str | None) -> Session:
+    found = ledger.session(session)
+    heads.set_status(ledger._writer, found.id, status, reason)
+    return ledger.session(found.id)
