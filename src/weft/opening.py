@@ -71,12 +71,12 @@ def open(
     return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=patience, zone=zone)
 
 
-def _checked_clock(given: Clock | None) -> Clock:
-    if given is None:
+def _checked_clock(clock: Clock | None) -> Clock:
+    if clock is None:
         return SystemClock()
-    if not all(callable(getattr(given, name, None)) for name in ("now_ms", "monotonic", "sleep")):
-        raise InvalidInput(f"clock is {type(given).__name__}", "it has now_ms, monotonic and sleep")
-    return given
+    if not all(callable(getattr(clock, name, None)) for name in ("now_ms", "monotonic", "sleep")):
+        raise InvalidInput(f"clock is {type(clock).__name__}", "it has now_ms, monotonic and sleep")
+    return clock
 
 
 def copy(
@@ -177,23 +177,23 @@ def _undisturbed(file: Path, look: Callable[[bool], Generator[Diagnosis, None, N
     looked at again as one that is in use, and told only then."""
     from weft.store.sqlite.examination import mark_of
 
-    told, before = list[Diagnosis](), mark_of(file)
+    diagnoses, before = list[Diagnosis](), mark_of(file)
     with closing(look(False)) as looked:
         for one in looked:
             if one.grade in (Grade.ERROR, Grade.WARNING) and mark_of(file) != before:
                 break
-            told.append(one)
+            diagnoses.append(one)
             yield one
         else:
             return
-    yield from (one for one in look(True) if one not in told)
+    yield from (one for one in look(True) if one not in diagnoses)
 
 
 def _examine_file(file: Path, clock: Clock, full: bool, in_use: bool) -> Generator[Diagnosis, None, None]:
     from weft.store.sqlite.examination import examine_file
 
-    found, store = examine_file(file, clock, full, in_use)
-    yield from found
+    diagnoses, store = examine_file(file, clock, full, in_use)
+    yield from diagnoses
     if store is not None:
         try:
             yield from examine_ledger(store, full)
@@ -224,8 +224,8 @@ def _store(
         case Site.POSTGRESQL:
             return _postgres_store(path, create, read_only, clock, random_bytes)
         case Site.ELSEWHERE:
-            known = "give the path of a SQLite file, :memory:, or postgresql://…"
-            raise Unsupported(f"no backend for {scheme_of(path)}://", known)
+            hint = "give the path of a SQLite file, :memory:, or postgresql://…"
+            raise Unsupported(f"no backend for {scheme_of(path)}://", hint)
         case Site.MEMORY:
             return _memory_store(read_only, clock, random_bytes)
         case Site.FILE:

@@ -38,10 +38,10 @@ class Pool:
         """Begin a call. It goes on to its end, also if nobody waits for it any longer."""
         if self._closed:
             raise StoreError("the ledger is closed", "open it again")
-        begun = asyncio.ensure_future(asyncio.wrap_future(self._threads.submit(call)))
-        self._under_way.add(begun)
-        begun.add_done_callback(self._done)
-        return begun
+        future = asyncio.ensure_future(asyncio.wrap_future(self._threads.submit(call)))
+        self._under_way.add(future)
+        future.add_done_callback(self._done)
+        return future
 
     def _done(self, ended: asyncio.Future[Any]) -> None:
         self._under_way.discard(ended)
@@ -92,10 +92,10 @@ class Mirror(Generic[T]):
 
 async def each(pool: Pool, make: Callable[[], Iterator[T]]) -> AsyncGenerator[T, None]:
     """The items of an iterator, some at a time. It is closed when nobody wants more of it."""
-    found = await pool.run(make)
+    iterator = await pool.run(make)
     try:
         while True:
-            step = pool.start(partial(_some, found))
+            step = pool.start(partial(_some, iterator))
             try:
                 items, is_end = await asyncio.shield(step)
             finally:
@@ -106,8 +106,8 @@ async def each(pool: Pool, make: Callable[[], Iterator[T]]) -> AsyncGenerator[T,
             if is_end:
                 return
     finally:
-        if hasattr(found, "close"):
-            await pool.run(found.close)
+        if hasattr(iterator, "close"):
+            await pool.run(iterator.close)
 
 
 def _some(items: Iterator[T]) -> tuple[list[T], bool]:
@@ -135,12 +135,12 @@ async def patiently(pool: Pool, wait: float, attempt: Callable[[], T]) -> T:
 async def begun(pool: Pool, wait: float, begin: Callable[[], TurnWriter]) -> TurnWriter:
     """The same for a turn; one that is begun after its task was cancelled is failed at once, so that it holds no
     session."""
-    made: list[TurnWriter] = []
+    writers: list[TurnWriter] = []
     given_up = False
 
     def attempt() -> TurnWriter:
         writer = begin()
-        made.append(writer)
+        writers.append(writer)
         if given_up:
             _fail(writer)
         return writer
@@ -149,7 +149,7 @@ async def begun(pool: Pool, wait: float, begin: Callable[[], TurnWriter]) -> Tur
         return await patiently(pool, wait, attempt)
     except asyncio.CancelledError:
         given_up = True
-        for writer in made:
+        for writer in writers:
             pool.start(partial(_fail, writer))
         raise
 
@@ -165,9 +165,9 @@ async def held(pool: Pool, take: Callable[[], T], give_back: Callable[[T], None]
     """What is taken for a task that was cancelled meanwhile is given back, so that nobody waits for it."""
     taking = pool.start(take)
 
-    def undo(taken: asyncio.Future[T]) -> None:
-        if not taken.cancelled() and taken.exception() is None:
-            pool.start(partial(give_back, taken.result()))
+    def undo(future: asyncio.Future[T]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            pool.start(partial(give_back, future.result()))
 
     try:
         return await asyncio.shield(taking)

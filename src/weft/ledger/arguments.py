@@ -103,8 +103,8 @@ def checked_file(value: Any, what: str, hint: str) -> Path:
     """The path of a file, where an address will not do; nothing of one is told, it may hold a password."""
     path = checked_place(value, what)
     if (site := Site.of(os.fspath(value))) is not Site.FILE:
-        found = "the address of a server" if site.is_address else IN_MEMORY
-        raise Unsupported(f"{what} is {found}, not a file", hint)
+        kind = "the address of a server" if site.is_address else IN_MEMORY
+        raise Unsupported(f"{what} is {kind}, not a file", hint)
     return path
 
 
@@ -139,7 +139,7 @@ def _checked_words(label: str, what: str) -> str:
 def cleaned_label(text: str) -> str:
     """The nearest label that `checked_label` takes: what another program wrote must not act on a terminal or shadow
     an address. Empty when nothing is left."""
-    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:LABEL_LIMIT])
+    printable = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:LABEL_LIMIT])
     for mark in ADDRESS_MARKS:
-        shown = shown.replace(mark, "-")
-    return shown.strip()
+        printable = printable.replace(mark, "-")
+    return printable.strip()

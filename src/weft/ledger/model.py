@@ -161,8 +161,8 @@ class Message(Struct, frozen=True, gc=False):
 
     @property
     def thinking(self) -> str | None:
-        found = [str(part.text) for part in self.content if isinstance(part, ReasoningPart)]
-        return "\n".join(found) if found else None
+        texts = [str(part.text) for part in self.content if isinstance(part, ReasoningPart)]
+        return "\n".join(texts) if texts else None
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):
@@ -372,8 +372,8 @@ def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> li
     if isinstance(value, list | tuple):
         if not levels:
             raise InvalidInput(f"{what} lies within too many lists", "give one list of messages")
-        found = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
-        return [message for messages in found for message in messages]
+        lists = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
+        return [message for messages in lists for message in messages]
     if isinstance(value, Message):
         return [_said_again(value, what)]
     if isinstance(value, Part) or (isinstance(value, dict) and "type" in value and "content" not in value):
@@ -386,8 +386,8 @@ def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> li
 def _said_again(message: Message, what: str) -> NewMessage:
     """A message that was read, to be recorded as a new one: all of it but its id, its place and its time."""
     fields = "content source model thinking_config context metadata".split()
-    kept = {name: getattr(message, name) for name in fields}
-    return as_record({"role": message.role, "parent": message.parent_id, **kept}, NewMessage, what)
+    values = {name: getattr(message, name) for name in fields}
+    return as_record({"role": message.role, "parent": message.parent_id, **values}, NewMessage, what)
 
 
 _TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
@@ -398,30 +398,30 @@ def as_usage(value: Any) -> Usage | UnsetType:
     """The agents ledger's token fields. A total that is not the sum of its disjoint parts is refused."""
     if value is None:
         return UNSET
-    given = _given_tokens(value) if isinstance(value, Usage) else value
-    if not isinstance(given, dict):
+    tokens = _given_tokens(value) if isinstance(value, Usage) else value
+    if not isinstance(tokens, dict):
         raise InvalidInput(f"usage is {type(value).__name__}, not a dict", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
-    for name, count in given.items():
+    for name, count in tokens.items():
         if name not in _TOKEN_FIELDS:
             raise InvalidInput(f"usage: unknown field {name!r}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
         if type(count) is not int or not 0 <= count < 2**53:
             raise InvalidInput(f"usage: {name} is {count!r}", "token counts are whole numbers from 0")
-    if "total_tokens" in given:
-        _check_total(given)
-    if (total := sum(given.get(part, 0) for part in _DISJOINT)) >= 2**53:
+    if "total_tokens" in tokens:
+        _check_total(tokens)
+    if (total := sum(tokens.get(part, 0) for part in _DISJOINT)) >= 2**53:
         raise InvalidInput(f"usage: its parts add up to {total}", "a turn has at most 2^53-1 tokens")
-    return Usage(**given)
+    return Usage(**tokens)
 
 
 def _given_tokens(usage: Usage) -> dict[str, int]:
     return {name: count for name, count in asdict(usage).items() if count is not UNSET}
 
 
-def _check_total(given: dict[str, int]) -> None:
-    known = [given[part] for part in _DISJOINT if part in given]
-    if known and given["total_tokens"] != sum(known):
+def _check_total(tokens: dict[str, int]) -> None:
+    parts = [tokens[part] for part in _DISJOINT if part in tokens]
+    if parts and tokens["total_tokens"] != sum(parts):
         raise InvalidInput(
-            f"usage: total_tokens is {given['total_tokens']}, its parts add up to {sum(known)}",
+            f"usage: total_tokens is {tokens['total_tokens']}, its parts add up to {sum(parts)}",
             "input_tokens excludes cache reads and writes; reasoning_tokens lie inside output_tokens",
         )
 

@@ -52,8 +52,8 @@ class Heads(LedgerPart):
         """The turn a session stood at, at a time (Unix ms, or words such as 'yesterday')."""
         moment = self._parse_time(when) if isinstance(when, str) else checked_number(when, "time")
         with self._store.read() as txn:
-            found = head_at(txn.sql, require(txn, session), moment)
-        return found[0] if found else None
+            place = head_at(txn.sql, require(txn, session), moment)
+        return place[0] if place else None
 
 
 class Labels(LedgerPart):
@@ -82,11 +82,11 @@ class Labels(LedgerPart):
         """Sessions that archiving together would mean: those named, with `tree` all in the same trees, with
         `older_than` (Unix ms, or words such as '90 days ago') only those that have not changed since; `back`: those to
         be made active again."""
-        asked = checked_names(names, "session")
+        labels = checked_names(names, "session")
         before = None if older_than is None else self._moment(older_than, "older_than")
         status = SessionStatus.ARCHIVED if back else SessionStatus.ACTIVE
         with self._store.read() as txn:
-            return to_sessions(txn, choose_sessions(txn, asked, tree, before, status, self._resolve))
+            return to_sessions(txn, choose_sessions(txn, labels, tree, before, status, self._resolve))
 
     def delete(self, session: str, *, reason: str | None = None) -> Session:
         """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
@@ -119,6 +119,6 @@ def move(
 
 
 def set_status(ledger: LedgerBase, session: str, status: SessionStatus, reason: str | None) -> Session:
-    found = ledger.session(session)
-    heads.set_status(ledger._writer, found.id, status, reason)
-    return ledger.session(found.id)
+    record = ledger.session(session)
+    heads.set_status(ledger._writer, record.id, status, reason)
+    return ledger.session(record.id)

@@ -60,8 +60,8 @@ class Merges(LedgerPart):
         if not checked_text(text, "summary").strip():
             raise InvalidInput("the summary is empty", "say what the branch found")
         tip = self._whole(branch)
-        made = self._merge(into, [Summary(tip, text)], [tip.id], LinkReason.SUMMARY, text, expected, key, wait)
-        return made[0]
+        turns = self._merge(into, [Summary(tip, text)], [tip.id], LinkReason.SUMMARY, text, expected, key, wait)
+        return turns[0]
 
     def provenance(self, turn: str) -> list[Provenance]:
         """Which turns a turn was made from, by picking or summing up; then what was made from it."""
@@ -93,10 +93,10 @@ class Merges(LedgerPart):
             theirs=checked_flag(theirs, "theirs"),
             fork=fork,
         )
-        found = self._ledger.session(session)
+        record = self._ledger.session(session)
         self._store.catch_up()
-        settle(self._writer, found.id, choice, reason, Patience(self._writer, 0, self._ttl))
-        return self._ledger.session(found.id)
+        settle(self._writer, record.id, choice, reason, Patience(self._writer, 0, self._ttl))
+        return self._ledger.session(record.id)
 
     def _whole(self, name: str) -> TurnRow:
         with self._store.read() as txn:
@@ -122,8 +122,8 @@ class Merges(LedgerPart):
             pinned = expected
             if key is not None:
                 head = self._ledger.session(checked_text(session, "session")).head
-                if made := self._made(session, checked_text(key, "key"), sources, why, text):
-                    return made
+                if turns := self._made(session, checked_text(key, "key"), sources, why, text):
+                    return turns
                 pinned = head if expected is UNSET else expected
 
             def work(append: Append, pinned: str | UnsetType | None = pinned) -> list[str]:
@@ -140,13 +140,13 @@ class Merges(LedgerPart):
     def _made(self, session: str, key: str, sources: list[str], why: LinkReason, text: str | None) -> list[Turn]:
         """What was made with this key before; for something else, it is taken."""
         id = self._ledger.session(session).id
-        found = [turn for turn in self._reader.find_turns(source_event=key) if turn.session_id == id]
-        if not found:
+        turns = [turn for turn in self._reader.find_turns(source_event=key) if turn.session_id == id]
+        if not turns:
             return []
-        found.sort(key=lambda turn: turn.depth)
-        origins = [[each for each in self.provenance(turn.id) if each.turn_id == turn.id] for turn in found]
-        told = [(each[0].source_id, each[0].why) for each in origins if each]
-        said = None if text is None else self._reader.messages(found[0].id)[0].text
-        if told != [(source, why) for source in sources] or said != text:
+        turns.sort(key=lambda turn: turn.depth)
+        origins = [[origin for origin in self.provenance(turn.id) if origin.turn_id == turn.id] for turn in turns]
+        recorded = [(origin[0].source_id, origin[0].why) for origin in origins if origin]
+        summary = None if text is None else self._reader.messages(turns[0].id)[0].text
+        if recorded != [(source, why) for source in sources] or summary != text:
             raise KeyTaken(key)
-        return found
+        return turns

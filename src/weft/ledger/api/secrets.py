@@ -39,8 +39,8 @@ class Secrets(LedgerPart):
 
         `scanner` comes from `load_scanner`, which takes some seconds the first time unless it is given a folder.
         """
-        told = checked_progress(progress) or silent
-        given = SecretsWanted(
+        report_progress = checked_progress(progress) or silent
+        criteria = SecretsWanted(
             session=session,
             origin=origin,
             project=project,
@@ -49,12 +49,12 @@ class Secrets(LedgerPart):
             ignored=checked_flag(ignored, "ignored"),
         )
         knowing = load_scanner() if scanner is None else checked_scanner(scanner)
-        scanned = scan.scan(self._store, knowing, told, anew=checked_flag(anew, "anew"))
+        scanned = scan.scan(self._store, knowing, report_progress, anew=checked_flag(anew, "anew"))
         self._store.catch_up()
         if checked_flag(again, "again"):
-            find_again(self._store, knowing, given.fingerprints, told)
+            find_again(self._store, knowing, criteria.fingerprints, report_progress)
         with self._store.read() as txn:
-            return report.make_report(txn, knowing, given, scanned, told)
+            return report.make_report(txn, knowing, criteria, scanned, report_progress)
 
     def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
         """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
@@ -62,7 +62,7 @@ class Secrets(LedgerPart):
         return self._store.write(partial(verb, checked_text(fingerprint, "fingerprint")))
 
 
-def _checked_fingerprints(given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise InvalidInput(f"fingerprints is {type(given).__name__}", "give a list of them")
-    return tuple(checked_text(each, "fingerprint") for each in given)
+def _checked_fingerprints(fingerprints: Any) -> tuple[str, ...]:
+    if isinstance(fingerprints, str) or not isinstance(fingerprints, Sequence):
+        raise InvalidInput(f"fingerprints is {type(fingerprints).__name__}", "give a list of them")
+    return tuple(checked_text(fingerprint, "fingerprint") for fingerprint in fingerprints)

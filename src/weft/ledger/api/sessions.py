@@ -59,8 +59,8 @@ class SessionVerbs(LedgerBase):
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
         point = self.point(at)
-        made = heads.fork(self._writer, point.turn_id, point.event_id, label, session or point.session, persona)
-        return self.session(made)
+        session_id = heads.fork(self._writer, point.turn_id, point.event_id, label, session or point.session, persona)
+        return self.session(session_id)
 
     def move_head(
         self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None

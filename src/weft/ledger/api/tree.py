@@ -45,8 +45,8 @@ class Tree(LedgerPart):
         """Every session whose thread has ever contained this turn."""
         with self._store.read() as txn:
             row = self._resolve(txn, turn).turn
-            found = sessions_containing(txn, row.segment, row.depth)
-            return to_sessions(txn, found)
+            sessions = sessions_containing(txn, row.segment, row.depth)
+            return to_sessions(txn, sessions)
 
     def moves_to(self, turn: str) -> list[SessionMove]:
         """Every movement of a session's head to this very turn, in order."""

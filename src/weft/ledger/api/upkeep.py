@@ -44,10 +44,10 @@ class Upkeep(LedgerPart):
 
     def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
-        told = checked_progress(progress)
+        report_progress = checked_progress(progress)
         self._store.catch_up()
         codeblocks.catch_up(self._store)
-        passages.catch_up(self._store, progress=told)
+        passages.catch_up(self._store, progress=report_progress)
 
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
@@ -76,8 +76,10 @@ class Upkeep(LedgerPart):
                 raise path_error(path, error) from error
             with file:
                 return self.import_facts(file, excerpts=excerpts, progress=progress)
-        lines, told = facts_file.limited_lines(source), checked_progress(progress)
-        brought = facts_file.import_lines(self._store, lines, told, excerpts=checked_flag(excerpts, "excerpts"))
+        lines, report_progress = facts_file.limited_lines(source), checked_progress(progress)
+        brought = facts_file.import_lines(
+            self._store, lines, report_progress, excerpts=checked_flag(excerpts, "excerpts")
+        )
         if facts_file.views_are_stale(self._store):
             self.rebuild()
         return brought
@@ -85,10 +87,10 @@ class Upkeep(LedgerPart):
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
-        path, told = checked_file(target, "target", TO_FILES), checked_progress(progress)
+        path, report_progress = checked_file(target, "target", TO_FILES), checked_progress(progress)
         try:
             with remembered(self._store, path, BACKUP):
-                self._store.backup(path, told)
+                self._store.backup(path, report_progress)
         except OSError as error:
             raise path_error(path, error) from error
 

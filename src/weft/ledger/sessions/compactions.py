@@ -167,11 +167,11 @@ def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None
 
 def _belongs(append: Append, compaction: TurnRow, head: TurnRow, events: int | None) -> bool:
     """Does the thread hold what was compacted, and of the last turn summarised just as many events?"""
-    found = append.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
+    row = append.sql.one("SELECT through FROM compaction WHERE turn = ?", (compaction.id,))
     base = load_parent(append, compaction.parent or "")
-    if found is None or not lies_on(append.sql, base, head):
+    if row is None or not lies_on(append.sql, base, head):
         return False
-    through = load_parent(append, found[0])
+    through = load_parent(append, row[0])
     ours, theirs = (
         [part for part in ranges_to(append.sql, *place) if _holds(part, through)]
         for place in ((head.segment, head.depth, events), (compaction.segment, compaction.depth))

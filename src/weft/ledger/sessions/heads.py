@@ -57,8 +57,8 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
     checked_label(label)
 
     def work(append: Append) -> str:
-        if (taken := find_named(append, label)) is not None:
-            raise _label_taken(label, taken)
+        if (session := find_named(append, label)) is not None:
+            raise _label_taken(label, session)
         row = create_session(append, label, persona=persona, **_details(append, details))
         append.seal()
         return row.id
@@ -102,8 +102,8 @@ def fork(
     checked_label(label)
 
     def work(append: Append) -> str:
-        if (taken := find_named(append, label)) is not None:
-            raise _label_taken(label, taken)
+        if (namesake := find_named(append, label)) is not None:
+            raise _label_taken(label, namesake)
         row = load_parent(append, turn)
         origin = require_session(append, source) if source else None
         owner = persona or (origin.persona if origin else row.persona)
@@ -175,9 +175,9 @@ def rename(writer: LedgerWriter, name: str, label: str) -> None:
 
     def work(append: Append) -> None:
         row = require_session(append, name)
-        taken = find_named(append, label)
-        if taken is not None and (taken.id != row.id or taken.label == label):
-            raise _label_taken(label, taken)
+        namesake = find_named(append, label)
+        if namesake is not None and (namesake.id != row.id or namesake.label == label):
+            raise _label_taken(label, namesake)
         stream_of(append, row).add(SessionRenamed, label=append.put_text(label))
         append.seal()
 
@@ -191,8 +191,8 @@ def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> None:
 
     def work(append: Append) -> None:
         row = require_session(append, name)
-        if (taken := find_named(append, alias)) is not None:
-            raise _label_taken(alias, taken)
+        if (namesake := find_named(append, alias)) is not None:
+            raise _label_taken(alias, namesake)
         stream_of(append, row).add(AliasAdded, alias=append.put_text(alias), reason=why)
         append.seal()
 

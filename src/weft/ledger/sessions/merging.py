@@ -66,17 +66,17 @@ def merge(
     writers: Sequence[Writer],
 ) -> list[str]:
     """One new turn on a session after another, all in one append. Each writer fills one."""
-    made = []
+    turns = []
     for write in writers:
         row = require_session(append, session)
         if row.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {row.label!r} is {row.status}", "make it active again first, or fork it")
         ensure_free(append, row, patience)
         place = find_place(append, row, UNSET, expected)
-        made.append(_turn(append, place, Setting(source_event_id=key), write))
+        turns.append(_turn(append, place, Setting(source_event_id=key), write))
         expected = UNSET
     append.seal()
-    return made
+    return turns
 
 
 def _turn(append: Append, place: Placement, setting: Setting, write: Writer) -> str:
@@ -106,9 +106,9 @@ class Pick:
     def __call__(self, turn_events: TurnEvents) -> None:
         self._turn_events, self._events, self._messages = turn_events, dict[str, str](), dict[str, str]()
         self._open: dict[str, ToolCallRequested] = {}
-        for found in list(run_events(turn_events.append.txn.facts, self.source)):
-            if not isinstance(found.event, UnknownEvent):
-                self._again(found.id, found.event)
+        for recorded in list(run_events(turn_events.append.txn.facts, self.source)):
+            if not isinstance(recorded.event, UnknownEvent):
+                self._again(recorded.id, recorded.event)
         self._settle()
         _link(turn_events, self.source.id, LinkReason.CHERRY_PICK)
         response = self._messages.get(self.source.response or "")
@@ -145,7 +145,7 @@ class Pick:
                 self._add(id, event, correlation_id=self._turn_events.turn, call=self._event(event.call), spawned=UNSET)
             case Interruption():
                 self._settle(late=True)
-                affected = tuple(EventRef(self._events[each]) for each in self._open)
+                affected = tuple(EventRef(self._events[call]) for call in self._open)
                 self._open = {}
                 self._add(id, event, affects=affected)
             case _:
@@ -156,8 +156,8 @@ class Pick:
         self._events[id] = self._turn_events.run.add(type(event), **{**fields, **changed})
 
     def _event(self, ref: EventRef) -> EventRef | UnsetType:
-        found = self._events.get(ref.event_id)
-        return UNSET if found is None else EventRef(found)
+        event = self._events.get(ref.event_id)
+        return UNSET if event is None else EventRef(event)
 
     def _message(self, fact: MessageFact) -> MessageFact:
         id = self._turn_events.next_message_id()
@@ -237,14 +237,14 @@ def provenance(txn: ReadTxn, turn: TurnRow) -> list[Provenance]:
         " ORDER BY child, parent, why",
         (turn.id, turn.id, *_MERGES),
     )
-    found = [_provenance(txn, *row) for row in sorted(rows, key=lambda row: row[0] != turn.id)]
-    return [each for each in found if each is not None]
+    records = [_provenance(txn, *row) for row in sorted(rows, key=lambda row: row[0] != turn.id)]
+    return [record for record in records if record is not None]
 
 
 def _provenance(txn: ReadTxn, child: str, parent: str, why: str) -> Provenance | None:
-    made, source = load_turn(txn.sql, child), load_turn(txn.sql, parent)
-    if made is None or source is None:
+    turn, source = load_turn(txn.sql, child), load_turn(txn.sql, parent)
+    if turn is None or source is None:
         return None
-    common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in (made, source)))
+    common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in (turn, source)))
     row = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)
     return Provenance(why=why, turn_id=child, source_id=parent, left_id=row[0] if row else None)

@@ -58,7 +58,7 @@ def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | 
         if not branches:
             raise NotApplicable(f"session {row.label!r} has one branch", "nothing is to be settled")
         turn, event = _chosen(append, row, branches, choice)
-        kept = row.compaction if turn == row.head else None
+        compaction = row.compaction if turn == row.head else None
         states = _states(append.txn.facts, row, branches)
         stream = stream_of(append, row)
         stream.add(
@@ -68,14 +68,14 @@ def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | 
             why=MoveReason.SETTLE,
             at=UNSET if event is None else event,
             reason=UNSET if reason is None else append.put_text(reason, "reason"),
-            tips=tuple(EventRef(tip) for tip in (bytes(row.last_event).hex(), *(found.tip for found in branches))),
+            tips=tuple(EventRef(tip) for tip in (bytes(row.last_event).hex(), *(branch.tip for branch in branches))),
         )
         if SessionRenamed in states:
             stream.add(SessionRenamed, label=append.put_text(row.label))
         if SessionArchived in states:
             stream.add(SessionArchived, status=SessionStatus(row.status))
-        if kept is not None:
-            stream.add(CompactionChosen, compaction=kept or None)
+        if compaction is not None:
+            stream.add(CompactionChosen, compaction=compaction or None)
         append.seal()
 
     patience.keep_trying(lambda: writer.write(work))
@@ -97,11 +97,11 @@ def _chosen(
 
 
 def _their_head(append: Append, row: SessionRow, branches: list[Branch]) -> tuple[str | None, str | None]:
-    places = {(found.head, found.head_event) for found in branches}
+    places = {(branch.head, branch.head_event) for branch in branches}
     if len(places) > 1:
         raise NotApplicable(
             f"session {row.label!r} has {len(branches)} other branches, at different turns",
-            "name the turn: --to " + " or --to ".join(sorted(found.name for found in branches)),
+            "name the turn: --to " + " or --to ".join(sorted(branch.name for branch in branches)),
         )
     head, events = places.pop()
     return head, _event(append, head, events)
@@ -118,10 +118,10 @@ def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, 
         raise LabelTaken(label, "taken")
     if turn is None:
         raise NotApplicable(f"the other branch of {row.label!r} stands at no turn", "say --ours")
-    made = create_session(append, label, persona=row.persona)
-    stream_of(append, made).add(
+    session = create_session(append, label, persona=row.persona)
+    stream_of(append, session).add(
         AgentForked,
-        to_branch=made.id,
+        to_branch=session.id,
         at_event=EventRef(event or append.view.turn(turn).digest),
         at_turn=turn,
         from_branch=row.id,
@@ -130,7 +130,7 @@ def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, 
 
 def _states(facts: FactReader, row: SessionRow, branches: list[Branch]) -> set[type]:
     """Which of label and status were changed on some branch and not before all of them parted."""
-    ends = [bytes(row.last_event).hex(), *(found.tip for found in branches)]
+    ends = [bytes(row.last_event).hex(), *(branch.tip for branch in branches)]
     chains = [dict(_back(facts, end)) for end in ends]
     shared = set(chains[0]).intersection(*chains[1:])
     return {

@@ -237,11 +237,13 @@ class Append:
             return name
         if showable(checked_length(name, "agent's name")) != name:
             raise InvalidInput(f"an agent's name is {name!r:.80}", "it is text without NUL and lone surrogates")
-        found = self.sql.one("SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name))
-        if found is not None:
-            if found[1] not in ACTING:
-                raise LabelTaken(name, f"that of a program that does not act: a {found[1]}")
-            return str(found[0])
+        program_row = self.sql.one(
+            "SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name)
+        )
+        if program_row is not None:
+            if program_row[1] not in ACTING:
+                raise LabelTaken(name, f"that of a program that does not act: a {program_row[1]}")
+            return str(program_row[0])
         program = self.ulids.mint()
         self.stream(program_stream(program), None).add(AgentCreated, name=self.ledger_contents.put_text(name))
         return program
@@ -287,8 +289,8 @@ class Append:
         return Receipt(self.replica, tip.n, tip.chain.hex(), digest)
 
     def number(self, ref: str) -> int:
-        known = self._numbers.get(ref)
-        return known if known is not None else self.txn.facts.find_content(bytes.fromhex(ref)) or 0
+        number = self._numbers.get(ref)
+        return number if number is not None else self.txn.facts.find_content(bytes.fromhex(ref)) or 0
 
     def content_text(self, n: int) -> str | None:
         return text_if_there(self.txn.facts, n)
@@ -312,8 +314,8 @@ class EventStream:
 def expected_scope(writer: LedgerWriter, session: str | None, parent: str | UnsetType | None) -> int:
     """The tree that a turn will most likely belong to; should it not, its large contents are stored there again."""
     with writer.store.read() as txn:
-        found = find_session(txn.sql, session) if session else None
-        at = parent if isinstance(parent, str) else found.head if found else None
+        session_row = find_session(txn.sql, session) if session else None
+        at = parent if isinstance(parent, str) else session_row.head if session_row else None
         row = load_turn(txn.sql, at) if at else None
         (highest,) = txn.sql.one("SELECT max(n) FROM segment") or (0,)
         return row.root if row else (highest or 0) + 1

@@ -56,14 +56,14 @@ def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, st
     """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
     Returns the provider's id beside it."""
     rows = append.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
-    known = ((call, text_if_there(append.txn.facts, call.call_id)) for call in (CallRow(*row) for row in rows))
-    calls = [(call, native) for call, native in known if native is not None]
+    pairs = ((call, text_if_there(append.txn.facts, call.call_id)) for call in (CallRow(*row) for row in rows))
+    calls = [(call, native) for call, native in pairs if native is not None]
     ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
-    named = [pair for pair in calls if pair[1] == call_id]
-    if named and ours and ours[0] not in named:
-        raise AmbiguousName(call_id, [_spellings(turn, *pair)[0] for pair in (*ours, *named)])
-    waiting = [(call, native) for call, native in named or ours if call.outcome in (None, "interrupted")]
-    if not (named or ours):
+    same_native = [pair for pair in calls if pair[1] == call_id]
+    if same_native and ours and ours[0] not in same_native:
+        raise AmbiguousName(call_id, [_spellings(turn, *pair)[0] for pair in (*ours, *same_native)])
+    waiting = [(call, native) for call, native in same_native or ours if call.outcome in (None, "interrupted")]
+    if not (same_native or ours):
         raise NotFound("tool call", f"{turn.id}:{call_id}")
     if not waiting:
         raise NotApplicable(

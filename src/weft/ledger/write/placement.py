@@ -112,17 +112,17 @@ def _scope(append: Append, parent: TurnRow | None) -> int:
 
 def find_named(append: Append, name: str) -> SessionRow | None:
     """By label, then by alias; else by a session's own id, which is never the name of another."""
-    found = append.view.find_session(name)
-    return append.view.find_session_id(name) if found is None and is_ulid(name) else found
+    session = append.view.find_session(name)
+    return append.view.find_session_id(name) if session is None and is_ulid(name) else session
 
 
 def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
     """Label, then alias, then a new session; the id of a session means that one."""
-    found = find_named(append, label)
-    if found is not None:
-        if found.status != SessionStatus.ACTIVE:
-            raise NotApplicable(f"session {label!r} is {found.status}", "make it active again first, or fork it")
-        return found
+    session = find_named(append, label)
+    if session is not None:
+        if session.status != SessionStatus.ACTIVE:
+            raise NotApplicable(f"session {label!r} is {session.status}", "make it active again first, or fork it")
+        return session
     return create_session(append, label, persona=persona)
 
 

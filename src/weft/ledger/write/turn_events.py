@@ -276,12 +276,12 @@ class TurnEvents:
 
     def _known_message(self, id: str) -> str:
         """The message that another one follows must be here: nobody else will bring it later."""
-        known = checked_id(id, "parent message")
-        if not is_message(self.append.sql, known):
+        message = checked_id(id, "parent message")
+        if not is_message(self.append.sql, message):
             raise NotFound(
-                "message", known, "`parent` names a message of this ledger; leave it out where there is none"
+                "message", message, "`parent` names a message of this ledger; leave it out where there is none"
             )
-        return known
+        return message
 
     def _parts(self, content: str | StoredContent | Prepared | tuple[Part, ...]) -> tuple[PartFact, ...]:
         if not isinstance(content, tuple):
@@ -340,8 +340,8 @@ class TurnEvents:
             )
             for block in message.codeblocks
         )
-        made = {"files": files, "lints": lints, "codeblocks": blocks}
-        return {name: facts for name, facts in made.items() if facts}
+        annotations = {"files": files, "lints": lints, "codeblocks": blocks}
+        return {name: facts for name, facts in annotations.items() if facts}
 
 
 def error_fact(contents: ContentWriter, error: str | NewError) -> ErrorFact:
@@ -416,26 +416,26 @@ class Setting:
 
     def fields(self, contents: ContentWriter) -> dict[str, Any]:
         """The fields of `run_started`, only those that are known."""
-        made: dict[str, Any] = {"role": self.role}
+        fields: dict[str, Any] = {"role": self.role}
         if self.reason is not None:
-            made["reason"] = self.reason
+            fields["reason"] = self.reason
         if self.toolset is not None:
-            made["toolset"] = contents.named(self.toolset, "toolset")
+            fields["toolset"] = contents.named(self.toolset, "toolset")
         if self.tools is not None:
-            made["tools"] = tuple(contents.named(tool, "tool name") for tool in self.tools)
+            fields["tools"] = tuple(contents.named(tool, "tool name") for tool in self.tools)
         for field in ("permissions_granted", "thinking_config", "effective_config"):
             if (value := getattr(self, field)) is not None:
-                made[field] = contents.put_json(value, field)
+                fields[field] = contents.put_json(value, field)
         if self.workspace is not None:
-            made["workspace"] = contents.put_text(self.workspace, "workspace")
+            fields["workspace"] = contents.put_text(self.workspace, "workspace")
         if self.source_event_id is not None:
-            made["source_event"] = contents.put_text(self.source_event_id, "source event id")
-        return made
+            fields["source_event"] = contents.put_text(self.source_event_id, "source event id")
+        return fields
 
 
 def member(enum: Any, value: Any, what: str) -> Any:
     try:
         return enum(value)
     except ValueError:
-        known = ", ".join(enum)
-        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {known}") from None
+        members = ", ".join(enum)
+        raise InvalidInput(f"{what} is {value!r:.80}", f"it is one of {members}") from None

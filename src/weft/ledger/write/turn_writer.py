@@ -92,28 +92,34 @@ class TurnWriter:
     ) -> str:
         """The model is about to be asked. `input` says what it is sent: a context, message ids, or {base, keep, then}.
         Returns the event, a base for later inputs."""
-        sent = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
+        request_input = self._named_input(input) if isinstance(input, Context) else self._checked_input(input)
 
         def step(turn_events: TurnEvents) -> tuple[str, str]:
             correlation = turn_events.append.ulids.mint()
             event = turn_events.request(
-                model, correlation, provider=provider, params=params, tools_spec=tools_spec, attempt=attempt, input=sent
+                model,
+                correlation,
+                provider=provider,
+                params=params,
+                tools_spec=tools_spec,
+                attempt=attempt,
+                input=request_input,
             )
             return event, correlation
 
         self._request, self._correlation = self._step(step)
         return self._request
 
-    def _checked_input(self, given: Any) -> RequestInput | UnsetType:
-        sent = as_input(given)
-        if sent is not UNSET:
+    def _checked_input(self, value: Any) -> RequestInput | UnsetType:
+        request_input = as_input(value)
+        if request_input is not UNSET:
             with self._writer.store.read() as txn:
-                check_input(txn, sent)
-        return sent
+                check_input(txn, request_input)
+        return request_input
 
-    def _named_input(self, seen: Context) -> RequestInput | UnsetType:
+    def _named_input(self, context: Context) -> RequestInput | UnsetType:
         with self._writer.store.read() as txn:
-            return input_of(txn, self.id, self._request, seen.messages)
+            return input_of(txn, self.id, self._request, context.messages)
 
     def response(
         self,
@@ -132,7 +138,7 @@ class TurnWriter:
 
         def step(turn_events: TurnEvents) -> tuple[str | None, str | None, str]:
             correlation = self._correlation or turn_events.append.ulids.mint()
-            made = turn_events.response(
+            message_id = turn_events.response(
                 messages[0] if messages else None,
                 correlation,
                 request=self._request,
@@ -141,7 +147,7 @@ class TurnWriter:
                 model=model,
                 latency_ms=latency_ms,
             )
-            return made, turn_events.run.prev, correlation
+            return message_id, turn_events.run.prev, correlation
 
         self._message, self._response_event, self._correlation = self._step(step, weigh(messages, ()))
         return self._message
@@ -213,10 +219,10 @@ class TurnWriter:
         key = call.removeprefix(f"{self.id}:")
         if key in self._calls:
             return key
-        found = [name for name, opened in self._calls.items() if opened.native == key]
-        if not found or key in self._given_out:
+        keys = [name for name, opened in self._calls.items() if opened.native == key]
+        if not keys or key in self._given_out:
             raise NotFound("open tool call", call, f"open calls of this turn: {', '.join(self._calls) or 'none'}")
-        return found[0]
+        return keys[0]
 
     def renew(self) -> None:
         """Say that this writer is alive, while a model or a tool takes its time."""
@@ -274,9 +280,9 @@ class TurnWriter:
     def _step(self, step: Callable[[TurnEvents], T], weight: Weight = NO_WEIGHT) -> T:
         def work(append: Append) -> T:
             turn_events, _ = self._turn_events(append)
-            made = step(turn_events)
+            result = step(turn_events)
             append.seal()
-            return made
+            return result
 
         if weight.large:
             self._writer.put_large(weight.large, self._scope)
@@ -318,17 +324,17 @@ def as_input(value: Any) -> RequestInput | UnsetType:
         return UNSET
     if isinstance(value, list | tuple):
         value = {"base": None, "keep": 0, "then": value}
-    made = as_record(value, RequestInput, "input")
-    events = [ref.event_id for ref in made.then if isinstance(ref, EventRef)]
-    for event in [*events, *([] if made.base is None else [made.base])]:
+    request_input = as_record(value, RequestInput, "input")
+    events = [ref.event_id for ref in request_input.then if isinstance(ref, EventRef)]
+    for event in [*events, *([] if request_input.base is None else [request_input.base])]:
         checked_event(event, "input")
-    for ref in made.then:
+    for ref in request_input.then:
         if not isinstance(ref, EventRef):
             checked_id(ref, "input")
-    whole(made.keep, "input.keep")
-    if made.keep < 0:
-        raise InvalidInput(f"input.keep is {made.keep}", "it counts entries of the base, from 0")
-    return made
+    whole(request_input.keep, "input.keep")
+    if request_input.keep < 0:
+        raise InvalidInput(f"input.keep is {request_input.keep}", "it counts entries of the base, from 0")
+    return request_input
 
 
 def begin_turn(
