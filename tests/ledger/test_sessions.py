@@ -74,7 +74,7 @@ def test_a_session_keeps_where_it_came_from(ledger: Ledger, clock: FixedClock) -
         ({"parent_session": "nobody"}, NotFound),
         ({"parent_turn_id": NOBODY}, NotFound),
         ({"parent_turn_id": "x"}, InvalidInput),
-        ({"routing": "typo"}, InvalidInput),
+        ({"routing": "typo"}, TypeError),
     ],
 )
 def test_wrong_details_make_no_session(ledger: Ledger, details: dict[str, str], error: type[Exception]) -> None:
