@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ ODD: list[Any] = [
     "main@{0001-01-01T00:00:00+23:59}", "main@{999999999999 years ago}", bytearray(b"x"),
 ]  # fmt: skip
 
-READS = """session resolve turn thread messages message tool_calls compaction codeblocks children tree events reflog
-    sessions_containing""".split()
+READS = """
+    session resolve turn thread messages message tool_calls compactions.get codeblocks
+    tree.children tree.turns events reflog tree.sessions_containing
+""".split()
 WRITES: dict[str, Callable[[Ledger, Any], Any]] = {
     "session": lambda ledger, odd: ledger.record_turn(session=odd, query="q", wait=0),
     "parent": lambda ledger, odd: ledger.record_turn(query="q", parent=odd),
@@ -84,7 +87,7 @@ def test_reading_verbs_refuse_odd_names_in_words(ledger: Ledger, verb: str) -> N
     grow(ledger, "main", "a")
     for odd in ODD:
         with pytest.raises(WeftError):
-            getattr(ledger, verb)(odd)
+            attrgetter(verb)(ledger)(odd)
 
 
 @pytest.mark.parametrize("verb", WRITES)
