@@ -29,6 +29,7 @@ from random import Random
 from typing import Any
 
 import apsw
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -132,13 +133,14 @@ def make_ledger(address: str, folder: Path) -> dict[str, Any]:
         threads = ["main", "side", *(str(session.head) for session in ledger.sessions() if session.origin != "weft")]
         run_weft(address, "bundle", "create", *threads, "-o", str(folder / description.BUNDLE))
         bundled = sorted({turn.id for name in threads for turn in ledger.thread(name).turns})
-        weft.Programs(ledger).hold_agent(description.HELD_AGENT)
         kill_writer(address, clock)
+        retried = ledger.record_turn(**description.RETRIED_TURN)
         receipt = ask(ledger, "main", "The last turn?", "The last one.").receipt
         ledger.upkeep.export_facts(folder / "facts.jsonl")
         return {
             "clock": clock.now_ms(),
             "receipt": asdict(receipt),
+            "retried": to_builtins(retried),
             "provisional": len(ledger.imports.provisional()),
             "bundled": bundled,
             "described": describe(ledger),
@@ -292,7 +294,8 @@ def let_a_clone_diverge(ledger: weft.Ledger, address: str, clone: str, clock: St
 
 
 def kill_writer(address: str, clock: SteppingClock) -> None:
-    """A process that begins two turns, one in a session and one without, and is killed before it ends them."""
+    """A process that begins two turns, one in a session and one without, holds an agent, and is killed before it ends
+    them."""
     command = [sys.executable, __file__, "--leave-turns-open", address, "--at", str(clock.now_ms())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as writer:
         assert writer.stdout is not None
@@ -307,6 +310,7 @@ def leave_turns_open(address: str, at_ms: int) -> None:
     turn.message("Who turned the lamp off?")
     turn.tool_call("look", {"at": "lamp"}, id="call-9")
     ledger.begin_turn().message("A turn without a session")
+    weft.Programs(ledger).hold_agent(description.HELD_AGENT)
     sys.stdout.buffer.write(READY)
     sys.stdout.flush()
     sys.stdin.read()

@@ -385,10 +385,10 @@ def test_a_hold_that_is_taken_for_a_cancelled_task_is_given_back(path: Path) -> 
         begun, go_on = threading.Event(), threading.Event()
         take = programs._sync.hold_agent
 
-        def slowly(agent: str) -> Any:
+        def slowly(agent: str, *, task: str | None = None) -> Any:
             begun.set()
             go_on.wait()
-            return take(agent)
+            return take(agent, task=task)
 
         programs._sync.hold_agent = slowly  # type: ignore[method-assign]
         task = asyncio.ensure_future(programs.hold_agent("ada"))
@@ -399,7 +399,7 @@ def test_a_hold_that_is_taken_for_a_cancelled_task_is_given_back(path: Path) -> 
         go_on.set()
         await ledger._pool.rest()
         programs._sync.hold_agent = take  # type: ignore[method-assign]
-        assert (await programs.hold_agent("ada")).number == 2
+        assert (await programs.hold_agent("ada")).epoch == 2
 
     run(path, body)
 

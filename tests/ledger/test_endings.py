@@ -15,6 +15,7 @@ from weft.kernel.ambient import FixedClock
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import HeadMoved, LeaseLost, LedgerTooNew, NotApplicable, StoreError
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.views.lease_rows import Lease
 from weft.ledger.write.turn_writer import TurnWriter
 
 STEPS: dict[str, Callable[[TurnWriter], Any]] = {
@@ -87,7 +88,7 @@ def test_closing_fails_what_was_open_and_frees_its_session(
     assert again.record_turn(session="main", query="after", wait=0).parent_id == head
     again.record_late_result(writer.id, "open", "late")
     assert problems(again) == []
-    assert select(path, "SELECT turn FROM lease WHERE turn IS NOT NULL") == []
+    assert select(path, "SELECT purpose FROM lease WHERE purpose IS NOT NULL") == []
 
 
 def test_closing_fails_every_open_turn_and_no_other(open_ledger: OpenLedger) -> None:
@@ -131,19 +132,20 @@ def test_a_turn_that_is_being_held_when_the_ledger_closes_is_given_up_with_the_o
     ledger_writer, given_up = ledger._writer, list[Any]()
     closing = threading.Thread(target=lambda: given_up.append(ledger_writer.give_all_up()))
 
-    class Noted(dict[int, str]):
-        def __setitem__(self, key: int, turn: str) -> None:
+    class Noted(dict[tuple[str, str], Lease]):
+        def __setitem__(self, key: tuple[str, str], lease: Lease) -> None:
             closing.start()
             closing.join(0.05)  # it would be through by now, if nothing kept it
-            super().__setitem__(key, turn)
+            super().__setitem__(key, lease)
 
     ledger_writer._held = Noted()
-    ledger_writer.hold(7, "turn")
+    lease = Lease("session", "s", "owner", 1, 0, "turn")
+    ledger_writer.hold(lease)
     closing.join()
-    assert given_up == [[(7, "turn")]]
+    assert given_up == [[lease]]
     with pytest.raises(StoreError, match="closed"):
-        ledger_writer.hold(8, "another")
-    ledger_writer.let_go(7)
+        ledger_writer.hold(Lease("session", "another", "owner", 1, 0, "turn"))
+    ledger_writer.let_go(lease)
 
 
 def test_turns_begun_while_the_ledger_closes_are_failed_or_refused(path: Path) -> None:

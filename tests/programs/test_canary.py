@@ -19,8 +19,8 @@ from weft.programs.applying import WantedProgram, wanted_in
 
 CANARY = "canary-7f3a.b"
 READS = (
-    "acting_as hold_agent release_agent all get history diff check_task checks load_checkpoint query request requests "
-    "tags tagged"
+    "acting_as hold_agent renew_agent release_agent all get history diff check_task checks load_checkpoint query "
+    "request requests tags tagged"
 ).split()
 SPEC = {"inputs": [CANARY], "successCriteria": [{"type": "contains", "text": CANARY}]}
 

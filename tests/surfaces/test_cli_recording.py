@@ -152,7 +152,7 @@ def test_a_recorded_error_leaves_a_failed_turn_and_the_head_where_it_was(weft: S
 
 
 def test_every_field_of_record_turn_can_be_given_as_json() -> None:
-    accepted = {"session", "query", "response", "parent", "expected", "wait"}
+    accepted = {"session", "query", "response", "parent", "expected", "wait", "key"}
     for source in (NewTurn, Setting):
         accepted |= {name for name, p in inspect.signature(source).parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert set(TurnInput.__struct_fields__) == accepted

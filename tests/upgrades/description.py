@@ -26,6 +26,15 @@ ALIASES = ("lead", "second")
 RETRY_KEY = "make-the-lamp-once"
 RETRIED = ("code", "lamp", {"language": "typescript", "source": "export default () => 'on'"})
 """A program that was made with a retry key: asked for again, it is the same one."""
+RETRIED_TURN: dict[str, Any] = {
+    "session": "once",
+    "query": "Is this said once?",
+    "response": [{"role": "assistant", "content": "It is."}],
+    "model": "model-a",
+    "usage": {"input_tokens": 4, "output_tokens": 2},
+    "key": "say-it-once",
+}
+"""A turn that was recorded with a retry key, since schema 12."""
 HELD_AGENT = "keeper"
 
 

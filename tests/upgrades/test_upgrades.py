@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 import weft
 from tests.postgres import new_name, shared_server
@@ -168,6 +169,16 @@ def test_a_retry_key_of_a_promised_ledger_gives_the_first_answer(ledger: Promise
         assert (again.id, opened.newest()) == (first["id"], events)
         with pytest.raises(weft.WeftError, match="key"):
             programs.create(kind, "lantern", config, key=description.RETRY_KEY)
+
+
+def test_a_turn_that_a_promised_ledger_recorded_with_a_key_is_recorded_once(ledger: Promise) -> None:
+    with ledger.open() as opened:
+        first = ledger.expected.get("retried")  # schema 11 had no retry keys of turns
+        turn, events = opened.record_turn(**description.RETRIED_TURN), opened.newest()
+        assert first is None or first == to_builtins(turn)
+        assert (opened.record_turn(**description.RETRIED_TURN), opened.newest()) == (turn, events)
+        with pytest.raises(weft.WeftError, match="key"):
+            opened.record_turn(**{**description.RETRIED_TURN, "query": "Something else?"})
 
 
 def test_a_promised_facts_file_gives_the_same_ledger(folder: Path, tmp_path: Path) -> None:

@@ -291,12 +291,15 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         wait: float = WAIT,
+        key: str | None = None,
     ) -> RecordedTurn:
         """Record a whole turn, durably, and move the session's head to it.
 
         `query`, `response` and `system` are text, a message, or a list of them. A turn with `error` is a failed one:
         it stays, and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
-        refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most."""
+        refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most.
+        With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
+        another call with that key raises KeyTaken."""
         asked = partial(
             self._sync.record_turn,
             session=session,
@@ -325,6 +328,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             parent=parent,
             expected=expected,
             wait=0,
+            key=key,
         )
         return await crossing.patiently(self._pool, wait, asked)
 

@@ -17,9 +17,9 @@ from weft.aio.ledger import (
     AsyncLedger,
 )
 from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.views.lease_rows import Lease
 from weft.programs.applying import Planned, WantedProgram
 from weft.programs.criteria import Observations
-from weft.programs.holding import Hold
 from weft.programs.model import Check, CriterionVerdict, Difference, Program, ProgramChange, Request, Tagged
 from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
@@ -32,7 +32,7 @@ from weft.store.port import Progress
 class AsyncPrograms(crossing.Mirror[Programs]):
     """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
 
-    def __init__(self, ledger: AsyncLedger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
+    def __init__(self, ledger: AsyncLedger, actor: str = DEFAULT_AGENT, hold: Lease | None = None) -> None:
         super().__init__(Programs(ledger._sync, actor=actor, hold=hold), ledger._pool)
         self.ledger, self.actor = ledger, actor
 
@@ -132,11 +132,18 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         one runs takes it from them."""
         return await self._run(partial(self._sync.step_agent, agent=agent, verb=verb, reason=reason, key=key))
 
-    async def hold_agent(self, agent: str) -> Hold:
-        """Be the one who runs it: what is done with `acting_as(…, hold)` is done while this lasts, or not at all."""
-        return await crossing.held(self._pool, partial(self._sync.hold_agent, agent=agent), self._sync.release_agent)
+    async def hold_agent(self, agent: str, *, task: str | None = None) -> Lease:
+        """Take the agent's lease, for a task or in general: what is done with `acting_as(…, hold)` is done while it
+        lasts, or not at all. Each such step renews it; AgentBusy where somebody else holds it."""
+        return await crossing.held(
+            self._pool, partial(self._sync.hold_agent, agent=agent, task=task), self._sync.release_agent
+        )
 
-    async def release_agent(self, hold: Hold) -> None:
+    async def renew_agent(self, hold: Lease) -> None:
+        """Say that its holder is alive, while something takes its time."""
+        await self._run(partial(self._sync.renew_agent, hold=hold))
+
+    async def release_agent(self, hold: Lease) -> None:
         """Let it go, where it is still held."""
         await self._run(partial(self._sync.release_agent, hold=hold))
 
@@ -283,7 +290,7 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         """Where two versions of its configuration differ: by default the last two."""
         return await self._run(partial(self._sync.diff, name=name, before=before, after=after))
 
-    def acting_as(self, actor: str, hold: Hold | None = None) -> AsyncPrograms:
+    def acting_as(self, actor: str, hold: Lease | None = None) -> AsyncPrograms:
         """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
         return AsyncPrograms(self.ledger, actor=actor, hold=hold)
 

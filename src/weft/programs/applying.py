@@ -127,9 +127,9 @@ def apply(
             raise Rehearsed
         return clerk.actor
 
-    request = ["apply", prune, [[one.kind, one.name, one.config, one.state, one.tags] for one in ordered]]
+    request = [prune, [[one.kind, one.name, one.config, one.state, one.tags] for one in ordered]]
     try:
-        perform(writer, actor, work, None if dry_run else key, request)
+        perform(writer, actor, "apply", work, None if dry_run else key, request)
     except Rehearsed:
         return plan
     return plan or [Planned(action="unchanged", kind=one.kind, name=one.name) for one in ordered]

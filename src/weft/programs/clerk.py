@@ -7,19 +7,15 @@ verb, never in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel.contents import json_bytes
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
     ContentGone,
     IllegalTransition,
     InvalidConfig,
-    InvalidInput,
-    KeyTaken,
     NotAllowed,
     NotApplicable,
     NotFound,
@@ -33,12 +29,12 @@ from weft.ledger.views.program_rows import ProgramRow, find_program, load_progra
 from weft.ledger.views.rows import SessionRow, find_session, load_session
 from weft.ledger.views.values import json_of
 from weft.ledger.write.append import Append, EventStream, LedgerWriter
+from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.configs import Named, references
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
-KEPT_MS = 30 * 24 * 3600 * 1000
 LISTED = "`weft program list` shows what there is"
 Found = ProgramRow | SessionRow
 
@@ -201,38 +197,15 @@ def name_in(sql: Sql, text: str) -> str:
 
 
 def perform(
-    writer: LedgerWriter, actor: str, work: Callable[[Clerk], str], key: str | None, request: Iterable[Any]
+    writer: LedgerWriter, actor: str, verb: str, work: Callable[[Clerk], str], key: str | None, request: Iterable[Any]
 ) -> str:
-    """Run a verb in one append. With a retry key it is done once: sent again it answers what it answered."""
-    if key is not None and (not isinstance(key, str) or not key):
-        raise InvalidInput(f"retry key is {key!r:.80}", "it is text that is not empty")
-    asked = sha256(json_bytes([actor, *request], "request")).digest() if key is not None else b""
+    """Run a verb in one append; its work answers with a program's id. With a retry key it is done once: sent again it
+    answers what it answered."""
+    command = keyed_command(verb, key, [actor, verb, *request])
 
-    def whole(append: Append) -> str:
-        done = _done(append, key, asked)
-        if done is not None:
-            return done
-        made = work(Clerk(append, actor))
-        if key is not None:
-            append.sql.run(
-                "INSERT INTO command_done(key, request, program, done_at) VALUES (?, ?, ?, ?)",
-                (_digest(key), asked, made, append.now_ms),
-            )
-            append.sql.run("DELETE FROM command_done WHERE done_at < ?", (append.now_ms - KEPT_MS,))
+    def write(append: Append) -> Answer:
+        program = work(Clerk(append, actor))
         append.seal()
-        return made
+        return Answer(program)
 
-    return writer.write(whole)
-
-
-def _done(append: Append, key: str | None, asked: bytes) -> str | None:
-    if key is None:
-        return None
-    row = append.sql.one("SELECT request, program FROM command_done WHERE key = ?", (_digest(key),))
-    if row is not None and bytes(row[0]) != asked:
-        raise KeyTaken(key)
-    return None if row is None else str(row[1])
-
-
-def _digest(key: str) -> bytes:
-    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return writer.write(lambda append: once(append, command, lambda: write(append))).node

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import AgentBusy, InvalidInput, LeaseLost
 from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.views.lease_rows import Lease
+from weft.ledger.write.leases import renew
 from weft.programs.addresses import parse_address
 from weft.programs.clerk import Clerk, name_in, perform
-from weft.programs.holding import Hold, ensure_held
 from weft.programs.model import Program
 from weft.programs.reading import find, to_program
 from weft.store.port import ReadTxn
@@ -22,20 +23,20 @@ from weft.store.port import ReadTxn
 class Room:
     """Programs of one open ledger, seen and changed by one actor. Thread-safe, as the ledger is."""
 
-    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Hold | None = None) -> None:
+    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Lease | None = None) -> None:
         self.ledger, self.actor, self._hold = ledger, actor, hold
         self._writer, self._store = writer_of(ledger), store_of(ledger)
 
     def _perform(self, verb: str, work: Callable[[Clerk], str], key: str | None, *request: Any) -> str:
         hold = self._hold
         if hold is None:
-            return perform(self._writer, self.actor, work, key, [verb, *request])
+            return perform(self._writer, self.actor, verb, work, key, request)
 
-        def held(clerk: Clerk) -> str:
-            ensure_held(clerk, hold)
+        def under_lease(clerk: Clerk) -> str:
+            renewed(clerk, hold)
             return work(clerk)
 
-        return perform(self._writer, self.actor, held, key, [verb, *request])
+        return perform(self._writer, self.actor, verb, under_lease, key, request)
 
     def _change(self, verb: str, work: Callable[[Clerk], Any], key: str | None, *request: Any) -> Program:
         """A verb whose work answers with a row; the program as it is then."""
@@ -53,6 +54,15 @@ class Room:
             called = name_in(txn.sql, name)
             version = None if called == name else parse_address(name, "program").version
             return to_program(txn, find(txn, called, wanted), version)
+
+
+def renewed(clerk: Clerk, hold: Lease) -> str:
+    """Renew an agent's lease; returns the agent's id. Raises AgentBusy where it was ended or taken over."""
+    try:
+        renew(clerk.append, hold)
+        return hold.key
+    except LeaseLost:
+        raise AgentBusy(clerk.reload(hold.key).name, "was reset or taken up by somebody else meanwhile") from None
 
 
 def checked_kind(kind: str | ProgramKind) -> ProgramKind:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.ledger.views.lease_rows import Lease
 from weft.programs.applying import Planned, WantedProgram, apply
 from weft.programs.describing import Describing
-from weft.programs.holding import Hold
 from weft.programs.telling import Telling
 from weft.programs.working import Working
 
@@ -14,7 +14,7 @@ from weft.programs.working import Working
 class Programs(Describing, Working, Telling):
     """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
 
-    def acting_as(self, actor: str, hold: Hold | None = None) -> Programs:
+    def acting_as(self, actor: str, hold: Lease | None = None) -> Programs:
         """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
         return Programs(self.ledger, actor, hold)
 

@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import NotApplicable
+from weft.kernel.errors import AgentBusy, NotApplicable
+from weft.ledger.api.base import owner_of, patience_of
+from weft.ledger.views.lease_rows import Lease, LeaseKind
 from weft.ledger.views.program_rows import ProgramRow
-from weft.programs import agents, holding, making, sessions, tasks
+from weft.ledger.write.leases import end_lease, free_epoch, release, take
+from weft.programs import agents, making, sessions, tasks
 from weft.programs.clerk import Clerk
 from weft.programs.criteria import Observations, judge
-from weft.programs.face import Room
+from weft.programs.face import Room, renewed
 from weft.programs.foreign import ensure_own
-from weft.programs.holding import Hold
 from weft.programs.model import Check, CriterionVerdict, Program
 from weft.programs.reading import checks_of, find, saved_state
 from weft.programs.workspace import RunCommand, Workspace
-from weft.store.owners import process_owner
 
+RUN = "run"
+"""The purpose of an agent's lease that is not for a task."""
 AGENT, TASK, HUMAN = ProgramKind.AGENT, ProgramKind.TASK, ProgramKind.HUMAN
 
 
@@ -47,30 +50,48 @@ class Working(Room):
         def work(clerk: Clerk) -> Any:
             row = agents.step(clerk, clerk.require(agent, AGENT), verb, reason)
             if verb == "reset" and self._hold is None:
-                holding.end(clerk, row.id)
+                end_lease(clerk.append, LeaseKind.AGENT, row.id)
             return row
 
         return self._change("step_agent", work, key, agent, verb, reason)
 
-    def hold_agent(self, agent: str) -> Hold:
-        """Be the one who runs it: what is done with `acting_as(…, hold)` is done while this lasts, or not at all."""
-        found = self.get(agent, AGENT)
+    def hold_agent(self, agent: str, *, task: str | None = None) -> Lease:
+        """Take the agent's lease, for a task or in general: what is done with `acting_as(…, hold)` is done while it
+        lasts, or not at all. Each such step renews it; AgentBusy where somebody else holds it."""
+        program, patience, leases = self.get(agent, AGENT), patience_of(self.ledger), list[Lease]()
+        purpose = RUN if task is None else self.get(task, TASK).id
 
         def work(clerk: Clerk) -> str:
-            clerk.permit("assign", f"run the agent {found.name!r}", found.id)
-            return str(holding.take(clerk, found.id))
+            clerk.permit("assign", f"run the agent {program.name!r}", program.id)
+            epoch = free_epoch(
+                clerk.append,
+                LeaseKind.AGENT,
+                program.id,
+                patience,
+                lambda lease: AgentBusy(program.name, f"is at work (held by {lease.owner})"),
+            )
+            lease = take(clerk.append, LeaseKind.AGENT, program.id, epoch, owner_of(self.ledger), purpose)
+            self._writer.hold(lease)
+            leases.append(lease)
+            return program.id
 
-        return Hold(found.id, int(self._perform("hold_agent", work, None)), process_owner())
+        self._perform("hold_agent", work, None)
+        return leases[-1]
 
-    def release_agent(self, hold: Hold) -> None:
+    def renew_agent(self, hold: Lease) -> None:
+        """Say that its holder is alive, while something takes its time."""
+        self._perform("renew_agent", lambda clerk: renewed(clerk, hold), None)
+
+    def release_agent(self, hold: Lease) -> None:
         """Let it go, where it is still held."""
 
         def work(clerk: Clerk) -> str:
-            holding.ensure_held(clerk, hold)
-            holding.end(clerk, hold.agent)
-            return hold.agent
+            program = renewed(clerk, hold)
+            release(clerk.append, hold)
+            return program
 
         self._perform("release_agent", work, None)
+        self._writer.let_go(hold)
 
     def fail_agent(
         self, agent: str, message: str, *, code: str = "failed", details: Any = None, key: str | None = None

@@ -17,8 +17,6 @@ from weft.store.sql import Sql
 COPIED = "copied"
 ACCEPTED = "accepted:"
 """Local state: a row per name whose promises were given up here, with the last event that was known of them."""
-HELD = "held:"
-"""Local state: a row per agent that was ever run here, with who holds it."""
 NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
@@ -32,8 +30,7 @@ def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
     sql.run(NOTE, (FORMER + was, str(end)))
     if is_copy(sql):
         sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
-        sql.run("UPDATE lease SET owner = ? WHERE turn IS NOT NULL", (NOBODY,))
-        sql.run("DELETE FROM local WHERE key LIKE ?", (f"{HELD}%",))
+        sql.run("UPDATE lease SET owner = ? WHERE purpose IS NOT NULL", (NOBODY,))
 
 
 def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:

@@ -20,7 +20,7 @@ from weft.ledger.read.thread_facts import (
 )
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.write.append import LedgerWriter
-from weft.ledger.write.leases import sweep_dead
+from weft.ledger.write.leases import Patience, sweep_dead
 from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
@@ -109,3 +109,13 @@ def writer_of(ledger: LedgerBase) -> LedgerWriter:
 
 def store_of(ledger: LedgerBase) -> Store:
     return ledger._store
+
+
+def owner_of(ledger: LedgerBase) -> str:
+    """The name under which this ledger takes leases."""
+    return ledger._owner
+
+
+def patience_of(ledger: LedgerBase) -> Patience:
+    """For a contender that does not wait; leases are stale after the ledger's own TTL."""
+    return Patience(ledger._writer, 0, ledger._ttl)

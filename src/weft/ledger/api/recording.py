@@ -63,12 +63,15 @@ class RecordVerbs(LedgerBase):
         parent: str | UnsetType | None = UNSET,
         expected: str | UnsetType | None = UNSET,
         wait: float = WAIT,
+        key: str | None = None,
     ) -> RecordedTurn:
         """Record a whole turn, durably, and move the session's head to it.
 
         `query`, `response` and `system` are text, a message, or a list of them. A turn with `error` is a failed one:
         it stays, and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
         refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most.
+        With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
+        another call with that key raises KeyTaken.
         """
         if session is not None:
             checked_label(session, "session")
@@ -100,7 +103,7 @@ class RecordVerbs(LedgerBase):
             ),
         )
         return record_turn(
-            self._writer, turn, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl
+            self._writer, turn, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl, key=key
         )
 
     def begin_turn(

@@ -29,6 +29,7 @@ from weft.ledger.views import codeblocks
 from weft.ledger.views.rows import load_turn
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.write.commands import forget_requests
 from weft.store.erased_contents import IN_LOG, ErasedContents, note_finished, note_rewritten, unfinished
 from weft.store.port import ReadTxn, Store, WriteTxn
 
@@ -110,6 +111,7 @@ def _erase_contents(store: Store, append: Append, plan: ErasurePlan) -> None:
     reading = ReadTxn(append.sql, append.txn.facts)
     numbers = numbers_of(reading, plan)
     forget_sources(append.txn, plan.turns, [text_at(reading, ref) for ref in plan.sources])
+    forget_requests(append.sql, (*plan.turns, *plan.reached))
     append.txn.facts.erase(numbers)
     for forget in FORGETTERS:
         forget(store, append.txn, ErasedContents(numbers, (*plan.turns, *plan.reached)))

@@ -19,6 +19,7 @@ from weft.ledger.read.tombstones import pending
 from weft.ledger.secrets.scan import MARK as SECRETS
 from weft.ledger.upkeep.recompute import VIEWS_STALE
 from weft.ledger.upkeep.verify import Problem, verify_facts, verify_views
+from weft.ledger.views.lease_rows import LeaseKind, held_leases
 from weft.ledger.views.recorded_events import recorded_after, stream_of
 from weft.store.diagnosis import COPY_BACK, Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.erased_contents import ERASING, unfinished
@@ -165,25 +166,43 @@ def _watermarks(store: Store) -> Iterator[Diagnosis]:
 
 def _writers(store: Store) -> Iterator[Diagnosis]:
     with store.read() as txn:
-        held = txn.sql.all("SELECT turn, owner FROM lease WHERE turn IS NOT NULL")
-        leased = {turn for turn, _ in held}
+        leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)
+        leased = {lease.purpose for lease in leases}
         unfinished = txn.sql.all(
             "SELECT id FROM turn WHERE status NOT IN ('completed', 'failed') AND origin IS NULL ORDER BY n LIMIT ?",
             (len(leased) + SHOWN,),
         )
-    for turn, owner in held[:SHOWN]:
-        if is_dead(owner):
+    for lease in leases[:SHOWN]:
+        if is_dead(lease.owner):
             why = "its session is free; the next opening for writing records it as failed"
-            yield note("turns", f"turn {turn} was left open by a writer that is gone", why, "open it for writing")
+            text = f"turn {lease.purpose} was left open by a writer that is gone"
+            yield note("turns", text, why, "open it for writing")
         else:
-            pid = owner.split("/")[-2] if owner.count("/") >= 2 else owner
-            yield note("turns", f"turn {turn} is being recorded by process {pid}")
+            yield note("turns", f"turn {lease.purpose} is being recorded by process {_process(lease.owner)}")
     for (turn,) in unfinished:
         if turn not in leased:
             why = "nobody holds it; it came from elsewhere, or its lease was lost"
             yield note("turns", f"turn {turn} never ended", why, "go on from its parent; it stays as it is")
-    if not held and not unfinished:
+    if not leases and not unfinished:
         yield good("turns", "no turn is open")
+
+
+def _agents(store: Store) -> Iterator[Diagnosis]:
+    with store.read() as txn:
+        leases = held_leases(txn.sql, LeaseKind.AGENT)[:SHOWN]
+        names = {lease.key: txn.sql.one("SELECT name FROM program WHERE id = ?", (lease.key,)) for lease in leases}
+    for lease in leases:
+        row = names[lease.key]
+        name = lease.key if row is None else row[0]
+        if is_dead(lease.owner):
+            why = "whoever runs it next takes it over"
+            yield note("agents", f"agent {name!r} was left by a process that is gone", why)
+        else:
+            yield note("agents", f"agent {name!r} is run by process {_process(lease.owner)}")
+
+
+def _process(owner: str) -> str:
+    return owner.split("/")[-2] if owner.count("/") >= 2 else owner
 
 
 def _sources(store: Store) -> Iterator[Diagnosis]:
@@ -267,6 +286,7 @@ def _erasures(store: Store) -> Iterator[Diagnosis]:
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("watermarks", _watermarks),
     ("turns", _writers),
+    ("agents", _agents),
     ("imports", _sources),
     ("clock", _clocks),
     ("copy", _names),

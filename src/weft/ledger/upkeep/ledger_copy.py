@@ -23,6 +23,7 @@ from weft.ledger.imports.secret import KEY as IMPORT_SECRET
 from weft.ledger.upkeep.copy_register import COPY, LEDGER, note_copy, place_of
 from weft.ledger.upkeep.recompute import rebuild, silent
 from weft.ledger.views import Projector, codeblocks
+from weft.ledger.views.lease_rows import Lease, LeaseKind, held_leases
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.rows import RowMemory
 from weft.ledger.views.values import text_if_there
@@ -55,7 +56,10 @@ _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n 
 _CONTENTS = "SELECT n, scope, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? AND n <= ? ORDER BY n"
 _HAS_PARTS = "SELECT 1 FROM content_part WHERE content = ? UNION SELECT 1 FROM packed WHERE content = ? LIMIT 1"
 _NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-_HELD = "INSERT INTO lease(session, owner, epoch, beat, turn) VALUES (?, ?, ?, 0, ?) ON CONFLICT (session) DO NOTHING"
+_LEASE = (
+    "INSERT INTO lease(kind, key, owner, epoch, beat, purpose) VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT (kind, key)"
+    " DO NOTHING"
+)
 
 
 class Copied(Struct, frozen=True):
@@ -209,17 +213,17 @@ class Copying:
                 " OR key LIKE 'rollback:%'",
                 (IMPORT_SECRET, FORMER + "%", LACKS + "%", EXCERPT + "%"),
             )
-            held = txn.sql.all("SELECT session, epoch, turn FROM lease WHERE turn IS NOT NULL")
-        self._target.write(partial(self._settle, kept, held))
+            leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)
+        self._target.write(partial(self._settle, kept, leases))
 
-    def _settle(self, kept: list[Row], held: list[Row], txn: WriteTxn) -> None:
+    def _settle(self, kept: list[Row], leases: list[Lease], txn: WriteTxn) -> None:
         _note(FORMER + self._source.replica, str(txn.facts.tip().n), txn)
         note_copy(place_of(self._source), LEDGER, txn)
         for key, value in kept:
             _note(key, value, txn)
-        for session, epoch, turn in held:
-            if txn.sql.one("SELECT 1 FROM turn WHERE id = ?", (turn,)) is not None:
-                txn.sql.run(_HELD, (session, NOBODY, epoch, turn))
+        for lease in leases:
+            if txn.sql.one("SELECT 1 FROM turn WHERE id = ?", (lease.purpose,)) is not None:
+                txn.sql.run(_LEASE, (lease.kind, lease.key, NOBODY, lease.epoch, lease.purpose))
         txn.sql.run("DELETE FROM local WHERE key = ?", (COPYING,))
 
     def answer(self) -> Copied:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
 from weft.store.buffer import Insert
 from weft.store.sql import Question, Sql
 
@@ -264,19 +265,17 @@ class Standing(Struct, frozen=True):
     """A session, and what a turn that goes on there needs to know."""
 
     session: SessionRow
-    lease: tuple[str, int, int, str | None] | None
-    """Owner, epoch, beat, and the turn that it is held for."""
+    lease: Lease | None
     head: TurnRow | None
     followed: bool
     """The head is not the last turn of its segment."""
 
 
-_LEASE = ("owner", "epoch", "beat", "turn")
 _STANDING = (
-    f"SELECT {', '.join(f's.{column}' for column in SESSION.columns)}, l.session,"
-    f" {', '.join(f'l.{column}' for column in _LEASE)}, {', '.join(f't.{column}' for column in TURN.columns)},"
+    f"SELECT {', '.join(f's.{column}' for column in SESSION.columns)},"
+    f" {', '.join(f'l.{column}' for column in LEASE_COLUMNS)}, {', '.join(f't.{column}' for column in TURN.columns)},"
     " EXISTS (SELECT 1 FROM turn c WHERE c.segment = t.segment AND c.depth = t.depth + 1)"
-    " FROM session s LEFT JOIN lease l ON l.session = s.n LEFT JOIN turn t ON t.id = s.head"
+    " FROM session s LEFT JOIN lease l ON l.kind = 'session' AND l.key = s.id LEFT JOIN turn t ON t.id = s.head"
     " WHERE s.{} = ? AND s.status <> 'deleted'"
 )
 _BY_LABEL, _BY_NUMBER = _STANDING.replace("{}", "label"), _STANDING.replace("{}", "n")
@@ -296,10 +295,10 @@ def find_standing(sql: Sql, name: str) -> Standing | None:
     if row is None:
         return None
     session, rest = row[: len(SESSION.columns)], row[len(SESSION.columns) :]
-    held, lease, turn = rest[0], rest[1 : 1 + len(_LEASE)], rest[1 + len(_LEASE) : -1]
+    lease, turn = rest[: len(LEASE_COLUMNS)], rest[len(LEASE_COLUMNS) : -1]
     return Standing(
         SessionRow(*session),
-        None if held is None else lease,
+        None if lease[0] is None else Lease(*lease),
         None if turn[0] is None else TurnRow(*turn),
         bool(rest[-1]),
     )
@@ -319,7 +318,7 @@ class RowMemory:
         self.sessions: dict[str, SessionRow] = {}
         self.labels: dict[str, SessionRow] = {}
         self.ends: dict[int, int] = {}
-        self.free_epochs: dict[int, int] = {}
+        self.free_epochs: dict[str, int] = {}
 
     def clear(self) -> None:
         for held in (self.turns, self.sessions, self.labels, self.ends, self.free_epochs):
@@ -333,8 +332,8 @@ class RowMemory:
             self.turns.setdefault(head.id, head)
             if not found.followed:
                 self.ends.setdefault(head.segment, head.depth)
-        if lease is None or lease[-1] is None:
-            self.free_epochs.setdefault(session.n, lease[1] if lease else 0)
+        if lease is None or lease.purpose is None:
+            self.free_epochs.setdefault(session.id, lease.epoch if lease else 0)
         return session
 
     def shrink(self) -> None:

@@ -28,6 +28,7 @@ from weft.ledger.model import (
     StoredContent,
 )
 from weft.ledger.views import Projector
+from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
 from weft.ledger.views.values import text_if_there
 from weft.store.erased_contents import is_husk
@@ -47,8 +48,8 @@ class LedgerWriter:
     def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
         self.store, self.clock, self.ulids = store, clock, ulids
         self._memory = RowMemory()
-        self.seen_beats: dict[int, tuple[int, int, float]] = {}
-        self._held: dict[int, str] | None = {}
+        self.seen_beats: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self._held: dict[tuple[str, str], Lease] | None = {}
         self._holding = threading.Lock()
         self._serial, self._disturbed = 0, True
 
@@ -80,23 +81,23 @@ class LedgerWriter:
         turn = self._memory.turns.get(parent if isinstance(parent, str) else row.head if row and row.head else "")
         return turn.root if turn else None
 
-    def hold(self, key: int, turn: str) -> None:
-        """A turn is being begun here; whoever closes the ledger ends it. One that is being closed begins no more."""
+    def hold(self, lease: Lease) -> None:
+        """A lease is being taken here; whoever closes the ledger ends it. One that is being closed takes no more."""
         with self._holding:
             if self._held is None:
                 raise StoreError(f"{self.store.path} is closed", "open it again")
-            self._held[key] = turn
+            self._held[lease.kind, lease.key] = lease
 
-    def let_go(self, key: int) -> None:
+    def let_go(self, lease: Lease) -> None:
         with self._holding:
             if self._held is not None:
-                self._held.pop(key, None)
+                self._held.pop((lease.kind, lease.key), None)
 
-    def give_all_up(self) -> list[tuple[int, str]]:
+    def give_all_up(self) -> list[Lease]:
         """Whatever is held at this moment, for whoever closes the ledger; from now on nothing more is."""
         with self._holding:
             held, self._held = self._held or {}, None
-            return list(held.items())
+            return list(held.values())
 
     def put_large(self, contents: Iterable[bytes], scope: int) -> None:
         """Contents of more than one row go first, in transactions of their own; the append then finds them."""

@@ -1,22 +1,22 @@
-"""One writer per session: (session, owner, epoch, beat).
+"""One writer at a time for whatever must not be written by two: a session, a turn without a session, an agent.
 
-Whoever begins a turn takes the lease; every step renews it (beat + 1) and is refused once another epoch has begun.
-A contender that sees the same beat for one TTL on its own clock, or whose system says that the owner is dead, takes
-epoch + 1; the turn left behind becomes `failed`: addressable, headless.
+A lease is a row (kind, key, owner, epoch, beat, purpose). Taking it counts the epoch up; every step of the holder
+renews it (beat + 1) inside its own append, and is refused once the row has another owner, epoch or purpose. A contender
+that sees the same beat for one TTL on its own clock, or whose system says that the owner is dead, takes it over. The
+turn that a silent or dead owner leaves behind becomes `failed`: it stays addressable, and the head does not move to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
-
-from msgspec import Struct
+from typing import TypeVar
 
 from weft.kernel.enums import InterruptionReason, RunExit
-from weft.kernel.errors import LeaseLost, SessionBusy
+from weft.kernel.errors import Conflict, LeaseLost, SessionBusy
 from weft.ledger.arguments import checked_seconds
 from weft.ledger.model import NewError
+from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease, held_leases
 from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.turn_events import TurnEvents
@@ -24,29 +24,25 @@ from weft.store.owners import is_dead
 
 T = TypeVar("T")
 POLL_SECONDS = 0.02
-
-
-class Lease(Struct, frozen=True):
-    session: int
-    owner: str
-    epoch: int
+_TURN_KINDS = (LeaseKind.SESSION, LeaseKind.TURN)
+"""Kinds whose purpose is a turn: it fails when its writer is gone."""
 
 
 class Patience:
-    """How long a contender will wait. What it has seen of others' beats is remembered by the desk across calls."""
+    """How long a contender waits. The beats that it saw are remembered by the writer across calls."""
 
     def __init__(self, writer: LedgerWriter, wait: float, ttl: float) -> None:
         self._clock, self._ttl, self._seen = writer.clock, ttl, writer.seen_beats
         wait = checked_seconds(wait, "wait")
         self._until = writer.clock.monotonic() + wait if wait else 0.0
 
-    def judge_stale(self, key: int, owner: str, epoch: int, beat: int) -> bool:
-        if is_dead(owner):
+    def judge_stale(self, lease: Lease) -> bool:
+        if is_dead(lease.owner):
             return True
-        now = self._clock.monotonic()
-        if self._seen.get(key, (0, 0, 0.0))[:2] != (epoch, beat):
-            self._seen[key] = (epoch, beat, now)
-        return now - self._seen[key][2] >= self._ttl
+        now, place = self._clock.monotonic(), (lease.kind, lease.key)
+        if self._seen.get(place, (0, 0, 0.0))[:2] != (lease.epoch, lease.beat):
+            self._seen[place] = (lease.epoch, lease.beat, now)
+        return now - self._seen[place][2] >= self._ttl
 
     def keep_trying(self, attempt: Callable[[], T]) -> T:
         while True:
@@ -60,61 +56,82 @@ class Patience:
 
 def ensure_free(append: Append, session: SessionRow, patience: Patience) -> int:
     """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
-    free = append.view.memory.free_epochs
-    known = free.get(session.n)
-    if known is None:
-        row = append.sql.one("SELECT owner, epoch, beat, turn FROM lease WHERE session = ?", (session.n,))
-        known = free[session.n] = 0 if row is None else _freed(append, session, patience, *row)
-    return known
+    epochs = append.view.memory.free_epochs
+    epoch = epochs.get(session.id)
+    if epoch is None:
+        epoch = epochs[session.id] = free_epoch(
+            append,
+            LeaseKind.SESSION,
+            session.id,
+            patience,
+            lambda lease: SessionBusy(session.label, lease.purpose or "", lease.owner),
+        )
+    return epoch
 
 
-def _freed(append: Append, session: SessionRow, patience: Patience, *lease: Any) -> int:
-    owner, epoch, beat, turn = lease
-    if turn is None:
-        return int(epoch)
-    if not patience.judge_stale(session.n, owner, epoch, beat):
-        raise SessionBusy(session.label, turn, owner)
-    fail_abandoned(append, append.view.turn(turn))
-    append.sql.run("UPDATE lease SET turn = NULL, epoch = epoch + 1 WHERE session = ?", (session.n,))
-    return int(epoch) + 1
+def free_epoch(append: Append, kind: LeaseKind, key: str, patience: Patience, busy: Callable[[Lease], Conflict]) -> int:
+    """The epoch of what nobody holds, 0 where nobody ever did. Ends the lease of a dead or silent owner; raises what
+    `busy` makes of any other."""
+    lease = find_lease(append.sql, kind, key)
+    if lease is None:
+        return 0
+    if lease.purpose is not None:
+        if not patience.judge_stale(lease):
+            raise busy(lease)
+        _abandon(append, lease)
+    return lease.epoch
 
 
-def take(append: Append, key: int, epoch: int, owner: str, turn: str) -> Lease:
-    """A turn of a session is held under the session's number, any other under minus its own arrival number."""
+def take(append: Append, kind: LeaseKind, key: str, epoch: int, owner: str, purpose: str) -> Lease:
+    """Hold what is free at `epoch`, under the next one."""
     append.sql.run(
-        "INSERT INTO lease(session, owner, epoch, beat, turn) VALUES (?, ?, ?, 0, ?) ON CONFLICT (session)"
-        " DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, beat = 0, turn = excluded.turn",
-        (key, owner, epoch + 1, turn),
+        "INSERT INTO lease(kind, key, owner, epoch, beat, purpose) VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT (kind, key)"
+        " DO UPDATE SET owner = excluded.owner, epoch = excluded.epoch, beat = 0, purpose = excluded.purpose",
+        (kind.value, key, owner, epoch + 1, purpose),
     )
     append.view.memory.free_epochs.pop(key, None)
-    return Lease(key, owner, epoch + 1)
+    return Lease(kind, key, owner, epoch + 1, 0, purpose)
 
 
-def renew(append: Append, lease: Lease, turn: str) -> None:
-    row = append.sql.one("SELECT owner, epoch, turn FROM lease WHERE session = ?", (lease.session,))
-    if row != (lease.owner, lease.epoch, turn):
-        raise LeaseLost(turn)
-    append.sql.run("UPDATE lease SET beat = beat + 1 WHERE session = ?", (lease.session,))
+def renew(append: Append, lease: Lease) -> None:
+    """One more beat; raises LeaseLost where the lease was taken over or ended."""
+    if not _is_current(append, lease):
+        raise LeaseLost(lease.purpose or lease.key)
+    append.sql.run("UPDATE lease SET beat = beat + 1 WHERE kind = ? AND key = ?", (lease.kind, lease.key))
 
 
 def release(append: Append, lease: Lease) -> None:
-    _free(append, lease.session)
+    """End a lease that was renewed in this append."""
+    end_lease(append, LeaseKind(lease.kind), lease.key)
 
 
-def _free(append: Append, key: int) -> None:
-    """A session's row stays, with its epoch; that of a turn without a session was for this turn alone."""
-    if key < 0:
-        append.sql.run("DELETE FROM lease WHERE session = ?", (key,))
+def end_lease(append: Append, kind: LeaseKind, key: str) -> None:
+    """Nobody holds it any more, whoever did. The row stays with its epoch, so that no later lease equals this one;
+    that of a turn without a session was for this turn alone, and goes."""
+    if kind is LeaseKind.TURN:
+        append.sql.run("DELETE FROM lease WHERE kind = ? AND key = ?", (kind.value, key))
     else:
-        append.sql.run("UPDATE lease SET turn = NULL WHERE session = ?", (key,))
+        append.sql.run("UPDATE lease SET purpose = NULL WHERE kind = ? AND key = ?", (kind.value, key))
 
 
-def fail_abandoned(
+def _is_current(append: Append, lease: Lease) -> bool:
+    row = find_lease(append.sql, LeaseKind(lease.kind), lease.key)
+    return row is not None and (row.owner, row.epoch, row.purpose) == (lease.owner, lease.epoch, lease.purpose)
+
+
+def _abandon(
     append: Append,
-    turn: TurnRow,
+    lease: Lease,
     reason: InterruptionReason = InterruptionReason.CRASH,
     message: str = "its writer went silent",
 ) -> None:
+    """End a lease whose holder will write no more, and fail the turn that it was held for."""
+    if lease.kind in _TURN_KINDS and lease.purpose is not None:
+        fail_abandoned(append, append.view.turn(lease.purpose), reason, message)
+    end_lease(append, LeaseKind(lease.kind), lease.key)
+
+
+def fail_abandoned(append: Append, turn: TurnRow, reason: InterruptionReason, message: str) -> None:
     """Close a turn whose writer is gone."""
     if turn.closed:
         return
@@ -131,33 +148,27 @@ def open_calls(append: Append, turn: TurnRow) -> tuple[str, ...]:
 
 
 def sweep_dead(writer: LedgerWriter) -> int:
-    """At start: fail the turns whose writers are provably gone. Returns how many."""
+    """At start: end the leases whose owners are provably gone. Returns how many."""
     with writer.store.read() as txn:
-        held = txn.sql.all("SELECT session, owner FROM lease WHERE turn IS NOT NULL")
-    dead = [session for session, owner in held if is_dead(owner)]
-    return sum(writer.write(partial(_sweep, session)) for session in dead)
+        leases = held_leases(txn.sql)
+    return sum(writer.write(partial(_sweep, lease)) for lease in leases if is_dead(lease.owner))
+
+
+def _sweep(lease: Lease, append: Append) -> int:
+    if not _is_current(append, lease):
+        return 0
+    _abandon(append, lease)
+    append.seal()
+    return 1
 
 
 def give_up(writer: LedgerWriter) -> None:
-    """At the end: fail the turns that this ledger began and nobody ended, so that their sessions are free at once."""
-    for key, turn in writer.give_all_up():
-        writer.write(partial(_give_up, key, turn))
+    """At the end: end the leases that this ledger took and nobody released, so that others need not wait."""
+    for lease in writer.give_all_up():
+        writer.write(partial(_give_up, lease))
 
 
-def _give_up(key: int, turn: str, append: Append) -> None:
-    row = append.sql.one("SELECT turn FROM lease WHERE session = ?", (key,))
-    if row == (turn,):
-        fail_abandoned(append, append.view.turn(turn), InterruptionReason.SHUTDOWN, "the ledger was closed")
-        _free(append, key)
+def _give_up(lease: Lease, append: Append) -> None:
+    if _is_current(append, lease):
+        _abandon(append, lease, InterruptionReason.SHUTDOWN, "the ledger was closed")
         append.seal()
-
-
-def _sweep(session: int, append: Append) -> int:
-    row = append.sql.one("SELECT owner, turn FROM lease WHERE session = ? AND turn IS NOT NULL", (session,))
-    if row is None or not is_dead(row[0]):
-        return 0
-    fail_abandoned(append, append.view.turn(row[1]))
-    append.sql.run("UPDATE lease SET epoch = epoch + 1 WHERE session = ?", (session,))
-    _free(append, session)
-    append.seal()
-    return 1

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from weft.kernel.contents import ROW_BYTES, Prepared, json_bytes, text_bytes
 from weft.kernel.enums import MessageRole, MoveReason, RunExit, TurnType
@@ -32,10 +34,13 @@ from weft.ledger.model import (
     as_record,
     as_usage,
 )
+from weft.ledger.views.rows import load_session_number, load_turn
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, expected_scope
+from weft.ledger.write.commands import Answer, find_answer, keyed_command, once
 from weft.ledger.write.leases import Patience, ensure_free
 from weft.ledger.write.placement import Placement, ensure_session, ensure_spawned, find_place
 from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents
+from weft.store.sql import Sql
 
 ORDINARY = Setting()
 UNREQUESTED = -1
@@ -80,6 +85,12 @@ class NewTurn:
         self.weight = weigh([*self.messages, *self.response], self.calls)
         self._texts: dict[int, Prepared] = {}
         self._prepared_calls: list[PreparedCall] = []
+
+    def request(self) -> list[Any]:
+        """Everything that its caller told, for the digest of a retry key."""
+        written = [self.messages, self.response, self.calls, self.error, self.usage, self.persona, vars(self.setting)]
+        asked = [self.model, self.provider, self.params, self.tools_spec, self.finish_reason, self.permissions_used]
+        return written + asked
 
     def prepare(self, prepare: Callable[[bytes], Prepared]) -> list[Prepared]:
         """Encode and hash the contents of messages and calls; they are kept by the place of each in the turn."""
@@ -209,8 +220,14 @@ def record_turn(
     expected: str | UnsetType | None,
     wait: float,
     ttl: float,
+    key: str | None = None,
 ) -> RecordedTurn:
-    """Append to whatever the head is at commit; `parent` and `expected` pin it."""
+    """Append to whatever the head is at commit; `parent` and `expected` pin it. With a retry key it is done once."""
+    command = keyed_command("record_turn", key, [session, parent, expected, *turn.request()] if key else ())
+    if command is not None:  # before large contents are stored
+        with writer.store.read() as txn:
+            if answer := find_answer(txn.sql, command):
+                return _recorded(txn.sql, answer)
     patience = Patience(writer, wait, ttl)
     if turn.weight.large:
         writer.put_large(turn.weight.large, expected_scope(writer, session, parent))
@@ -218,10 +235,23 @@ def record_turn(
     likely = [] if scope is None else [(scope, content.digest) for content in contents]
 
     def work(append: Append) -> RecordedTurn:
-        place = _place(append, turn, session, parent, expected, patience)
-        return _write_whole(append, turn, place)
+        def write() -> RecordedTurn:
+            return _write_whole(append, turn, _place(append, turn, session, parent, expected, patience))
+
+        return write() if command is None else _recorded(append.sql, once(append, command, lambda: _answer(write())))
 
     return patience.keep_trying(lambda: writer.write(work, turn.weight.size, likely=likely, session=session))
+
+
+def _answer(recorded: RecordedTurn) -> Answer:
+    return Answer(recorded.id, encode(replace(recorded, session=None)).decode())
+
+
+def _recorded(sql: Sql, answer: Answer) -> RecordedTurn:
+    """What was answered first; the session by the label that it has now."""
+    recorded, turn = decode(answer.details or "", type=RecordedTurn), load_turn(sql, answer.node)
+    session = load_session_number(sql, turn.session) if turn and turn.session is not None else None
+    return replace(recorded, session=session.label if session else None)
 
 
 def _place(

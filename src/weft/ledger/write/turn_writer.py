@@ -24,9 +24,10 @@ from weft.ledger.model import (
 )
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.request_inputs import check_input, input_of
-from weft.ledger.views.rows import SessionRow, TurnRow, load_session_number
+from weft.ledger.views.lease_rows import Lease, LeaseKind
+from weft.ledger.views.rows import SessionRow, TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
-from weft.ledger.write.leases import Lease, Patience, ensure_free, open_calls, release, renew, take
+from weft.ledger.write.leases import Patience, ensure_free, open_calls, release, renew, take
 from weft.ledger.write.placement import Placement, ensure_session, find_place
 from weft.ledger.write.record_turn import Weight, move_with_turn, spawned_by, weigh
 from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents, checked_event, checked_id, member, whole
@@ -226,7 +227,7 @@ class TurnWriter:
 
     def renew(self) -> None:
         """Say that this writer is alive, while a model or a tool takes its time."""
-        self._writer.write(lambda append: renew(append, self._lease, self.id))
+        self._writer.write(lambda append: renew(append, self._lease))
 
     def finish(self, *, usage: Any = None, permissions_used: Any = None) -> RecordedTurn:
         """The turn is complete; the session's head moves to it in the same transaction. Should facts from elsewhere
@@ -271,7 +272,7 @@ class TurnWriter:
         turn = append.view.turn(self.id)
         if turn.closed:
             raise TurnClosed(self.id, turn.status) if self._ended else LeaseLost(self.id)
-        renew(append, self._lease, self.id)
+        renew(append, self._lease)
         turn_events = TurnEvents(
             append, self.id, actor=self._actor, prev=turn.digest, messages=turn.messages, scope=turn.root
         )
@@ -310,12 +311,11 @@ class TurnWriter:
 
         ended = self._writer.write(work)
         self._ended = True
-        self._writer.let_go(self._lease.session)
+        self._writer.let_go(self._lease)
         return ended
 
     def _session_row(self, append: Append) -> SessionRow | None:
-        row = None if self._lease.session < 0 else load_session_number(append.sql, self._lease.session)
-        return None if row is None else append.view.session(row.id)
+        return append.view.session(self._lease.key) if self._lease.kind == LeaseKind.SESSION else None
 
 
 def as_input(value: Any) -> RequestInput | UnsetType:
@@ -365,9 +365,10 @@ def begin_turn(
             turn_type=TurnType.NORMAL,
             setting=setting,
         )
-        lease = take(append, row.n if row else -append.view.turn(turn).n, epoch, owner, turn)
+        kind, key = (LeaseKind.SESSION, row.id) if row else (LeaseKind.TURN, turn)
+        lease = take(append, kind, key, epoch, owner, turn)
         append.seal()
-        writer.hold(lease.session, turn)
+        writer.hold(lease)
         return TurnWriter(writer, turn, lease, actor, place)
 
     return patience.keep_trying(lambda: writer.write(work))

@@ -16,9 +16,9 @@ from typing import Any
 
 from weft.kernel.enums import CriterionType, ProgramKind
 from weft.kernel.errors import AgentBusy, CriteriaUnmet, NotApplicable, WeftError
+from weft.ledger.views.lease_rows import Lease
 from weft.programs.criteria import CommandResult
 from weft.programs.foreign import ensure_own
-from weft.programs.holding import Hold
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.invoke.human import invoke_human
@@ -27,7 +27,7 @@ from weft.runtime.invoke.model_settings import ConfiguredModel
 from weft.runtime.invoke.models_and_sessions import agent_context, default_model, message_of, question, told
 from weft.runtime.sandbox.bubblewrap import find_sandbox, run_sandboxed
 from weft.runtime.sandbox.processes import Ending, Limits
-from weft.runtime.turns.messages import TurnReply, send, to_the_end
+from weft.runtime.turns.messages import TurnReply, renewed, send, to_the_end
 
 ENDED = ("completed", "failed")
 MOST_TURNS = 50
@@ -45,7 +45,7 @@ async def invoke_agent(shop: InvocationContext, program: Program, given: Invocat
 
 
 async def _answered(
-    shop: InvocationContext, agent: Program, said: Any, given: Invocation, hold: Hold
+    shop: InvocationContext, agent: Program, said: Any, given: Invocation, hold: Lease
 ) -> InvocationResult:
     _ensure_free(agent)
     desk = _Desk(shop, agent, await _model(shop, agent, given), given, hold)
@@ -56,13 +56,16 @@ async def _answered(
 
 
 @asynccontextmanager
-async def _held(shop: InvocationContext, agent: Program) -> AsyncIterator[Hold]:
+async def _held(shop: InvocationContext, agent: Program, task: Program | None = None) -> AsyncIterator[Lease]:
     """Nobody else runs this agent meanwhile, in this process or another."""
     own = shop.programs.acting_as(agent.name)
-    taken: list[Hold] = []
+    taken: list[Lease] = []
     try:
-        await to_the_end(shop.across(lambda: taken.append(own.hold_agent(agent.id))))
-        yield taken[0]
+        await to_the_end(
+            shop.across(lambda: taken.append(own.hold_agent(agent.id, task=None if task is None else task.id)))
+        )
+        async with renewed(partial(shop.across, partial(own.renew_agent, taken[0]))):
+            yield taken[0]
     finally:
         for hold in taken:  # also where the task was cancelled before it heard of it
             with suppress(AgentBusy):  # it was taken from us; whoever has it now keeps it
@@ -103,7 +106,7 @@ class _Desk:
     """An agent at work: its steps are its own, in its own name."""
 
     def __init__(
-        self, shop: InvocationContext, agent: Program, model: ConfiguredModel, given: Invocation, hold: Hold
+        self, shop: InvocationContext, agent: Program, model: ConfiguredModel, given: Invocation, hold: Lease
     ) -> None:
         self.shop, self.agent, self._model, self._given = shop, agent, model, given
         self.own = shop.programs.acting_as(agent.name, hold)
@@ -136,12 +139,12 @@ def _words(error: BaseException) -> str:
 async def _worked(shop: InvocationContext, agent: Program, task: Program, given: Invocation) -> InvocationResult:
     ensure_own(task)
     model = await _model(shop, agent, given)
-    async with _held(shop, agent) as hold:
+    async with _held(shop, agent, task) as hold:
         working, begun = await shop.across(lambda: _begun(shop.programs, agent.id, task.id, hold))
         return await _Job(_Desk(shop, working, model, given, hold), begun, given.workspace).run()
 
 
-def _begun(whose: Programs, worker: str, work: str, hold: Hold) -> tuple[Program, Program]:
+def _begun(whose: Programs, worker: str, work: str, hold: Lease) -> tuple[Program, Program]:
     """The task started and the agent on it, whether for the first time or taken up again."""
     programs, agent, task = whose.acting_as(whose.actor, hold), whose.get(worker), whose.get(work)
     own = agent.current_task == task.name

@@ -10,7 +10,7 @@ lease dead and the turn failed. A failure is recorded as one and raised; cancell
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,7 @@ class _Turn:
 
     async def run(self) -> TurnReply:
         try:
-            async with _renewed(self._turn):
+            async with renewed(self._turn.renew):
                 reply = await self._answered()
             return TurnReply(turn=await to_the_end(self._record(reply)), reply=reply)
         except asyncio.CancelledError:
@@ -245,8 +245,11 @@ async def to_the_end(work: Any) -> Any:
 
 
 @asynccontextmanager
-async def _renewed(turn: OpenTurn, sleep: Callable[[float], Any] = asyncio.sleep) -> AsyncIterator[None]:
-    """Says again and again that this turn's writer is alive. If the lease is lost all the same, so is the turn."""
+async def renewed(
+    renew_lease: Callable[[], Awaitable[Any]], sleep: Callable[[float], Any] = asyncio.sleep
+) -> AsyncIterator[None]:
+    """Renews a lease again and again, to say that its holder is alive. If it is lost all the same, the work inside is
+    cancelled, and what renewing raised is raised."""
     owner = asyncio.current_task()
     lost: list[WeftError] = []
 
@@ -254,7 +257,7 @@ async def _renewed(turn: OpenTurn, sleep: Callable[[float], Any] = asyncio.sleep
         while True:
             await sleep(RENEW_SECONDS)
             try:
-                await turn.renew()
+                await renew_lease()
             except WeftError as error:
                 lost.append(error)
                 if owner is not None:

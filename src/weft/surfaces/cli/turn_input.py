@@ -42,6 +42,7 @@ class TurnInput(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=
     workspace: str | UnsetType | None = UNSET
     source_event_id: str | UnsetType | None = UNSET
     wait: float | UnsetType = UNSET
+    key: str | UnsetType | None = UNSET
 
     def given(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.chain import Receipt
+from weft.kernel.errors import InvalidInput
+from weft.kernel.ulid import is_ulid
 from weft.ledger.model import RecordedTurn
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.merged import key_option
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.streams import read_input
 from weft.surfaces.cli.turn_input import TurnInput, read_turn
@@ -29,18 +32,20 @@ NO_TURN = "no turn was given: pipe it as JSON, name a FILE, or use --query and -
 @click.option("--query", metavar="TEXT", help="What was asked.")
 @click.option("--response", metavar="TEXT", help="What was answered.")
 @click.option("--model", metavar="NAME", help="Who answered.")
+@key_option
 def command(call: Call, file: str | None, **options: str | None) -> None:
     """Record a turn, from JSON or from options.
 
     The turn is a JSON object with the fields of `Ledger.record_turn` (session, query, response, model, usage,
     tool_calls and more), read from FILE or from standard input. With --query or --response nothing is read unless
-    FILE is given. Options win over the object's fields.
+    FILE is given. Options win over the object's fields. With --key the same turn is recorded once, for 30 days; another
+    turn with that key is refused.
     """
     turn = _fields(file, {name: value for name, value in options.items() if value is not None})
     with call.writing() as ledger:
         for pin in ("parent", "expected"):
             if isinstance(turn.get(pin), str):
-                turn[pin] = ledger.resolve(turn[pin])
+                turn[pin] = _resolved(ledger, pin, turn[pin], turn.get("key"))
         made = ledger.record_turn(**turn)
         if made.session and made.depth == 1:
             _warn_of_a_short_name(call, ledger, made.session)
@@ -48,6 +53,13 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
         call.screen.show(made.id)
     else:
         call.answer(made, *_lines(made, made.receipt))
+
+
+def _resolved(ledger: Ledger, pin: str, name: str, key: str | None) -> str:
+    """A turn's id. With a retry key the name is one already: any other may mean another turn when it is sent again."""
+    if key is not None and not is_ulid(name):
+        raise InvalidInput(f"{pin} is {name!r:.80}, with a retry key", "name the turn by its whole id")
+    return ledger.resolve(name)
 
 
 def _warn_of_a_short_name(call: Call, ledger: Ledger, label: str) -> None:
