@@ -30,6 +30,7 @@ ON_POSTGRES = {
     "audit",
     "erasing",
     "merging",
+    "commands",
     "secrets",
 }
 

@@ -40,7 +40,7 @@ READS = """
 
 # content: kept as a content, never in an event.   name: in the event if it looks like a name, else a content.
 # refused: nothing is recorded.                    strict: refused unless it looks like a name.
-# local:   steers the call and is not recorded.
+# local:   steers the call and is not recorded.     digest: kept as a digest, in local state alone.
 EXPECTED: dict[str, dict[str, str]] = {
     "record_turn": {
         "content": "session query response system params tools_spec error permissions_used persona permissions_granted"
@@ -48,6 +48,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "name": "model provider finish_reason toolset tools_available",
         "refused": "parent expected usage tool_calls role reason",
         "local": "wait",
+        "digest": "key",
     },
     "begin_turn": {
         "content": "session persona permissions_granted thinking_config effective_config workspace source_event_id",
@@ -304,6 +305,8 @@ WHERE = {
     ("strict", NAMELIKE): {"event"},
     ("local", SPACED): {"refused"},
     ("local", NAMELIKE): {"refused"},
+    ("digest", SPACED): set(),
+    ("digest", NAMELIKE): set(),
 }
 
 

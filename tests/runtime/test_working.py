@@ -13,10 +13,13 @@ from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import HANG, chat, chat_saying, failure
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
+from weft.ledger.views.lease_rows import Lease
+from weft.programs import Programs
 from weft.runtime.invoke.agents_and_tasks import brief, going_on, invoke_agent
 from weft.runtime.invoke.handlers import HANDLERS
 from weft.runtime.invoke.invocation import Invocation
 from weft.runtime.sandbox.bubblewrap import Sandbox
+from weft.runtime.turns import messages
 
 SHORT = {"type": "word_count", "max": 3}
 KEYWORD = {"type": "contains", "text": "there"}
@@ -248,6 +251,36 @@ def test_only_one_at_a_time_runs_an_agent(address: str | Path) -> None:
         assert (await bench.invoke("greet")).result["state"] == "completed"
 
     run(address, body, [HANG], chat())
+
+
+def test_an_agent_that_is_reset_while_its_model_is_asked_stops_at_once(
+    address: str | Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is renewed meanwhile, by which it is noticed."""
+    monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
+
+    async def body(bench: Bench) -> None:
+        await hire(bench, KEYWORD)
+        renew, renewals = bench.programs.renew_agent, asyncio.Semaphore(0)
+        loop = asyncio.get_running_loop()
+
+        def counted(programs: Programs, hold: Lease) -> None:
+            renew(hold)
+            loop.call_soon_threadsafe(renewals.release)
+
+        monkeypatch.setattr(Programs, "renew_agent", counted)
+        working = asyncio.create_task(bench.invoke("greet"))
+        await bench.server.hanging.wait()
+        for _ in range(3):
+            await renewals.acquire()
+        await bench.shop.across(lambda: bench.programs.step_agent("ada", "reset"))
+        with pytest.raises(AgentBusy, match="meanwhile"):
+            await working
+        assert bench.programs.get("ada").state == "idle"
+        (turn,) = bench.programs.ledger.log()
+        assert turn.interruption_reason == "canceled"
+
+    run(address, body, [HANG])
 
 
 def test_whoever_lost_an_agent_by_a_reset_changes_nothing_any_more(address: str | Path) -> None:

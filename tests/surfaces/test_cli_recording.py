@@ -151,6 +151,26 @@ def test_a_recorded_error_leaves_a_failed_turn_and_the_head_where_it_was(weft: S
     assert weft.json("sessions")[0]["head"] == first
 
 
+def test_record_with_a_key_is_done_once(weft: Shell) -> None:
+    first = weft.json("record", "--query", "one", "--key", "job-1")
+    assert weft.json("record", "--query", "one", "--key", "job-1") == first
+    assert weft.json("record", stdin='{"query": "one", "key": "job-1"}') == first
+    assert [turn["id"] for turn in weft.json("log")] == [first["id"]]
+    refused = weft("record", "--query", "two", "--key", "job-1")
+    assert (refused.code, "job-1" in refused.err) == (4, True)
+    assert len(weft.json("log")) == 1
+
+
+def test_record_with_a_key_pins_turns_by_their_ids_alone(weft: Shell) -> None:
+    first = weft.record("one")
+    for pin in ("parent", "expected"):
+        refused = weft("record", "--key", "k", stdin=json.dumps({"query": "two", "session": "main", pin: "main"}))
+        assert (refused.code, f"{pin} is 'main'" in refused.err) == (5, True)
+    again = [weft.json("record", "--key", "k", stdin=json.dumps({"query": "two", "parent": first})) for _ in range(2)]
+    assert again[0] == again[1]
+    assert again[0]["parent_id"] == first
+
+
 def test_every_field_of_record_turn_can_be_given_as_json() -> None:
     accepted = {"session", "query", "response", "parent", "expected", "wait", "key"}
     for source in (NewTurn, Setting):
