@@ -47,7 +47,7 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def newest(ledger: Ledger) -> int:
-    return int(ledger.stats()["events"])
+    return int(ledger.upkeep.stats()["events"])
 
 
 def test_the_same_turn_with_the_same_key_is_recorded_once(ledger: Ledger) -> None:
@@ -131,14 +131,14 @@ def test_a_retry_waits_for_nobody_and_follows_no_head(ledger: Ledger) -> None:
 def test_a_retry_of_a_large_turn_stores_nothing(ledger: Ledger) -> None:
     large = "0123456789" * 300_000
     first = ledger.record_turn(session="main", query=large, key="k")
-    contents = ledger.stats()["contents"]
+    contents = ledger.upkeep.stats()["contents"]
     assert ledger.record_turn(session="main", query=large, key="k") == first
-    assert ledger.stats()["contents"] == contents
+    assert ledger.upkeep.stats()["contents"] == contents
 
 
 def test_a_retry_names_the_session_as_it_is_called_now(ledger: Ledger) -> None:
     first = ledger.record_turn(session="main", query="q", key="k")
-    ledger.rename_session("main", "harbour")
+    ledger.labels.rename("main", "harbour")
     assert ledger.record_turn(session="main", query="q", key="k") == replace(first, session="harbour")
 
 
@@ -158,10 +158,31 @@ def test_a_key_is_one_for_turns_and_programs(ledger: Ledger) -> None:
         weft.Programs(ledger).create("agent", "ada", {}, key="k")
 
 
+def test_merges_have_keys_of_the_same_kind(ledger: Ledger) -> None:
+    source = ledger.record_turn(session="side", query="q", response="r")
+    ledger.record_turn(session="main", query="q")
+    picked = ledger.merges.cherry_pick(source.id, onto="main", key="pick")
+    summary = ledger.merges.summarize(source.id, into="main", text="t", key="sum up")
+    ledger.record_turn(session="main", query="between")
+    events = newest(ledger)
+    assert ledger.merges.cherry_pick(source.id, onto="main", key="pick") == picked
+    assert ledger.merges.summarize(source.id, into="main", text="t", key="sum up") == summary
+    refused: list[Callable[[], object]] = [
+        lambda: ledger.merges.cherry_pick(source.id, onto="side", key="pick"),
+        lambda: ledger.merges.cherry_pick(source.id, onto="main", key="sum up"),
+        lambda: ledger.merges.summarize(source.id, into="main", text="another", key="sum up"),
+        lambda: ledger.record_turn(session="main", query="q", key="pick"),
+    ]
+    for work in refused:
+        with pytest.raises(KeyTaken):
+            work()
+    assert newest(ledger) == events
+
+
 def test_an_erased_turn_leaves_no_digest_of_what_was_asked(disk: Ledger, path: Path) -> None:
     turn = disk.record_turn(session="main", query="rosebud", key="k")
     disk.record_turn(session="side", query="q", key="k2")
-    disk.erase(turn.id, reason="it was a secret")
+    disk.erasure.erase(turn.id, reason="it was a secret")
     digests = select(path, "SELECT length(request) AS size FROM command_done ORDER BY done_at, size")
     assert [row["size"] for row in digests] == [0, 32]
     with pytest.raises(KeyTaken):

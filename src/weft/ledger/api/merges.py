@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import UNSET, UnsetType
+from msgspec.json import decode, encode
 
 from weft.kernel.enums import LinkReason
-from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, NotApplicable
+from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api.base import WAIT, LedgerPart
 from weft.ledger.api.lookups import ReadingLedger
 from weft.ledger.arguments import checked_flag, checked_names, checked_text
@@ -18,6 +19,7 @@ from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merg
 from weft.ledger.sessions.settling import SettleChoice, settle
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import Append
+from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.ledger.write.leases import Patience
 
 
@@ -116,37 +118,16 @@ class Merges(LedgerPart):
         key: str | None,
         wait: float,
     ) -> list[Turn]:
-        """With a key, only where the head stood when nothing of that key was there: whoever comes between is seen."""
         patience = Patience(self._writer, wait, self._ttl)
-        while True:
-            pinned = expected
-            if key is not None:
-                head = self._ledger.session(checked_text(session, "session")).head
-                if turns := self._made(session, checked_text(key, "key"), sources, why, text):
-                    return turns
-                pinned = head if expected is UNSET else expected
+        target = self._ledger.session(checked_text(session, "session")).id
+        command = keyed_command(why, key, [target, sources, text])
 
-            def work(append: Append, pinned: str | UnsetType | None = pinned) -> list[str]:
-                return merge(append, session, pinned, patience, key, writers)
+        def work(append: Append) -> Answer:
+            return once(append, command, lambda: _answer(merge(append, target, expected, patience, key, writers)))
 
-            try:
-                ids = patience.keep_trying(lambda: self._writer.write(work))
-            except HeadMoved:
-                if key is None or expected is not UNSET:
-                    raise
-                continue
-            return [self._reader.turn(id) for id in ids]
+        answer = patience.keep_trying(lambda: self._writer.write(work))
+        return [self._reader.turn(id) for id in decode(answer.details or "", type=list[str])]
 
-    def _made(self, session: str, key: str, sources: list[str], why: LinkReason, text: str | None) -> list[Turn]:
-        """What was made with this key before; for something else, it is taken."""
-        id = self._ledger.session(session).id
-        turns = [turn for turn in self._reader.find_turns(source_event=key) if turn.session_id == id]
-        if not turns:
-            return []
-        turns.sort(key=lambda turn: turn.depth)
-        origins = [[origin for origin in self.provenance(turn.id) if origin.turn_id == turn.id] for turn in turns]
-        recorded = [(origin[0].source_id, origin[0].why) for origin in origins if origin]
-        summary = None if text is None else self._reader.messages(turns[0].id)[0].text
-        if recorded != [(source, why) for source in sources] or summary != text:
-            raise KeyTaken(key)
-        return turns
+
+def _answer(turns: list[str]) -> Answer:
+    return Answer(turns[0], encode(turns).decode())
