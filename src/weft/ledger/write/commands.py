@@ -72,12 +72,13 @@ def find_answer(sql: Sql, command: KeyedCommand | None) -> Answer | None:
     """What this command answered before. Raises KeyTaken where its key came with another request."""
     if command is None:
         return None
-    row = sql.one("SELECT request, node, details FROM command_done WHERE key = ?", (command.key_digest,))
+    row = sql.one("SELECT command, request, node, details FROM command_done WHERE key = ?", (command.key_digest,))
     if row is None:
         return None
-    if bytes(row[0]) != command.request:
+    name, request, node, details = row
+    if name not in ("", command.name) or bytes(request) != command.request:  # older keys do not tell the name
         raise KeyTaken(command.key)
-    return Answer(row[1], row[2])
+    return Answer(node, details)
 
 
 def once(append: Append, command: KeyedCommand | None, work: Callable[[], Answer]) -> Answer:
