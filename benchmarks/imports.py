@@ -74,7 +74,7 @@ def _size(ledger: Path) -> int:
 
 def main() -> None:
     import weft
-    from weft.exchange.importers.plugins import load_importers
+    from weft.exchange.importers.port import load_importers
     from weft.exchange.importing.run import ImportRun
     from weft.kernel.ambient import FixedClock
 

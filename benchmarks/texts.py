@@ -44,7 +44,7 @@ def kept_pieces(folder: Path, amount: int, corpus: str) -> list[str]:
 
 def _import(ledger: Path, source: Path) -> None:
     import weft
-    from weft.exchange.importers.plugins import load_importers
+    from weft.exchange.importers.port import load_importers
     from weft.exchange.importing.run import ImportRun
     from weft.kernel.ambient import FixedClock
 

@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.exchange.corpus import CORPUS, ORIGINS, opened, take
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 
 PINNED = Path(__file__).parents[1] / "tests" / "exchange" / "pinned_digests.json"
 

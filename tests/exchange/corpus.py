@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft import Ledger
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.ambient import FixedClock
 

@@ -15,8 +15,7 @@ from tests.exchange.corpus import CORPUS
 from tests.exchange.fixtures.claude_code.story import story
 from tests.exchange.fixtures.codex import rollouts
 from weft import Ledger
-from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importers.port import Importer
+from weft.exchange.importers.port import Importer, load_importers
 
 LIVE = ("claude-code", "codex")
 

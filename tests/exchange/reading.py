@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.port import Importer, Report
+from weft.exchange.importers.port import Importer, NativeCall, NativeMessage, NativeSession, NativeTurn, Report
 from weft.exchange.importers.testing import as_source, assert_accounted, assert_well_formed
-from weft.exchange.importers.transcript import NativeCall, NativeMessage, NativeSession, NativeTurn
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 

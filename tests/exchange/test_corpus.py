@@ -13,8 +13,7 @@ import pytest
 from tests.exchange import independent_usage
 from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
 from weft import Ledger
-from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.port import Report, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source, assert_accounted
 from weft.kernel.imported import ImportSecret

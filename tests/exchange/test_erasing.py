@@ -13,7 +13,7 @@ from tests.exchange.fixtures.claude_code.story import story
 from tests.ledger.canaries import CANARY, files_with_canary, told
 from tests.ledger.histories import change, exported, import_into, problems, select
 from weft import Ledger
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 from weft.kernel.contents import ERASED

@@ -20,7 +20,7 @@ from tests.exchange.fixtures.openhands.conversations import STATE, v0, v1, write
 from tests.exchange.live_files import standing
 from tests.exchange.timeline import Stage
 from weft import Ledger
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 

@@ -18,9 +18,8 @@ import weft
 from tests.exchange.conftest import take, written
 from tests.exchange.toy import Toy
 from weft import Ledger
-from weft.exchange.importers.jsonl import records
-from weft.exchange.importers.plugins import importer_names, load_importers
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.port import Report, importer_names, load_importers
+from weft.exchange.importers.records.jsonl import records
 from weft.exchange.importers.sources import Candidate
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun, ImportStep

@@ -17,7 +17,7 @@ from tests.ledger.imported import native_call, native_turn
 from tests.ledger.imported import take as take_toy
 from tests.postgres import shared_server
 from weft import Ledger
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume, write_resume
 from weft.kernel.ambient import FixedClock, system_random

@@ -12,8 +12,7 @@ from tests.exchange.timeline import Action, Stage
 from tests.exchange.toy import Toy
 from tests.postgres import shared_server
 from weft import Ledger
-from weft.exchange.importers.port import Report, Source
-from weft.exchange.importers.transcript import Transcript
+from weft.exchange.importers.port import Report, Source, Transcript
 from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched
 from weft.kernel.contents import ERASED
 

@@ -8,18 +8,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.jsonl import first_objects, records
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import (
+from weft.exchange.importers.port import (
     NativeCall,
     NativeCompaction,
     NativeLink,
     NativeMessage,
     NativeSession,
     NativeTurn,
+    Place,
+    Report,
+    Source,
     Tokens,
     Transcript,
 )
+from weft.exchange.importers.records.jsonl import first_objects, records
 from weft.kernel.enums import LinkReason, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote, TextPart
 

@@ -21,8 +21,8 @@ from tests.exchange.fixtures.aider.histories import (
 )
 from tests.exchange.reading import read, read_one, said, shape, texts_of
 from weft.exchange.importers.aider.importer import is_command
+from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.testing import as_source
-from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource

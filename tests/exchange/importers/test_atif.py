@@ -23,8 +23,8 @@ from tests.exchange.fixtures.atif.trajectories import (
 from tests.exchange.fuzzing import as_json, either, torn, written
 from tests.exchange.reading import called, read, said, spoken, words
 from weft.exchange.importers.atif import Atif
+from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.testing import ImporterContract, as_source
-from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.kernel.enums import AgentRole, FileKind, LinkReason, MessageRole, ToolCallStatus
 from weft.ledger.model import FileNote
 

@@ -27,8 +27,8 @@ from tests.exchange.fixtures.claude_ai.exports import (
 )
 from tests.exchange.fixtures.claude_ai.exports import said as says
 from tests.exchange.reading import called, read, read_one, said, shape, texts_of
+from weft.exchange.importers.port import NativeTurn
 from weft.exchange.importers.testing import as_source
-from weft.exchange.importers.transcript import NativeTurn
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus

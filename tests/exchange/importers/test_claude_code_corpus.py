@@ -7,7 +7,7 @@ import pytest
 
 from tests.exchange.fixtures.claude_code.lines import Read, read, source_of
 from weft.exchange.importers.claude_code import ClaudeCode
-from weft.exchange.importers.transcript import NativeTurn
+from weft.exchange.importers.port import NativeTurn
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 COPIED = CORPUS / "claude-code" / "gmeligio+flutter-docker-image"

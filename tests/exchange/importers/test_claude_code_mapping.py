@@ -18,7 +18,7 @@ from tests.exchange.fixtures.claude_code.lines import (
     thinking,
     use,
 )
-from weft.exchange.importers.transcript import NativeCall, NativeTurn, Tokens
+from weft.exchange.importers.port import NativeCall, NativeTurn, Tokens
 from weft.kernel.enums import AgentRole, FileKind, LintSeverity, MessageRole, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, LintNote, ReasoningPart, TextPart
 

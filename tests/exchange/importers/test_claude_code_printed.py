@@ -10,7 +10,7 @@ import pytest
 
 from tests.exchange.fixtures.claude_code.lines import Read, calls, messages, read, source_of
 from weft.exchange.importers.claude_code import ClaudeCode
-from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.port import Tokens
 from weft.kernel.enums import AgentRole, MessageSource
 
 SESSION = "7515f181-14c5-4540-9107-4f1d1267cf83"

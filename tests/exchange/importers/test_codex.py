@@ -37,8 +37,7 @@ from tests.exchange.fixtures.codex.rollouts import (
     words_of,
 )
 from weft.exchange.importers.codex import Codex
-from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.port import Report, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock

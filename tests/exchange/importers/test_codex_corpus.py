@@ -39,7 +39,7 @@ from tests.exchange.fixtures.codex.rollouts import (
     user,
 )
 from weft.exchange.importers.codex import Codex
-from weft.exchange.importers.transcript import NativeCall
+from weft.exchange.importers.port import NativeCall
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"

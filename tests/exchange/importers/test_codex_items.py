@@ -35,7 +35,7 @@ from tests.exchange.fixtures.codex.rollouts import (
     user,
     words_of,
 )
-from weft.exchange.importers.transcript import NativeCall, NativeTurn, Tokens
+from weft.exchange.importers.port import NativeCall, NativeTurn, Tokens
 from weft.kernel.enums import FileKind, MessageRole, ToolCallStatus
 
 ONE = turn_id(1)

@@ -14,9 +14,8 @@ from tests.exchange.fixtures.codex import prints
 from tests.exchange.fixtures.codex.rollouts import OTHER, SESSION, calls, messages, shown, source_of
 from weft.exchange.importers.codex import Codex
 from weft.exchange.importers.codex.printed import transcripts
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.port import Report, Tokens
 from weft.exchange.importers.testing import ImporterContract
-from weft.exchange.importers.transcript import Tokens
 from weft.kernel.enums import FileKind, MessageSource, ToolCallStatus
 
 

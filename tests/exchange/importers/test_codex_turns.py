@@ -31,7 +31,7 @@ from tests.exchange.fixtures.codex.rollouts import (
     turn_id,
     user,
 )
-from weft.exchange.importers.transcript import NativeLink
+from weft.exchange.importers.port import NativeLink
 from weft.kernel.enums import LinkReason, MessageRole, MessageSource
 
 ONE, TWO, THREE, FOUR = (turn_id(number) for number in range(1, 5))

@@ -28,7 +28,7 @@ from tests.exchange.fixtures.cursor.sessions import (
     write_state,
 )
 from tests.exchange.reading import called, said, texts
-from weft.exchange.importers.transcript import NativeCall, NativeTurn, Tokens
+from weft.exchange.importers.port import NativeCall, NativeTurn, Tokens
 from weft.kernel.enums import AgentRole, FileKind, LintSeverity, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
 

@@ -30,10 +30,10 @@ from tests.exchange.fixtures.cursor.sessions import (
 )
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.importers.cursor.wrapped import unwrapped
+from weft.exchange.importers.cursor.dialogue import unwrapped_prompt
+from weft.exchange.importers.port import NativeTurn
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source
-from weft.exchange.importers.transcript import NativeTurn
 from weft.kernel.enums import MessageSource, ToolCallStatus
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
@@ -68,10 +68,10 @@ def test_a_store_tells_messages_calls_and_outcomes(tmp_path: Path) -> None:
 def test_the_time_of_a_prompt_is_told_in_a_tag(tmp_path: Path) -> None:
     (first, _) = read_one(write_store(tmp_path / AGENT, store_messages())).turns
     assert first.started == 1_777_254_780_000  # 2026-04-27T01:53Z
-    assert unwrapped("<timestamp>Monday, May 4, 2026, 8:00 AM (UTC+5:30)</timestamp><user_query>x</user_query>").at == (
-        1_777_861_800_000
-    )
-    odd = unwrapped("<timestamp>yesterday</timestamp><user_query>x</user_query>")
+    assert unwrapped_prompt(
+        "<timestamp>Monday, May 4, 2026, 8:00 AM (UTC+5:30)</timestamp><user_query>x</user_query>"
+    ).at == (1_777_861_800_000)
+    odd = unwrapped_prompt("<timestamp>yesterday</timestamp><user_query>x</user_query>")
     assert (odd.at, odd.literal_time) == (None, "yesterday")
 
 

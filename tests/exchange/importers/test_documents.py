@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.exchange.fuzzing import ODD, as_json
-from weft.exchange.importers.chat import arguments, chat_tokens, plain, said
+from weft.exchange.importers.chat import chat_tokens, content_of, plain_result
 from weft.exchange.importers.documents import read_document
-from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.port import Tokens
+from weft.exchange.importers.records.values import json_in_text
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 
@@ -67,7 +68,7 @@ def test_content_of_every_shape_becomes_parts() -> None:
         {"type": "hologram"},
         7,
     ]
-    found = said(blocks)
+    found = content_of(blocks)
     assert found.parts == [
         TextPart("plain"),
         TextPart("said"),
@@ -77,16 +78,16 @@ def test_content_of_every_shape_becomes_parts() -> None:
         ImagePart("data:image/png;base64,AA=="),
         ImagePart("data:image/gif;base64,BB=="),
     ]
-    assert (found.calls, found.elsewhere) == ([{"type": "tool_use", "id": "t"}], [{"type": "hologram"}, 7])
-    assert (said(None).parts, said("").parts) == ([], [])
+    assert (found.calls, found.other_blocks) == ([{"type": "tool_use", "id": "t"}], [{"type": "hologram"}, 7])
+    assert (content_of(None).parts, content_of("").parts) == ([], [])
 
 
 def test_arguments_are_json_where_they_can_be_and_results_a_text_where_they_are_one() -> None:
-    assert arguments('{"a": 1}') == {"a": 1}
-    assert arguments("{broken") == "{broken"
-    assert arguments({"a": 1}) == {"a": 1}
-    assert plain([{"type": "text", "text": "x"}]) == "x"
-    assert plain(["x", "y"]) == ["x", "y"]
+    assert json_in_text('{"a": 1}') == {"a": 1}
+    assert json_in_text("{broken") == "{broken"
+    assert json_in_text({"a": 1}) == {"a": 1}
+    assert plain_result([{"type": "text", "text": "x"}]) == "x"
+    assert plain_result(["x", "y"]) == ["x", "y"]
 
 
 @pytest.mark.parametrize(

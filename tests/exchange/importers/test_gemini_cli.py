@@ -29,8 +29,8 @@ from tests.exchange.fixtures.gemini_cli.chats import (
     write_document,
 )
 from tests.exchange.reading import Read, called, read, read_one, said, shape, texts_of
+from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.testing import as_source
-from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, TextPart
 

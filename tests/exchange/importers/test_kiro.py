@@ -42,8 +42,8 @@ from tests.exchange.fixtures.kiro.sessions import (
 from tests.exchange.mutating import changed, mutations
 from tests.exchange.reading import called, said, texts
 from weft.exchange.importers.kiro import Kiro
+from weft.exchange.importers.port import Tokens
 from weft.exchange.importers.testing import ImporterContract, as_source
-from weft.exchange.importers.transcript import Tokens
 from weft.kernel.enums import FileKind, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
 

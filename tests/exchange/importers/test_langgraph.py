@@ -34,15 +34,13 @@ from tests.exchange.reading import Read, called, read, read_one, said, spoken, w
 from tests.postgres import shared_server
 from weft.exchange.importers.databases import opened
 from weft.exchange.importers.langgraph import LangGraph
-from weft.exchange.importers.langgraph.messages import message
-from weft.exchange.importers.langgraph.rows import Place, Rows
-from weft.exchange.importers.langgraph.thread import Reading
-from weft.exchange.importers.langgraph.values import BROKEN, Tagged, checkpoint, decoded
-from weft.exchange.importers.langgraph.verbatim import rows_of
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.langgraph.rows import Place, Rows, rows_of
+from weft.exchange.importers.langgraph.saved_values import BROKEN, Tagged, checkpoint, decoded
+from weft.exchange.importers.langgraph.states import message
+from weft.exchange.importers.langgraph.threads import ThreadReader
+from weft.exchange.importers.port import Report, Tokens
 from weft.exchange.importers.servers import Address
 from weft.exchange.importers.testing import ImporterContract, as_source
-from weft.exchange.importers.transcript import Tokens
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 from weft.kernel.enums import AgentRole, ToolCallStatus
@@ -127,7 +125,7 @@ def test_at_every_checkpoint_the_messages_are_those_that_the_library_gives(tmp_p
     report = Report("x")
     with opened(path, report) as database:
         assert database is not None
-        thread = Reading(Rows(database), Place("1", ""), report).read()
+        thread = ThreadReader(Rows(database), Place("1", ""), report).read()
     ours = {id: [entry.id for entry in found.listed()] for id, found in thread.tips.items()}
     assert ours == theirs
     assert len(ours) > 10

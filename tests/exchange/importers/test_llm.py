@@ -26,9 +26,8 @@ from tests.exchange.fixtures.llm.databases import (
 )
 from tests.exchange.reading import Read, called, read, read_one, said, spoken, words
 from weft.exchange.importers.llm import Llm
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.port import NativeTurn, Report, Tokens
 from weft.exchange.importers.testing import ImporterContract, as_source
-from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.kernel.enums import FileKind, MessageRole, ToolCallStatus
 from weft.ledger.model import FileNote
 

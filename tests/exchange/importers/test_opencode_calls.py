@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from tests.exchange.fixtures.opencode.sessions import AT, assistant, called, said, text, tool, turns_of, user
-from weft.exchange.importers.transcript import NativeCall
+from weft.exchange.importers.port import NativeCall
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote
 

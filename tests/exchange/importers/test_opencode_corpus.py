@@ -9,7 +9,7 @@ import pytest
 
 from tests.exchange.fixtures.opencode.sessions import assert_counted, assert_sound, read, source_of
 from weft.exchange.importers.opencode import Opencode
-from weft.exchange.importers.transcript import NativeCall
+from weft.exchange.importers.port import NativeCall
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="there is no corpus beside this checkout")

@@ -32,7 +32,7 @@ from tests.exchange.fixtures.opencode.sessions import (
     write_newer,
 )
 from weft.exchange.importers.opencode import Opencode
-from weft.exchange.importers.transcript import NativeMessage, NativeTurn, Tokens
+from weft.exchange.importers.port import NativeMessage, NativeTurn, Tokens
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 
 

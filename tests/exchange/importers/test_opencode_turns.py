@@ -25,7 +25,7 @@ from tests.exchange.fixtures.opencode.sessions import (
     user,
     write_export,
 )
-from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.port import Tokens
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.model import FileNote, ImagePart, ReasoningPart, TextPart
 

@@ -21,7 +21,7 @@ from tests.exchange.fixtures.pi.sessions import (
     turns_of,
     user,
 )
-from weft.exchange.importers.transcript import NativeCall, Tokens
+from weft.exchange.importers.port import NativeCall, Tokens
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote
 

@@ -28,7 +28,7 @@ from tests.exchange.fixtures.pi.sessions import (
     words,
     write,
 )
-from weft.exchange.importers.transcript import Tokens
+from weft.exchange.importers.port import Tokens
 from weft.kernel.enums import MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 

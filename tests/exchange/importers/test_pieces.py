@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.exchange.importers import pieces as streaming
-from weft.exchange.importers.loading import loaded
-from weft.exchange.importers.pieces import pieces
+from weft.exchange.importers import documents as streaming
+from weft.exchange.importers.documents import pieces
+from weft.exchange.importers.records.values import json_value
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"title")')
 JSON = st.recursive(
@@ -36,7 +36,7 @@ def found(folder: Path, data: str | bytes, inside: str | None = None) -> list[tu
     told = []
     for piece in pieces(path, inside, SIGN):
         assert whole[piece.offset : piece.end] == piece.data
-        assert not piece.is_whole or loaded(piece.data) == piece.value
+        assert not piece.is_whole or json_value(piece.data) == piece.value
         told.append((piece.name, piece.value, piece.is_whole))
     return told
 

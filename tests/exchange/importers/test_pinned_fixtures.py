@@ -22,7 +22,7 @@ from tests.exchange.fixtures.claude_ai import exports
 from tests.exchange.fixtures.langgraph import agents
 from tests.exchange.fixtures.llm import databases
 from tests.exchange.fixtures.opencode import sessions
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 
 PINNED = Path(__file__).parents[1] / "pinned_digests.json"
 

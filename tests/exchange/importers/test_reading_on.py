@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from tests.conftest import PROVING
 from tests.exchange.live_files import live_importers, material
-from weft.exchange.importers.jsonl import sample
-from weft.exchange.importers.port import HEAD_BYTES, FollowingImporter, Importer, Report, Source
-from weft.exchange.importers.transcript import NativeTurn
+from weft.exchange.importers.port import HEAD_BYTES, FollowingImporter, Importer, NativeTurn, Report, Source
+from weft.exchange.importers.records.jsonl import sample
 
 SEEDS = range(200 if PROVING else 12)
 FILES, LIMIT, STEPS = (12, 1_000_000, 30) if PROVING else (3, 60_000, 12)

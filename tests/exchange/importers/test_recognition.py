@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus
-from weft.exchange.importers.plugins import load_importers
+from weft.exchange.importers.port import load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source
 

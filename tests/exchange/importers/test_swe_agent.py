@@ -22,9 +22,9 @@ from tests.exchange.fixtures.swe_agent.runs import (
 )
 from tests.exchange.fuzzing import as_json, either, torn, written
 from tests.exchange.reading import called, read, read_one, said, spoken, words
+from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.swe_agent import SweAgent
 from weft.exchange.importers.testing import ImporterContract, as_source
-from weft.exchange.importers.transcript import NativeTurn, Tokens
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, TextPart
 

@@ -4,68 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-from msgspec import Struct, field
-
-from weft.exchange.importers.transcript import Tokens
-from weft.exchange.importers.values import mapping, sequence, text, whole
-from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
+from weft.exchange.importers.port import Tokens
+from weft.exchange.importers.records.builder import MessageContent
+from weft.exchange.importers.records.values import mapping, sequence, text, whole
+from weft.ledger.model import ImagePart, ReasoningPart, TextPart
 
 TEXTS = frozenset({"text", "input_text", "output_text"})
 THOUGHTS = frozenset({"thinking", "reasoning", "reasoning_content"})
 
 
-class Said(Struct):
-    """What a message's content holds."""
-
-    parts: list[Part] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    """Blocks that ask for a tool."""
-    elsewhere: list[Any] = field(default_factory=list)
-    """Blocks that no part can hold, as they are."""
-
-
-def said(content: Any) -> Said:
+def content_of(value: Any) -> MessageContent:
     """A text, or a list of texts and blocks; what is neither is kept beside the message."""
-    found = Said()
-    for block in content if isinstance(content, list) else [] if content is None else [content]:
-        _block(found, block)
-    return found
+    content = MessageContent()
+    for block in value if isinstance(value, list) else [] if value is None else [value]:
+        _add_block(content, block)
+    return content
 
 
-def _block(found: Said, block: Any) -> None:
+def _add_block(content: MessageContent, block: Any) -> None:
     if isinstance(block, str):
         if block:
-            found.parts.append(TextPart(block))
+            content.parts.append(TextPart(block))
         return
     kind = text(block.get("type")) if isinstance(block, dict) else None
     if kind in TEXTS and isinstance(words := block.get("text"), str):
         if words:
-            found.parts.append(TextPart(words))
+            content.parts.append(TextPart(words))
     elif kind in THOUGHTS and (thought := _thought(block)) is not None:
-        found.parts.append(ReasoningPart(thought))
+        content.parts.append(ReasoningPart(thought))
     elif kind in ("tool_use", "tool_call"):
-        found.calls.append(block)
+        content.calls.append(block)
     elif isinstance(block, dict) and (url := image_url(block)) is not None:
-        found.parts.append(ImagePart(url))
+        content.parts.append(ImagePart(url))
     elif block is not None:
-        found.elsewhere.append(block)
+        content.other_blocks.append(block)
 
 
 def _thought(block: dict[str, Any]) -> str | None:
     """In Anthropic's words, in LangChain's, or as OpenAI's list of summaries."""
-    plain = (text(block.get(name)) for name in ("thinking", "reasoning", "text", "reasoning_content"))
-    found = next((words for words in plain if words is not None), None)
-    if found is not None:
-        return found
-    summaries = (text(mapping(each).get("text")) for each in sequence(block.get("summary")))
+    texts = (text(block.get(name)) for name in ("thinking", "reasoning", "text", "reasoning_content"))
+    thought = next((words for words in texts if words is not None), None)
+    if thought is not None:
+        return thought
+    summaries = (text(mapping(block_part).get("text")) for block_part in sequence(block.get("summary")))
     return "\n\n".join(words for words in summaries if words is not None) or None
 
 
 def image_url(block: dict[str, Any]) -> str | None:
     """OpenAI's `image_url`, Anthropic's `source`, LangChain's `base64` or `url`."""
-    told = block.get("image_url")
-    if (url := text(told) or text(mapping(told).get("url"))) is not None:
+    value = block.get("image_url")
+    if (url := text(value) or text(mapping(value).get("url"))) is not None:
         return url
     if block.get("type") != "image":
         return None
@@ -77,17 +65,7 @@ def image_url(block: dict[str, Any]) -> str | None:
     return None if data is None else f"data:{mime};base64,{data}"
 
 
-def arguments(value: Any) -> Any:
-    """Of a function: JSON in a text as the value it says; a text that is none stays as it is."""
-    if isinstance(value, str):
-        try:
-            return orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value
-    return value
-
-
-def plain(content: Any) -> Any:
+def plain_result(content: Any) -> Any:
     """What a tool gave back: one text where there is nothing else, or what there is."""
     if isinstance(content, list) and len(content) == 1:
         only = content[0]
@@ -96,51 +74,55 @@ def plain(content: Any) -> Any:
     return content
 
 
-def words(content: Any) -> str:
+def content_text(content: Any) -> str:
     """The text of a content."""
-    return "\n".join(str(part.text) for part in said(content).parts if isinstance(part, TextPart))
+    return "\n".join(content_of(content).texts)
 
 
 def chat_tokens(usage: Any) -> Tokens | None:
     """Chat completions' count, as LiteLLM gives it for every provider: what was cached or written to the cache lies
     inside the prompt, reasoning inside the completion."""
-    told = mapping(usage)
-    prompt, output = whole(told.get("prompt_tokens")), whole(told.get("completion_tokens"))
+    counts = mapping(usage)
+    prompt, output = whole(counts.get("prompt_tokens")), whole(counts.get("completion_tokens"))
     if prompt is None and output is None:
-        return response_tokens(told)
-    inside, within = mapping(told.get("prompt_tokens_details")), mapping(told.get("completion_tokens_details"))
-    cached = _first(inside.get("cached_tokens"), told.get("cache_read_input_tokens"))
-    written = _first(told.get("cache_creation_input_tokens"), inside.get("cache_creation_tokens"))
+        return response_tokens(counts)
+    prompt_details, output_details = (
+        mapping(counts.get("prompt_tokens_details")),
+        mapping(counts.get("completion_tokens_details")),
+    )
+    cached = _first_count(prompt_details.get("cached_tokens"), counts.get("cache_read_input_tokens"))
+    written = _first_count(counts.get("cache_creation_input_tokens"), prompt_details.get("cache_creation_tokens"))
     return Tokens(
-        input=apart(prompt, cached, written),
+        input=uncached_input(prompt, cached, written),
         output=output,
         cached=cached,
         cache_write=written,
-        reasoning=whole(within.get("reasoning_tokens")),
+        reasoning=whole(output_details.get("reasoning_tokens")),
     )
 
 
 def response_tokens(usage: dict[str, Any]) -> Tokens | None:
     """The count of OpenAI's responses (the cache lies inside the input) or of Anthropic's messages (beside it)."""
-    given, output = whole(usage.get("input_tokens")), whole(usage.get("output_tokens"))
-    if given is None and output is None:
+    prompt, output = whole(usage.get("input_tokens")), whole(usage.get("output_tokens"))
+    if prompt is None and output is None:
         return None
-    inside, within = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
-    cached = whole(inside.get("cached_tokens"))
+    prompt_details = mapping(usage.get("input_tokens_details"))
+    output_details = mapping(usage.get("output_tokens_details"))
+    cached = whole(prompt_details.get("cached_tokens"))
     return Tokens(
-        input=apart(given, cached, None),
+        input=uncached_input(prompt, cached, None),
         output=output,
-        cached=_first(cached, usage.get("cache_read_input_tokens")),
+        cached=_first_count(cached, usage.get("cache_read_input_tokens")),
         cache_write=whole(usage.get("cache_creation_input_tokens")),
-        reasoning=whole(within.get("reasoning_tokens")),
+        reasoning=whole(output_details.get("reasoning_tokens")),
     )
 
 
-def _first(*values: Any) -> int | None:
-    return next((found for value in values if (found := whole(value)) is not None), None)
+def _first_count(*values: Any) -> int | None:
+    return next((number for value in values if (number := whole(value)) is not None), None)
 
 
-def apart(total: int | None, cached: int | None, written: int | None) -> int | None:
+def uncached_input(total: int | None, cached: int | None, written: int | None) -> int | None:
     """The input without what came from the cache or went there; as it is where it cannot have held them."""
     if total is None:
         return None
@@ -148,7 +130,7 @@ def apart(total: int | None, cached: int | None, written: int | None) -> int | N
     return total - inside if inside <= total else total
 
 
-def added(one: Tokens, other: Tokens) -> Tokens:
+def summed_tokens(one: Tokens, other: Tokens) -> Tokens:
     """Both together; what neither tells stays untold."""
 
     def both(first: int | None, second: int | None) -> int | None:

@@ -1,20 +1,75 @@
-"""The port of an importer: how a format is recognised, where it usually lies, and how it is read.
+"""The port of an importer: how a format is recognised, where it usually lies, how it is read, and what reading gives.
 
-Importers are plugins: an object of this shape, named by an entry point of the group `weft.importers`.
+Importers are plugins: objects of the shape `Importer`, named by entry points of the group `weft.importers`. Reading a
+source gives one `Transcript` for each session: its description and its turns, in the ledger's words for such history.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.transcript import Transcript
+from weft.kernel.errors import InvalidInput
+from weft.ledger.imports.natives import (
+    Item,
+    NativeCall,
+    NativeCompaction,
+    NativeLink,
+    NativeMessage,
+    NativeSession,
+    NativeTurn,
+    Tokens,
+)
+
+__all__ = [
+    "GROUP",
+    "HEAD_BYTES",
+    "FollowingImporter",
+    "GatheringImporter",
+    "Importer",
+    "Item",
+    "NamedImporter",
+    "NativeCall",
+    "NativeCompaction",
+    "NativeLink",
+    "NativeMessage",
+    "NativeSession",
+    "NativeTurn",
+    "Place",
+    "Problem",
+    "Reader",
+    "Report",
+    "Source",
+    "Tokens",
+    "Transcript",
+    "importer_names",
+    "load_importers",
+]
+
 
 HEAD_BYTES = 65536
+"""So much of a source is looked at to recognise its format."""
+GROUP = "weft.importers"
+"""The group of entry points that name importers."""
+
+
+class Transcript(Struct, kw_only=True):
+    """One native session, or the part of it that one file holds. `turns` may be lazy: it is walked once, in order."""
+
+    session: NativeSession
+    turns: Iterable[NativeTurn]
+    raw: bytes | None = None
+    """What to keep verbatim, where it is not the source file itself (a database's rows as JSON lines)."""
+    known: int = 0
+    """So many turns stand before those given here, as an earlier reading of the same reader gave them."""
+    until: int | None = None
+    """Where its part of the source file ends, if the file goes on with another session's."""
 
 
 class Place(Struct, frozen=True):
@@ -119,3 +174,21 @@ class FollowingImporter(Protocol):
 
     def reader(self) -> Reader:
         """A new one, for one file. What it reads first is what `Importer.read` reads."""
+
+
+def importer_names() -> list[str]:
+    return sorted({point.name for point in _points()})
+
+
+def load_importers(only: str | None = None) -> list[Importer]:
+    """All of them, or the one called `only`."""
+    points = {point.name: point for point in _points()}
+    if only is not None and only not in points:
+        raise InvalidInput(f"there is no importer {only!r:.80}", f"known: {', '.join(sorted(points))}")
+    return [points[name].load()() for name in sorted(points) if only in (None, name)]
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    """Looked for once: every package that is installed has to be asked."""
+    return tuple(entry_points(group=GROUP))

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import apsw
 from msgspec import Struct
 
-from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.exchange.importers.records.jsonl import sample
 from weft.kernel.sites import Site
 
 QUIET_SECONDS = 300

@@ -19,8 +19,8 @@ from typing import IO
 import zstandard
 from msgspec import Struct
 
-from weft.exchange.importers.jsonl import sample
 from weft.exchange.importers.port import HEAD_BYTES, Source
+from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importers.servers import Address, OnServer
 from weft.ledger.imports import ImportSource
 

@@ -15,9 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.jsonl import sample
-from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
-from weft.exchange.importers.transcript import NativeSession, NativeTurn
+from weft.exchange.importers.port import HEAD_BYTES, Importer, NativeSession, NativeTurn, Report, Source
+from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.ambient import SystemClock
 from weft.ledger.api.ledger import Ledger

@@ -28,7 +28,7 @@ class Part(Enum):
     """It says nothing: what follows it follows its parent."""
 
 
-class Plan(Struct):
+class PlannedBranch(Struct):
     """A turn to be: its messages, of which the first `shared` belong to an earlier answer too."""
 
     nodes: list[str]
@@ -54,7 +54,7 @@ class Tree:
 
     def __init__(self, *, whole_answers: bool = False) -> None:
         self._whole = whole_answers
-        self.plans: list[Plan] = []
+        self.plans: list[PlannedBranch] = []
         self._places: dict[str, _Place] = {}
         self._cuts: dict[_Place, int] = {}
 
@@ -79,7 +79,7 @@ class Tree:
     def _begin(self, node: str, parent: int | None, part: Part, leaves: str | None = None) -> _Place:
         begun = None if part is Part.OTHER else 0
         prompt = node if part is Part.PROMPT else None
-        self.plans.append(Plan([node], parent, begun=begun, prompt=prompt, leaves=leaves))
+        self.plans.append(PlannedBranch([node], parent, begun=begun, prompt=prompt, leaves=leaves))
         return _Place(len(self.plans) - 1, 1)
 
     def _grow(self, place: _Place, node: str, part: Part) -> _Place:
@@ -100,18 +100,18 @@ class Tree:
             return self._begin(node, place.turn, part, known_by(plan))
         return self._branch(plan, place.depth, [node], part)
 
-    def _is_begun(self, plan: Plan, depth: int) -> bool:
+    def _is_begun(self, plan: PlannedBranch, depth: int) -> bool:
         """Has anybody asked or answered so far; in a whole answer: at all?"""
         if self._whole:
             return plan.begun is not None or depth < len(plan.nodes)
         return plan.begun is not None and plan.begun < depth
 
-    def _branch(self, plan: Plan, depth: int, more: list[str], part: Part) -> _Place:
+    def _branch(self, plan: PlannedBranch, depth: int, more: list[str], part: Part) -> _Place:
         begun = plan.begun if plan.begun is not None and plan.begun < depth else None
         if begun is None and more and part is not Part.OTHER:
             begun = depth
         nodes = [*plan.nodes[:depth], *more]
-        self.plans.append(Plan(nodes, plan.parent, depth, begun, leaves=known_by(plan)))
+        self.plans.append(PlannedBranch(nodes, plan.parent, depth, begun, leaves=known_by(plan)))
         return _Place(len(self.plans) - 1, depth + len(more))
 
     def _cut(self, place: _Place) -> int:
@@ -124,12 +124,12 @@ class Tree:
         return self._cuts[place]
 
 
-def known_by(plan: Plan) -> str:
+def known_by(plan: PlannedBranch) -> str:
     """Its prompt, or its first message; of an answer that leaves another, the other's."""
     return plan.leaves or plan.prompt or plan.nodes[0]
 
 
-def keys_of(plans: Sequence[Plan], name: Callable[[str], str]) -> list[str]:
+def keys_of(plans: Sequence[PlannedBranch], name: Callable[[str], str]) -> list[str]:
     """What each turn goes by: of several answers to a prompt the first goes by the prompt's name, the others by it and
     by the first message of their own."""
     taken: dict[str, int] = {}

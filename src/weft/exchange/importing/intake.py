@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.port import Source
-from weft.exchange.importers.transcript import NativeTurn, Transcript
+from weft.exchange.importers.port import NativeTurn, Source, Transcript
 from weft.ledger.imports import ImportCounts, ImportWriter, Landed, OpenTail, RawBytes, RawFile
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.port import Reader, Report, Source
-from weft.exchange.importers.transcript import Transcript
+from weft.exchange.importers.port import Reader, Report, Source, Transcript
 from weft.ledger.imports import ImportSource, Landed
 
 ROOM = 16

@@ -20,8 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importers.port import Importer
+from weft.exchange.importers.port import Importer, load_importers
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import QUIET_SECONDS, Candidate, candidates
 from weft.exchange.importing.change_notices import Waiting, listening

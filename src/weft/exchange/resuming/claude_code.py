@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.exchange.importers.values import mapping, sequence, text
+from weft.exchange.importers.records.values import mapping, sequence, text
 from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, hex_for, tool_name, uuid_for

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from weft.exchange.importers.values import mapping, sequence, text
+from weft.exchange.importers.records.values import mapping, sequence, text
 from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, timed_uuid_for, tool_name

@@ -18,9 +18,7 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
-from weft.exchange.importers.plugins import load_importers
-from weft.exchange.importers.port import Importer, Report
-from weft.exchange.importers.transcript import NativeTurn
+from weft.exchange.importers.port import Importer, NativeTurn, Report, load_importers
 from weft.exchange.resuming.claude_code import ClaudeCodeWriter
 from weft.exchange.resuming.codex import CodexWriter
 from weft.exchange.resuming.dialogue import Records, Writer, encoded, said_of

@@ -7,8 +7,8 @@ from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from weft.exchange.importers.jsonl import record_at, sample
 from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
+from weft.exchange.importers.records.jsonl import record_at, sample
 from weft.exchange.resuming.dialogue import Records
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportWriter, KeptStretch

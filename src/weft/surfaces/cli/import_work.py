@@ -54,7 +54,7 @@ class ImportWork:
         self.tell()
 
     def run(self) -> None:
-        from weft.exchange.importers.plugins import load_importers
+        from weft.exchange.importers.port import load_importers
         from weft.exchange.importing.run import ImportRun
         from weft.opening import open as open_ledger
 
@@ -79,7 +79,7 @@ class ImportWork:
                 self._count(importing)
 
     def _places(self) -> list[Path | Address]:
-        from weft.exchange.importers.plugins import load_importers
+        from weft.exchange.importers.port import load_importers
         from weft.exchange.importers.servers import Address
         from weft.surfaces.cli.import_places import all_places
 

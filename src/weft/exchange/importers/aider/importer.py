@@ -9,15 +9,12 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.aider import llm
-from weft.exchange.importers.aider.inputs import NAME as INPUTS
-from weft.exchange.importers.aider.inputs import Times, inputs
-from weft.exchange.importers.aider.markdown import HEADER, Block, Kind, blocks
-from weft.exchange.importers.aider.notes import Settings, Told, told
-from weft.exchange.importers.jsonl import BOM
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeMessage, NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.values import canonical, present
+from weft.exchange.importers.aider.history import HEADER, Block, Kind, Notes, Settings, blocks, notes_of
+from weft.exchange.importers.aider.logs import NAME as INPUTS
+from weft.exchange.importers.aider.logs import Times, inputs, is_log, read_log
+from weft.exchange.importers.port import NativeMessage, NativeSession, NativeTurn, Place, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.values import canonical, present
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
 
@@ -32,11 +29,11 @@ class Aider:
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
         """Histories lie in the repositories they are about; one may lie at home."""
-        told = environment.get("AIDER_CHAT_HISTORY_FILE")
-        return [Place(home / told if told else home / HISTORY, "aider")]
+        folder = environment.get("AIDER_CHAT_HISTORY_FILE")
+        return [Place(home / folder if folder else home / HISTORY, "aider")]
 
     def recognises(self, source: Source) -> bool:
-        return is_history(source.head) or llm.is_log(source.head) or is_inputs(source)
+        return is_history(source.head) or is_log(source.head) or is_inputs(source)
 
     def is_part(self, source: Source) -> bool:
         """The times of prompts come with the chat history that lies beside them."""
@@ -50,8 +47,8 @@ class Aider:
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
         folder = PurePath(source.name.replace("!", "/")).parent.name
-        if llm.is_log(source.head):
-            yield from llm.read_log(source, f"{folder}/llm", report)
+        if is_log(source.head):
+            yield from read_log(source, f"{folder}/llm", report)
         elif is_inputs(source):
             yield _typed(source, f"{folder}/inputs", report)
         else:
@@ -68,7 +65,7 @@ def is_inputs(source: Source) -> bool:
     return source.path.name.endswith(INPUTS) and lines[0].startswith(b"# ") and any(line[:1] == b"+" for line in lines)
 
 
-class Draft(Struct):
+class TurnDraft(Struct):
     """A session on its way: its blocks by turns."""
 
     id: str
@@ -106,7 +103,7 @@ def is_command(words: str) -> bool:
 
 def _sessions(source: Source, folder: str, report: Report) -> Iterator[Transcript]:
     times, taken = Times(source.path), dict[str, int]()
-    draft = Draft(f"{folder}/before", None)
+    draft = TurnDraft(f"{folder}/before", None)
     for block in blocks(source.path):
         report.found += 1
         report.mapped[block.kind] += 1
@@ -118,23 +115,23 @@ def _sessions(source: Source, folder: str, report: Report) -> Iterator[Transcrip
         started = block.text
         taken[started] = taken.get(started, 0) + 1
         id = f"{folder}/{started}" + (f"~{taken[started]}" if taken[started] > 1 else "")
-        draft = Draft(id, started, end=block.end)
+        draft = TurnDraft(id, started, end=block.end)
     if draft.end:
         yield _transcript(draft, source, times, until=None)
 
 
-def _transcript(draft: Draft, source: Source, times: Times, until: int | None) -> Transcript:
+def _transcript(draft: TurnDraft, source: Source, times: Times, until: int | None) -> Transcript:
     draft.finish()
     settings = Settings()
     made = []
     for number, turn in enumerate(draft.turns):
         is_last = until is None and number == len(draft.turns) - 1
-        maker = _Making(draft, settings, times)
+        maker = _TurnBlocks(draft, settings, times)
         made.append(maker.made(turn, number, is_last, workspace_of(source)))
         settings = maker.settings
     for block in draft.waiting:
         for line in block.lines:
-            settings = settings.told(line.strip())
+            settings = settings.changed(line.strip())
     session = NativeSession(
         id=draft.id,
         workspace=workspace_of(source),
@@ -149,17 +146,17 @@ def workspace_of(source: Source) -> str | None:
     return str(source.path.parent) if str(source.path) == source.name else None
 
 
-class _Making:
+class _TurnBlocks:
     """One turn."""
 
-    def __init__(self, draft: Draft, settings: Settings, times: Times) -> None:
+    def __init__(self, draft: TurnDraft, settings: Settings, times: Times) -> None:
         self._draft, self.settings, self._times = draft, settings, times
         self._items: list[NativeMessage] = []
         self._answer: int | None = None
         self._commits: list[dict[str, str]] = []
         self._is_stopped = False
         self._literal: str | None = None
-        self._ahead: Told | None = None
+        self._ahead: Notes | None = None
         """What the next answer cost."""
 
     def made(self, turn: list[Block], number: int, is_last: bool, workspace: str | None) -> NativeTurn:
@@ -203,8 +200,8 @@ class _Making:
 
     def _output(self, block: Block) -> None:
         for line in block.lines:
-            self.settings = self.settings.told(line.strip())
-        found = told(block.lines)
+            self.settings = self.settings.changed(line.strip())
+        found = notes_of(block.lines)
         self._add(block, MessageRole.SYSTEM, source=MessageSource.EVENT)
         self._commits += found.commits
         self._is_stopped |= found.is_stopped
@@ -216,14 +213,14 @@ class _Making:
         if found.tokens is not None:
             self._cost(found)
 
-    def _cost(self, found: Told) -> None:
+    def _cost(self, notes: Notes) -> None:
         """Of the answer before it; older versions tell it before the answer."""
         answer = None if self._answer is None else self._items[self._answer]
         if answer is None or self._answer is None or answer.tokens is not None:
-            self._ahead = found
+            self._ahead = notes
             return
-        told = present(cost=found.cost, rounded=True)
-        self._items[self._answer] = replace(answer, tokens=found.tokens, metadata=told)
+        fields = present(cost=notes.cost, rounded=True)
+        self._items[self._answer] = replace(answer, tokens=notes.tokens, metadata=fields)
 
 
 def _typed(source: Source, session: str, report: Report) -> Transcript:

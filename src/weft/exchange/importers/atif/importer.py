@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from weft.exchange.importers.atif.names import before, embedded, embedded_id, is_trajectory, referred, trajectory_id
 from weft.exchange.importers.atif.turns import SOURCES, Turns
 from weft.exchange.importers.documents import read_document, report_damage
-from weft.exchange.importers.jsonl import BOM, first_objects, records
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeCall, NativeLink, NativeSession, Transcript
-from weft.exchange.importers.values import mapping, present, sequence, text
+from weft.exchange.importers.port import NativeCall, NativeLink, NativeSession, Place, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import BOM, first_objects, records
+from weft.exchange.importers.records.values import JsonObject, mapping, present, sequence, text
 from weft.kernel.enums import AgentRole, LinkReason
 
-Json = dict[str, Any]
 BEGINS = re.compile(rb'\s*\{\s*"[a-z_]+"\s*:')
 SIGN = re.compile(rb'"schema_version"\s*:\s*"ATIF-v?\d')
 TOLD = frozenset(
@@ -77,7 +74,7 @@ class Atif:
 class _Reading:
     """One trajectory with those of its subagents."""
 
-    def __init__(self, value: Json, path: Path | None, size: int, report: Report) -> None:
+    def __init__(self, value: JsonObject, path: Path | None, size: int, report: Report) -> None:
         self._value, self._path, self._size, self._report = value, path, size, report
 
     def transcripts(self) -> Iterator[Transcript]:
@@ -89,7 +86,13 @@ class _Reading:
         yield from self._trajectory(self._value, id, None, None, 0, link)
 
     def _trajectory(
-        self, value: Json, id: str, parent: str | None, call: str | None, depth: int, link: NativeLink | None = None
+        self,
+        value: JsonObject,
+        id: str,
+        parent: str | None,
+        call: str | None,
+        depth: int,
+        link: NativeLink | None = None,
     ) -> Iterator[Transcript]:
         self._sections(value)
         inside = embedded(value)
@@ -109,7 +112,7 @@ class _Reading:
             child = embedded_id(id, name)
             yield from self._trajectory(each, child, id, spawns.get(child), depth + 1)
 
-    def _sections(self, value: Json) -> None:
+    def _sections(self, value: JsonObject) -> None:
         for name in value:
             if name in LISTS:
                 continue
@@ -119,7 +122,7 @@ class _Reading:
             if not is_known:
                 self._report.unknown[name] += 1
 
-    def _steps(self, value: Json, turns: Turns) -> None:
+    def _steps(self, value: JsonObject, turns: Turns) -> None:
         for number, step in enumerate(sequence(value.get("steps")), 1):
             self._report.found += 1
             if not isinstance(step, dict):
@@ -134,7 +137,7 @@ class _Reading:
             self._report.mapped[f"step.{source}"] += 1
             turns.take(number, step)
 
-    def _embedded(self, value: Json, inside: dict[str, Json]) -> None:
+    def _embedded(self, value: JsonObject, inside: dict[str, JsonObject]) -> None:
         """Those that cannot be told apart are kept, and counted as such."""
         lost = len(sequence(value.get("subagent_trajectories"))) - len(inside)
         if lost > 0:
@@ -142,7 +145,7 @@ class _Reading:
             self._report.kept["subagent without id"] += lost
 
 
-def _session(value: Json, id: str, parent: str | None, call: str | None) -> NativeSession:
+def _session(value: JsonObject, id: str, parent: str | None, call: str | None) -> NativeSession:
     agent = mapping(value.get("agent"))
     extra = mapping(agent.get("extra"))
     folders, branches = sequence(extra.get("cwds")), sequence(extra.get("git_branches"))

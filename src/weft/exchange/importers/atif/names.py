@@ -7,38 +7,36 @@ from pathlib import Path
 from typing import Any
 
 from weft.exchange.importers.documents import read_document
-from weft.exchange.importers.identity import fingerprint
-from weft.exchange.importers.values import mapping, sequence, text
+from weft.exchange.importers.records.values import JsonObject, fingerprint, mapping, sequence, text
 
-Json = dict[str, Any]
 UNIQUE = re.compile(r"(?=.*\d)[\w.:/-]{16,}")
 """Long enough, and with a digit: no name that somebody gives to every run."""
 LARGEST = 64 * 1024 * 1024
 NEIGHBOURS = 64
 
 
-def trajectory_id(value: Json) -> str:
+def trajectory_id(value: JsonObject) -> str:
     """Its own id, or that of its run; one that others may have too gets a mark of how the trajectory begins."""
-    told = text(value.get("trajectory_id")) or text(value.get("session_id"))
-    if told is not None and UNIQUE.fullmatch(told):
-        return told
-    return f"{told or 'trajectory'}@{fingerprint(_beginning(value))}"
+    words = text(value.get("trajectory_id")) or text(value.get("session_id"))
+    if words is not None and UNIQUE.fullmatch(words):
+        return words
+    return f"{words or 'trajectory'}@{fingerprint(_beginning(value))}"
 
 
-def _beginning(value: Json) -> list[Any]:
+def _beginning(value: JsonObject) -> list[Any]:
     """The first steps, as they stay while it grows: up to the first response."""
-    found: list[Any] = [mapping(value.get("agent")).get("name")]
+    values: list[Any] = [mapping(value.get("agent")).get("name")]
     for step in map(mapping, sequence(value.get("steps"))):
-        found.append([step.get(name) for name in ("source", "timestamp", "message", "tool_calls")])
+        values.append([step.get(name) for name in ("source", "timestamp", "message", "tool_calls")])
         if step.get("source") == "agent":
             break
-    return found
+    return values
 
 
-def embedded(value: Json) -> dict[str, Json]:
+def embedded(value: JsonObject) -> dict[str, JsonObject]:
     """Trajectories of subagents inside this one, by their ids."""
-    found = (mapping(each) for each in sequence(value.get("subagent_trajectories")))
-    return {id: each for each in found if (id := text(each.get("trajectory_id"))) is not None}
+    fields = (mapping(trajectory) for trajectory in sequence(value.get("subagent_trajectories")))
+    return {id: trajectory for trajectory in fields if (id := text(trajectory.get("trajectory_id"))) is not None}
 
 
 def embedded_id(parent: str, id: str) -> str:
@@ -46,7 +44,7 @@ def embedded_id(parent: str, id: str) -> str:
     return id if UNIQUE.fullmatch(id) else f"{parent}/{id}"
 
 
-def referred(ref: Json, parent: str, inside: dict[str, Json], folder: Path | None) -> str | None:
+def referred(ref: JsonObject, parent: str, inside: dict[str, JsonObject], folder: Path | None) -> str | None:
     """The trajectory that a reference names."""
     id = text(ref.get("trajectory_id"))
     if id is not None and id in inside:
@@ -72,13 +70,13 @@ def before(path: Path) -> str | None:
     return None
 
 
-def _beside(folder: Path, path: str) -> Json:
+def _beside(folder: Path, path: str) -> JsonObject:
     """A file below the same folder; a reference does not lead out of it."""
     target = (folder / path).resolve()
     return _loaded(target) if target.is_relative_to(folder.resolve()) else {}
 
 
-def _loaded(file: Path, sign: bytes = b"") -> Json:
+def _loaded(file: Path, sign: bytes = b"") -> JsonObject:
     try:
         if file.is_symlink() or not file.is_file() or file.stat().st_size > LARGEST:
             return {}
@@ -89,6 +87,6 @@ def _loaded(file: Path, sign: bytes = b"") -> Json:
     return value if is_trajectory(value) else {}
 
 
-def is_trajectory(value: Json) -> bool:
+def is_trajectory(value: JsonObject) -> bool:
     version = text(value.get("schema_version")) or ""
     return version.startswith("ATIF-") and isinstance(value.get("steps"), list)

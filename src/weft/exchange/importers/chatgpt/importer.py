@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from weft.exchange.importers.chatgpt.content import TAKERS
-from weft.exchange.importers.chatgpt.turns import Making, kind_of, moment, part_of
-from weft.exchange.importers.exports import Conversation, conversations
-from weft.exchange.importers.jsonl import BOM
-from weft.exchange.importers.loading import loaded
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.trees import Part, Plan, Tree, ends_of, in_order, keys_of
-from weft.exchange.importers.values import canonical, mapping, present, sequence, text
+from weft.exchange.importers.chatgpt.turns import ChatGptBuilder, kind_of, part_of
+from weft.exchange.importers.documents import Conversation, conversations
+from weft.exchange.importers.port import NativeSession, NativeTurn, Place, Report, Source, Transcript
+from weft.exchange.importers.records.builder import finished_items
+from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.values import (
+    canonical,
+    json_value,
+    mapping,
+    present,
+    seconds_millis,
+    sequence,
+    text,
+)
+from weft.exchange.importers.trees import Part, PlannedBranch, Tree, ends_of, in_order, keys_of
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"(?:title|id|conversation_id|create_time|mapping)"\s*:)')
 SIGNS = (b'"current_node"', b'"author"', b'"children"', b'"content_type"')
@@ -39,7 +46,7 @@ class ChatGpt:
         if len(source.head) < source.size:
             return sum(sign in head for sign in SIGNS) >= 2
         try:
-            value = loaded(head)
+            value = json_value(head)
         except ValueError:
             return sum(sign in head for sign in SIGNS) >= 2
         listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
@@ -49,9 +56,9 @@ class ChatGpt:
         return False
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        for each in conversations(source, report, SIGN, is_conversation, "conversations"):
-            if is_conversation(each.value):
-                yield _transcript(each, source.path.stem, report)
+        for conversation in conversations(source, report, SIGN, is_conversation, "conversations"):
+            if is_conversation(conversation.value):
+                yield _transcript(conversation, source.path.stem, report)
             else:
                 report.found += 1
                 report.kept["other"] += 1
@@ -70,9 +77,9 @@ def _transcript(conversation: Conversation, fallback: str, report: Report) -> Tr
     session = NativeSession(
         id=id,
         title=text(value.get("title")),
-        created=moment(value.get("create_time")),
+        created=seconds_millis(value.get("create_time")),
         archived=value.get("is_archived") is True,
-        told_at=moment(value.get("update_time")),
+        told_at=seconds_millis(value.get("update_time")),
         metadata=present(**{name: value[name] for name in NOTED if value.get(name)}),
     )
     report.found += 1
@@ -123,8 +130,8 @@ class Nodes:
 
     def _name(self, id: str) -> str:
         """By its message's id, with the conversation's where it could be anybody's."""
-        told = text(mapping(self._nodes[id].get("message")).get("id")) or id
-        return told if len(told) >= 32 else f"{self._conversation}/{told}"
+        words = text(mapping(self._nodes[id].get("message")).get("id")) or id
+        return words if len(words) >= 32 else f"{self._conversation}/{words}"
 
     def _count(self, order: list[str]) -> None:
         for id in order:
@@ -145,25 +152,25 @@ class Nodes:
         """The node that the conversation stands on; where that is not told, the one that was made last."""
         if current in self._nodes:
             return current
-        times = [moment(mapping(self._nodes[id].get("message")).get("create_time")) or 0 for id in order]
+        times = [seconds_millis(mapping(self._nodes[id].get("message")).get("create_time")) or 0 for id in order]
         return order[max(range(len(order)), key=lambda number: (times[number], number))] if order else None
 
-    def _turn(self, plan: Plan, key: str, end: int) -> NativeTurn:
-        making = Making(self._conversation)
+    def _turn(self, plan: PlannedBranch, key: str, end: int) -> NativeTurn:
+        builder = ChatGptBuilder()
         for id in plan.nodes:
             message = self._message(id)
             if message is not None:
-                making.take(message, self._name(id))
+                builder.take(message, self._name(id))
         return NativeTurn(
             key=key,
-            records=tuple(making.records) or (canonical([key]),),
+            records=tuple(builder.records) or (canonical([key]),),
             names=tuple(map(self._name, plan.nodes)),
-            items=making.finished(),
+            items=finished_items(builder.items),
             parent=plan.parent,
-            error=making.error,
-            interrupted=making.is_interrupted,
-            started=min(making.times, default=None),
-            ended=max(making.times, default=None),
+            error=builder.error,
+            interrupted=builder.is_interrupted,
+            started=min(builder.times, default=None),
+            ended=max(builder.times, default=None),
             offset=0,
             end=end,
         )

@@ -1,20 +1,20 @@
-"""Making turns of a conversation's nodes."""
+"""The nodes of one turn of a conversation, mapped to what the ledger takes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import orjson
-from msgspec import UNSET, Struct, field
+from msgspec import field
 
-from weft.exchange.importers.chatgpt.content import CONTEXTS, Said, said
-from weft.exchange.importers.transcript import Item, NativeCall, NativeMessage
+from weft.exchange.importers.chatgpt.content import CONTEXTS, NodeContent, content_of
+from weft.exchange.importers.port import NativeCall, NativeMessage
+from weft.exchange.importers.records.builder import PendingCall, TurnBuilder
+from weft.exchange.importers.records.values import mapping, object_in_text, present, seconds_millis, sequence, text
 from weft.exchange.importers.trees import Part
-from weft.exchange.importers.values import canonical, mapping, present, sequence, text
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart
 
-NOTED = (
+NOTED_FIELDS = (
     "voice_mode_message",
     "thinking_effort",
     "finished_duration_sec",
@@ -28,13 +28,6 @@ NOTED = (
     "is_user_system_message",
 )
 """What a message's metadata tells beside what it says."""
-
-
-def moment(value: Any) -> int | None:
-    """Unix milliseconds of seconds with a fraction."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e11:
-        return None
-    return round(value * 1000)
 
 
 def role_of(message: dict[str, Any]) -> str:
@@ -60,120 +53,102 @@ def part_of(message: dict[str, Any]) -> Part:
     role, content = role_of(message), mapping(message.get("content"))
     if role in ("assistant", "tool"):
         return Part.ANSWER
-    found = said(content)
+    found = content_of(content)
     if not found.parts and not found.elsewhere and not sequence(mapping(message.get("metadata")).get("attachments")):
         return Part.NOTHING
     is_typed = role == "user" and not is_hidden(message) and text(content.get("content_type")) not in CONTEXTS
     return Part.PROMPT if is_typed else Part.OTHER
 
 
-class Call(Struct):
+class Call(PendingCall, kw_only=True):
     """A call whose outcome follows in other nodes."""
 
-    id: str
-    name: str
-    arguments: Any
-    at: int | None
     results: list[Any] = field(default_factory=list)
-    files: list[FileNote] = field(default_factory=list)
-    done: int | None = None
-    error: str | None = None
-    detail: list[Any] = field(default_factory=list)
+    notes: list[Any] = field(default_factory=list)
 
-    def made(self) -> NativeCall:
-        status = None if not self.results and self.error is None else ToolCallStatus.OK
-        return NativeCall(
-            id=self.id,
-            name=self.name,
-            arguments=self.arguments,
-            result=UNSET if not self.results else self.results[0] if len(self.results) == 1 else self.results,
-            error=self.error,
-            status=status if self.error is None else ToolCallStatus.ERROR,
-            at=self.at,
-            done=self.done,
-            detail=self.detail or None,
-        )
+    def finished(self) -> NativeCall:
+        if self.error is not None:
+            self.status = ToolCallStatus.ERROR
+        elif self.results:
+            self.status = ToolCallStatus.OK
+        if self.results:
+            self.result = self.results[0] if len(self.results) == 1 else self.results
+        self.detail = self.notes or None
+        return super().finished()
 
 
-class Making(Struct):
-    """A turn under way."""
+class ChatGptBuilder(TurnBuilder, kw_only=True):
+    """A turn of ChatGPT, message by message."""
 
-    conversation: str
-    items: list[NativeMessage | Call] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
     open: Call | None = None
-    error: str | None = None
-    is_interrupted: bool = False
 
     def take(self, message: dict[str, Any], native: str) -> None:
-        if (when := moment(message.get("create_time"))) is not None:
+        if (when := seconds_millis(message.get("create_time"))) is not None:
             self.times.append(when)
-        found, role, tool = said(mapping(message.get("content"))), role_of(message), tool_of(message)
+        node_content, role, tool = content_of(mapping(message.get("content"))), role_of(message), tool_of(message)
         content = mapping(message.get("content"))
-        self.records.append(canonical([role, native, text(message.get("recipient")), content]))
+        self.add_identity(role, native, text(message.get("recipient")), content)
         if tool is not None:
-            self._call(message, native, tool, found)
+            self._call(message, native, tool, node_content)
         elif role == "tool" and self.open is not None:
-            self._result(message, found)
+            self._result(message, node_content)
         else:
-            self._message(message, native, found)
+            self._message(message, native, node_content)
 
-    def finished(self) -> tuple[Item, ...]:
-        return tuple(item.made() if isinstance(item, Call) else item for item in self.items)
-
-    def _call(self, message: dict[str, Any], native: str, tool: str, found: Said) -> None:
+    def _call(self, message: dict[str, Any], native: str, tool: str, content: NodeContent) -> None:
         """The message that asks is one of its own, without the words that are the call's."""
-        self._message(message, native, Said(elsewhere=found.elsewhere))
-        self.open = Call(native, tool, _arguments(found.words), moment(message.get("create_time")))
+        self._message(message, native, NodeContent(elsewhere=content.elsewhere))
+        self.open = Call(
+            id=native, name=tool, arguments=object_in_text(content.words), at=seconds_millis(message.get("create_time"))
+        )
         self.items.append(self.open)
 
-    def _result(self, message: dict[str, Any], found: Said) -> None:
+    def _result(self, message: dict[str, Any], content: NodeContent) -> None:
         call = self.open
         if call is None:
             return
-        call.done = moment(message.get("create_time"))
-        images = [{"image": str(part.url)} for part in found.parts if isinstance(part, ImagePart)]
+        call.done = seconds_millis(message.get("create_time"))
+        images = [{"image": str(part.url)} for part in content.parts if isinstance(part, ImagePart)]
         if mapping(message.get("content")).get("content_type") == "system_error":
-            call.error = found.words or "error"
-        elif found.words or images:
-            call.results += [*([found.words] if found.words else []), *images]
-        call.detail += found.elsewhere
+            call.error = content.words or "error"
+        elif content.words or images:
+            call.results += [*([content.words] if content.words else []), *images]
+        call.notes += content.elsewhere
 
-    def _message(self, message: dict[str, Any], native: str, found: Said) -> None:
+    def _message(self, message: dict[str, Any], native: str, content: NodeContent) -> None:
         role, metadata = role_of(message), mapping(message.get("metadata"))
         if role == "assistant":
-            self._note_end(message, found)
+            self._note_end(message, content)
         if role in ("assistant", "user"):
             self.open = None
         when = message.get("create_time")
         self.items.append(
             NativeMessage(
                 role=ROLES.get(role, MessageRole.SYSTEM),
-                parts=tuple(found.parts),
+                parts=tuple(content.parts),
                 native=native,
-                at=moment(when),
+                at=seconds_millis(when),
                 source=_source(message, role),
                 model=text(metadata.get("model_slug")) if role == "assistant" else None,
                 provider="openai" if role == "assistant" else None,
                 finish_reason=text(mapping(metadata.get("finish_details")).get("type")),
                 metadata=present(
-                    **{name: metadata[name] for name in NOTED if metadata.get(name)},
+                    **{name: metadata[name] for name in NOTED_FIELDS if metadata.get(name)},
                     hidden=is_hidden(message) or None,
                     channel=message.get("channel"),
                     author=mapping(message.get("author")).get("name"),
                     type=_type(message),
-                    content=found.elsewhere,
+                    content=content.elsewhere,
                     attachments=metadata.get("attachments"),
                 ),
                 files=_attached(metadata),
             )
         )
 
-    def _note_end(self, message: dict[str, Any], found: Said) -> None:
+    def _note_end(self, message: dict[str, Any], content: NodeContent) -> None:
         end = text(mapping(mapping(message.get("metadata")).get("finish_details")).get("type"))
         is_error = mapping(message.get("content")).get("content_type") == "system_error"
-        self.error = (found.words or "error") if is_error else None
+        self.error = (content.words or "error") if is_error else None
         self.is_interrupted = end == "interrupted"
 
 
@@ -197,16 +172,6 @@ def _type(message: dict[str, Any]) -> str | None:
     return None if kind in ("text", "multimodal_text") else kind
 
 
-def _arguments(words: str) -> Any:
-    """What a tool was sent: JSON where it is an object, else its text (code, a query)."""
-    if words.lstrip().startswith("{"):
-        try:
-            return orjson.loads(words)
-        except orjson.JSONDecodeError:
-            pass
-    return words
-
-
 def _attached(metadata: dict[str, Any]) -> tuple[FileNote, ...]:
-    names = (text(mapping(each).get("name")) for each in sequence(metadata.get("attachments")))
+    names = (text(mapping(attachment).get("name")) for attachment in sequence(metadata.get("attachments")))
     return tuple(FileNote(kind=FileKind.ATTACHED, path=name) for name in dict.fromkeys(names) if name)

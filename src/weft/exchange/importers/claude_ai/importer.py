@@ -7,15 +7,76 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.claude_ai.projects import is_project, project, project_of
-from weft.exchange.importers.claude_ai.turns import Making, blocks_of
-from weft.exchange.importers.exports import Conversation, conversations
-from weft.exchange.importers.jsonl import BOM
-from weft.exchange.importers.loading import loaded
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.trees import Part, Plan, Tree, ends_of, in_order, keys_of
-from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text
+from weft.exchange.importers.claude_ai.turns import ClaudeAiBuilder, blocks_of
+from weft.exchange.importers.documents import Conversation, conversations
+from weft.exchange.importers.port import NativeMessage, NativeSession, NativeTurn, Place, Report, Source, Transcript
+from weft.exchange.importers.records.builder import finished_items
+from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.values import canonical, json_value, mapping, millis, present, sequence, text
+from weft.exchange.importers.trees import Part, PlannedBranch, Tree, ends_of, in_order, keys_of
+from weft.kernel.enums import FileKind, MessageRole, MessageSource
+from weft.ledger.model import FileNote, TextPart
+
+
+def is_project(value: dict[str, Any]) -> bool:
+    is_named = text(value.get("uuid")) is not None and "name" in value
+    return is_named and isinstance(value.get("docs"), list) and "chat_messages" not in value
+
+
+def project_session(id: str) -> str:
+    return f"project/{id}"
+
+
+def project(conversation: Conversation, report: Report) -> Transcript:
+    """One turn without an answer: the instructions, and each document."""
+    value = conversation.value
+    id = text(value.get("uuid")) or ""
+    docs = [doc for doc in sequence(value.get("docs")) if isinstance(doc, dict)]
+    spoiled = len(sequence(value.get("docs"))) - len(docs)
+    report.found += 1 + len(docs) + spoiled
+    report.mapped["project"] += 1
+    report.mapped["project.document"] += len(docs)
+    report.damaged += spoiled
+    created = millis(value.get("created_at"))
+    session = NativeSession(
+        id=project_session(id),
+        title=text(value.get("name")),
+        created=created,
+        archived=value.get("archived_at") is not None,
+        told_at=millis(value.get("updated_at")),
+        metadata=present(description=value.get("description"), private=value.get("is_private")),
+    )
+    words = text(value.get("prompt_template")) or ""
+    items = [_message(id, words, created), *(_document(doc, id) for doc in docs)]
+    reduced = [[doc.get("uuid"), doc.get("filename"), doc.get("content")] for doc in docs]
+    turn = NativeTurn(
+        key=f"project/{id}",
+        records=(canonical(["project", id, words, reduced]),),
+        items=tuple(items),
+        started=created,
+        ended=millis(value.get("updated_at")) or created,
+        end=len(conversation.data),
+    )
+    return Transcript(session=session, turns=[turn], raw=conversation.data)
+
+
+def _message(native: str, words: str, at: int | None, **more: Any) -> NativeMessage:
+    parts = (TextPart(words),) if words else ()
+    return NativeMessage(role=MessageRole.SYSTEM, parts=parts, native=native, at=at, source=MessageSource.EVENT, **more)
+
+
+def _document(doc: dict[str, Any], project: str) -> NativeMessage:
+    name, id = text(doc.get("filename")), text(doc.get("uuid"))
+    notes = () if name is None else (FileNote(kind=FileKind.ATTACHED, path=name),)
+    native = id or f"{project}/{name}"
+    return _message(native, text(doc.get("content")) or "", millis(doc.get("created_at")), files=notes)
+
+
+def project_of(value: dict[str, Any]) -> Any:
+    """The project that a conversation belongs to, as it tells."""
+    fields = mapping(value.get("project"))
+    return present(uuid=fields.get("uuid") or value.get("project_uuid"), name=fields.get("name"))
+
 
 SIGN = re.compile(rb'[,\[]\s*(\{\s*"uuid"\s*:\s*"[^"]*"\s*,\s*"name"\s*:)')
 BEGINNING = re.compile(rb"\s*(?:\[\s*)?\{")
@@ -41,7 +102,7 @@ class ClaudeAi:
         if not is_likely or len(source.head) < source.size:
             return is_likely
         try:
-            value = loaded(head)
+            value = json_value(head)
         except ValueError:
             return True
         listed = value if isinstance(value, list) else sequence(mapping(value).get("conversations")) or [value]
@@ -51,11 +112,11 @@ class ClaudeAi:
         return False
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        for each in conversations(source, report, SIGN, is_told, "conversations"):
-            if is_conversation(each.value):
-                yield _transcript(each, source.path.stem, report)
-            elif is_project(each.value):
-                yield project(each, report)
+        for conversation in conversations(source, report, SIGN, is_told, "conversations"):
+            if is_conversation(conversation.value):
+                yield _transcript(conversation, source.path.stem, report)
+            elif is_project(conversation.value):
+                yield project(conversation, report)
             else:
                 report.found += 1
                 report.kept["other"] += 1
@@ -112,8 +173,8 @@ class Messages:
             return dict(zip(ids, [None, *ids[:-1]], strict=True)) if ids else {}
         parents: dict[str, str | None] = {}
         for id, message in self._by_id.items():
-            told = text(message.get("parent_message_uuid"))
-            parents[id] = None if told in ROOTS else told
+            words = text(message.get("parent_message_uuid"))
+            parents[id] = None if words in ROOTS else words
         return parents
 
     def _count(self, message: dict[str, Any]) -> None:
@@ -147,20 +208,20 @@ class Messages:
         times = [millis(self._by_id[id].get("created_at")) or 0 for id in order]
         return order[max(range(len(order)), key=lambda number: (times[number], number))] if order else None
 
-    def _turn(self, plan: Plan, key: str, end: int) -> NativeTurn:
-        making = Making()
+    def _turn(self, plan: PlannedBranch, key: str, end: int) -> NativeTurn:
+        builder = ClaudeAiBuilder()
         for id in plan.nodes:
-            making.take(self._by_id[id], self._name(id))
+            builder.take(self._by_id[id], self._name(id))
         last = self._by_id[plan.nodes[-1]]
         return NativeTurn(
             key=key,
-            records=tuple(making.records) or (canonical([key]),),
+            records=tuple(builder.records) or (canonical([key]),),
             names=tuple(map(self._name, plan.nodes)),
-            items=making.finished(),
+            items=finished_items(builder.items),
             parent=plan.parent,
             interrupted=last.get("stop_reason") == "user_canceled" or _is_cut(last),
-            started=min(making.times, default=None),
-            ended=max(making.times, default=None),
+            started=min(builder.times, default=None),
+            ended=max(builder.times, default=None),
             end=end,
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, field
 
-from weft.exchange.importers.transcript import Item, NativeCall, NativeMessage
-from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text
+from weft.exchange.importers.port import NativeMessage
+from weft.exchange.importers.records.builder import PendingCall, TurnBuilder
+from weft.exchange.importers.records.values import canonical, mapping, millis, present, sequence, text
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, Part, ReasoningPart, TextPart
 
@@ -17,72 +18,76 @@ ENVELOPE = frozenset({"start_timestamp", "stop_timestamp", "flags"})
 """Of a block: what is not said."""
 
 
-class Call(Struct):
-    """A call whose outcome may follow."""
-
-    id: str
+class Call(PendingCall, kw_only=True):
     block: dict[str, Any]
-    result: dict[str, Any] | None = None
 
-    @property
-    def name(self) -> str:
-        return text(self.block.get("name")) or ""
-
-    def made(self) -> NativeCall:
-        outcome = mapping(self.result)
+    def settle(self, outcome: dict[str, Any]) -> None:
+        """Take the block with the tool's result."""
         failed = outcome.get("is_error") is True
-        plain = _plain(outcome.get("content"))
-        status = None if self.result is None else ToolCallStatus.ERROR if failed else ToolCallStatus.OK
-        words = plain if isinstance(plain, str) else None
-        return NativeCall(
-            id=self.id,
-            name=self.name,
-            arguments=self.block.get("input"),
-            result=UNSET if plain is None or (failed and words is not None) else plain,
-            error=(words or "error") if failed else None,
-            status=status,
-            at=millis(self.block.get("start_timestamp")),
-            done=millis(outcome.get("stop_timestamp")) or millis(outcome.get("start_timestamp")),
-            detail=present(
-                said=self.block.get("message"),
-                integration=self.block.get("integration_name"),
-                shown=outcome.get("display_content"),
-            ),
-            files=() if failed else _touched(self.name, mapping(self.block.get("input"))),
-        )
+        result = _plain(outcome.get("content"))
+        words = result if isinstance(result, str) else None
+        self.result = UNSET if result is None or (failed and words is not None) else result
+        self.error = (words or "error") if failed else None
+        self.status = ToolCallStatus.ERROR if failed else ToolCallStatus.OK
+        self.done = millis(outcome.get("stop_timestamp")) or millis(outcome.get("start_timestamp"))
+        self.detail = _detail(self.block, outcome)
+        self.files = () if failed else self.files
 
 
-class Making(Struct):
-    """A turn under way."""
+def call_of(block: dict[str, Any], id: str) -> Call:
+    name, arguments = text(block.get("name")) or "", block.get("input")
+    return Call(
+        id=id,
+        name=name,
+        arguments=arguments,
+        block=block,
+        at=millis(block.get("start_timestamp")),
+        detail=_detail(block, {}),
+        files=_touched(name, mapping(arguments)),
+    )
 
-    items: list[NativeMessage | Call] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
+
+def _detail(block: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any] | None:
+    return present(
+        said=block.get("message"),
+        integration=block.get("integration_name"),
+        shown=outcome.get("display_content"),
+    )
+
+
+class ClaudeAiBuilder(TurnBuilder, kw_only=True):
+    """A turn of Claude.ai, message by message."""
+
     waiting: list[Call] = field(default_factory=list)
 
     def take(self, message: dict[str, Any], native: str) -> None:
         for name in ("created_at", "updated_at"):
-            if (when := millis(message.get(name))) is not None:
-                self.times.append(when)
+            self.note_time(message.get(name))
         blocks = blocks_of(message)
         reduced = [{name: value for name, value in block.items() if name not in ENVELOPE} for block in blocks]
-        attached = [[each.get("file_name"), each.get("extracted_content")] for each in _attachments(message)]
-        self.records.append(canonical([message.get("sender"), native, reduced, attached]))
+        attached = [
+            [attachment.get("file_name"), attachment.get("extracted_content")] for attachment in _attachments(message)
+        ]
+        self.add_identity(message.get("sender"), native, reduced, attached)
         if message.get("sender") == "assistant":
             self._answer(message, native, blocks)
         else:
             self._prompt(message, native, blocks)
 
-    def finished(self) -> tuple[Item, ...]:
-        return tuple(item.made() if isinstance(item, Call) else item for item in self.items)
-
     def _prompt(self, message: dict[str, Any], native: str, blocks: list[dict[str, Any]]) -> None:
         parts: list[Part] = []
         rest = [block for block in blocks if not _say(parts, block)]
         attachments, carried = _attachments(message), _files(message)
-        parts += [TextPart(words) for each in attachments if (words := text(each.get("extracted_content"))) is not None]
-        names = (text(each.get("file_name")) for each in (*attachments, *carried))
-        told = [{name: value for name, value in each.items() if name != "extracted_content"} for each in attachments]
+        parts += [
+            TextPart(words)
+            for attachment in attachments
+            if (words := text(attachment.get("extracted_content"))) is not None
+        ]
+        names = (text(attachment.get("file_name")) for attachment in (*attachments, *carried))
+        told = [
+            {name: value for name, value in attachment.items() if name != "extracted_content"}
+            for attachment in attachments
+        ]
         self.items.append(
             NativeMessage(
                 role=MessageRole.USER,
@@ -130,7 +135,7 @@ class Making(Struct):
         )
 
     def _call(self, block: dict[str, Any], fallback: str) -> None:
-        call = Call(text(block.get("id")) or fallback, block)
+        call = call_of(block, text(block.get("id")) or fallback)
         self.items.append(call)
         self.waiting.append(call)
 
@@ -143,10 +148,10 @@ class Making(Struct):
         if found is None:
             words = _plain(block.get("content"))
             shown = words if isinstance(words, str) else canonical(words).decode(errors="replace")
-            told = present(call=named, tool=tool)
-            self.items.append(NativeMessage(role=MessageRole.TOOL, parts=(TextPart(shown),), metadata=told))
+            fields = present(call=named, tool=tool)
+            self.items.append(NativeMessage(role=MessageRole.TOOL, parts=(TextPart(shown),), metadata=fields))
             return
-        found.result = block
+        found.settle(block)
         self.waiting.remove(found)
 
 
@@ -180,18 +185,18 @@ def _plain(content: Any) -> Any:
 
 def _attachments(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Texts that a person pasted or attached, with what was read from them."""
-    return [each for each in sequence(message.get("attachments")) if isinstance(each, dict)]
+    return [attachment for attachment in sequence(message.get("attachments")) if isinstance(attachment, dict)]
 
 
 def _files(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Files whose bytes the export does not hold; newer ones tell them twice."""
-    found: dict[str, dict[str, Any]] = {}
+    fields: dict[str, dict[str, Any]] = {}
     for each in (*sequence(message.get("files")), *sequence(message.get("files_v2"))):
         told = mapping(each)
         name = text(told.get("file_uuid")) or text(told.get("file_name"))
         if name is not None:
-            found.setdefault(name, told)
-    return list(found.values())
+            fields.setdefault(name, told)
+    return list(fields.values())
 
 
 def _touched(name: str, arguments: dict[str, Any]) -> tuple[FileNote, ...]:

@@ -5,44 +5,44 @@ Nothing that a line says is kept, so memory grows with the number of lines, not 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from sys import intern
 from typing import Any, Final
 
 import orjson
 from msgspec import Struct, field
 
-from weft.exchange.importers.claude_code.content import (
-    Block,
-    blocks_of,
-    call_id,
-    object_or_empty,
-    opening_text,
-    text_or_none,
-)
-from weft.exchange.importers.claude_code.kinds import (
+from weft.exchange.importers.claude_code.lines import (
     NOTICES,
     SESSION_TYPES,
     SILENT_TYPES,
     TREE_TYPES,
-    JsonObject,
+    Block,
     Kind,
-    is_known,
+    asking_call,
+    blocks_of,
+    call_id,
+    is_known_label,
     label_of,
+    listed_records,
+    opening_text,
+    printed_session,
     prompt_kind,
 )
-from weft.exchange.importers.claude_code.layout import agent_of_file
-from weft.exchange.importers.claude_code.printed import asker_of, elements, print_of
-from weft.exchange.importers.jsonl import Reached, Record, record_at, records
 from weft.exchange.importers.port import Report, Source
+from weft.exchange.importers.records.jsonl import Reached, Record, record_at, records
+from weft.exchange.importers.records.values import JsonObject, mapping, text
 from weft.kernel.enums import MessageSource
 
-DOCUMENT_LIMIT: Final = 16 * 1024 * 1024
-NOBODY: Final = -1
+DOCUMENT_BYTES: Final = 16 * 1024 * 1024
+ABSENT: Final = -1
 MIRRORED, MIRRORED_PROMPT = 1, 2
 """How a subagent's line lies inside a progress line: as its message, or as the prompt told beside it."""
 
+_agent_file: Final = re.compile(r"agent-([\w.@-]{1,128})\.jsonl").fullmatch
 _SPAWNING: Final = frozenset({"Task", "Agent"})
 _COSTS: Final = frozenset(
     "totalCostUSD totalAPIDuration totalToolDuration totalDuration totalLinesAdded totalLinesRemoved modelUsage"
@@ -79,7 +79,7 @@ class Entry(Struct, gc=False):
     is_side: bool
     before: int
     """The line of the same session and agent that stands before it."""
-    parent: int = NOBODY
+    parent: int = ABSENT
     missing: str | None = None
     """A parent that the line names and this file does not hold."""
     message: str | None = None
@@ -88,7 +88,7 @@ class Entry(Struct, gc=False):
     counts: bool = True
     """It says something that a turn takes up."""
     mirror: int = 0
-    turn: int = NOBODY
+    turn: int = ABSENT
 
 
 class Preserved(Struct, frozen=True, gc=False):
@@ -157,7 +157,7 @@ class Index(Struct):
     counted_titles: int = 0
 
     def session_of(self, value: JsonObject) -> str | None:
-        return text_or_none(value.get("sessionId")) or print_of(value, self.printed)
+        return text(value.get("sessionId")) or printed_session(value, self.printed)
 
     def notes_on(self, session: str | None) -> Notes:
         return self.notes.setdefault(session, Notes())
@@ -169,12 +169,18 @@ def index_file(source: Source, report: Report) -> Index:
     return index
 
 
+def agent_of_file(path: Path) -> str | None:
+    """The subagent whose lines a file holds, by the file's name."""
+    match = _agent_file(path.name)
+    return match[1] if match else None
+
+
 def index_more(index: Index, source: Source, report: Report) -> None:
     """Go on in a file that has grown since."""
     index.source, index.report = source, report
     index.counted, index.counted_titles = len(index.entries), len(index.summaries)
     for entry, parent in zip(index.entries, index.hung, strict=True):
-        entry.parent, entry.missing, entry.turn = parent, None, NOBODY
+        entry.parent, entry.missing, entry.turn = parent, None, ABSENT
     _take_records(index)
 
 
@@ -192,12 +198,12 @@ def _take_records(index: Index) -> None:
 def _records(source: Source, report: Report, reached: Reached) -> Iterator[Record]:
     """The lines; or the records of a list; or the one record of a file that spreads it over several lines."""
     begins = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2]
-    if source.size <= DOCUMENT_LIMIT and begins[:1] == b"[" and (found := elements(source.path.read_bytes())):
-        report.found += len(found)
+    if source.size <= DOCUMENT_BYTES and begins[:1] == b"[" and (listed := listed_records(source.path.read_bytes())):
+        report.found += len(listed)
         reached.is_torn = True
-        yield from found
+        yield from listed
         return
-    if source.size <= DOCUMENT_LIMIT and begins in (b"{\n", b"{\r"):
+    if source.size <= DOCUMENT_BYTES and begins in (b"{\n", b"{\r"):
         data = source.path.read_bytes()
         try:
             value = orjson.loads(data)
@@ -215,11 +221,11 @@ def _take_note(index: Index, record: Record) -> None:
     """A record about the session, or one that nobody knows."""
     report, value, label = index.report, record.value, label_of(record.value)
     if label == "summary":
-        title, leaf = text_or_none(value.get("summary")), text_or_none(value.get("leafUuid"))
+        title, leaf = text(value.get("summary")), text(value.get("leafUuid"))
         if title and leaf:
             index.summaries.append((title, leaf))
             return
-    if (label in SESSION_TYPES or label == "result") and _is_told(index, value, label, record.offset):
+    if (label in SESSION_TYPES or label == "result") and _take_session_note(index, value, label, record.offset):
         report.mapped[label] += 1
         return
     report.kept[label] += 1
@@ -227,19 +233,19 @@ def _take_note(index: Index, record: Record) -> None:
         report.unknown[label] += 1
 
 
-def _is_told(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
-    """Did the record say something of its session?"""
+def _take_session_note(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
+    """Take what a record says about its session; False if it says nothing."""
     notes = index.notes_on(index.session_of(value))
     match kind:
-        case "custom-title" if title := text_or_none(value.get("customTitle")):
+        case "custom-title" if title := text(value.get("customTitle")):
             notes.custom_title = title
-        case "ai-title" if title := text_or_none(value.get("aiTitle")):
+        case "ai-title" if title := text(value.get("aiTitle")):
             notes.ai_title = title
-        case "permission-mode" if mode := text_or_none(value.get("permissionMode")):
+        case "permission-mode" if mode := text(value.get("permissionMode")):
             _change_mode(index, "permissionMode", offset, mode)
-        case "mode" if mode := text_or_none(value.get("mode")):
+        case "mode" if mode := text(value.get("mode")):
             _change_mode(index, "mode", offset, mode)
-        case "pr-link" if url := text_or_none(value.get("prUrl")):
+        case "pr-link" if url := text(value.get("prUrl")):
             notes.pull_requests[url] = {
                 key: value[key] for key in ("prNumber", "prRepository", "prUrl") if key in value
             }
@@ -249,9 +255,9 @@ def _is_told(index: Index, value: JsonObject, kind: str, offset: int) -> bool:
             notes.metadata["cost"] = {key: value[key] for key in sorted(_COSTS.intersection(value))}
         case "result" if "session_id" in value:
             notes.metadata["result"] = {key: value[key] for key in sorted(_RESULTS.intersection(value))}
-        case "fork-context-ref" if last := text_or_none(value.get("parentLastUuid")):
-            index.forked[text_or_none(value.get("agentId")) or index.agent] = last
-        case _ if kind in _WORDS and (word := text_or_none(value.get(_WORDS[kind][0]))):
+        case "fork-context-ref" if last := text(value.get("parentLastUuid")):
+            index.forked[text(value.get("agentId")) or index.agent] = last
+        case _ if kind in _WORDS and (word := text(value.get(_WORDS[kind][0]))):
             notes.metadata[_WORDS[kind][1]] = word
         case _:
             return False
@@ -272,7 +278,7 @@ def _count_summaries(index: Index) -> None:
 def _take_line(index: Index, record: Record) -> None:
     """A line of the tree becomes an entry; one that is there already is only counted."""
     value = record.value
-    uuid = text_or_none(value.get("uuid"))
+    uuid = text(value.get("uuid"))
     if uuid in index.places and _is_copy(index, index.places[uuid], value):
         index.report.kept[label_of(value)] += 1
         return
@@ -287,15 +293,15 @@ def _take_line(index: Index, record: Record) -> None:
     if entry.session is not None:
         index.sessions[entry.session] += 1
     if entry.label == "progress/agent_progress":
-        _take_mirror(index, entry, object_or_empty(value.get("data")), value.get("parentToolUseID"))
+        _take_mirror(index, entry, mapping(value.get("data")), value.get("parentToolUseID"))
 
 
 def _entry(index: Index, record: Record, uuid: str | None) -> Entry:
     value = record.value
-    session, agent = index.session_of(value), text_or_none(value.get("agentId"))
+    session, agent = index.session_of(value), text(value.get("agentId"))
     side = value.get("isSidechain")
     is_side = side is True or (index.agent is not None and agent == index.agent)
-    if (asker := asker_of(value)) is not None:
+    if (asker := asking_call(value)) is not None:
         is_side, agent = True, asker
         index.mirrors.setdefault(asker, asker)
     if session is not None:
@@ -303,7 +309,7 @@ def _entry(index: Index, record: Record, uuid: str | None) -> Entry:
     if is_side:
         agent = agent or index.agent
     agent = intern(agent) if is_side and agent is not None else None
-    before = index.last.get((session, agent, is_side), NOBODY)
+    before = index.last.get((session, agent, is_side), ABSENT)
     return Entry(
         Kind.ASIDE,
         intern(label_of(value)),
@@ -329,9 +335,9 @@ def _is_copy(index: Index, place: int, value: JsonObject) -> bool:
 
 
 def _substance(value: JsonObject) -> list[Any]:
-    message = object_or_empty(value.get("message"))
-    said = blocks_of(value), message.get("id")
-    return [said, *(value.get(key) for key in ("type", "subtype", "attachment", "data", "content"))]
+    message = mapping(value.get("message"))
+    content = blocks_of(value), message.get("id")
+    return [content, *(value.get(key) for key in ("type", "subtype", "attachment", "data", "content"))]
 
 
 def _describe(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
@@ -346,7 +352,7 @@ def _describe(index: Index, entry: Entry, place: int, value: JsonObject) -> None
         case "system":
             _describe_system(index, entry, place, value)
         case "attachment":
-            _describe_attachment(index, entry, place, object_or_empty(value.get("attachment")))
+            _describe_attachment(index, entry, place, mapping(value.get("attachment")))
         case _:
             entry.counts = False
 
@@ -359,18 +365,18 @@ def _describe_user(index: Index, entry: Entry, place: int, value: JsonObject) ->
     results = [block for block in blocks if block.get("type") == "tool_result"]
     if results:
         entry.kind = Kind.RESULT
-        ids = [id for block in results if (id := text_or_none(block.get("tool_use_id")))]
+        ids = [id for block in results if (id := text(block.get("tool_use_id")))]
         index.answered.update((id, place) for id in ids if id in index.briefs)
         if (caller := next((index.callers[id] for id in ids if id in index.callers), None)) is not None:
             entry.before = caller
         return
-    text = opening_text(blocks)
-    entry.kind, entry.source = prompt_kind(value, text)
+    words = opening_text(blocks)
+    entry.kind, entry.source = prompt_kind(value, words)
     if entry.is_side:
         if entry.kind is Kind.PROMPT:
             entry.source = MessageSource.AGENT
         if entry.agent is None:
-            index.openings[place] = hash(text)
+            index.openings[place] = hash(words)
 
 
 def _describe_answer(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
@@ -381,7 +387,7 @@ def _describe_answer(index: Index, entry: Entry, place: int, value: JsonObject) 
         return
     entry.kind = Kind.ANSWER
     if isinstance(message, dict):
-        entry.message = text_or_none(message.get("id"))
+        entry.message = text(message.get("id"))
     entry.calls = tuple(_calls(index, entry, place, blocks))
 
 
@@ -392,9 +398,9 @@ def _calls(index: Index, entry: Entry, place: int, blocks: list[Block]) -> Itera
         id = call_id(block, entry.uuid, number)
         index.callers.setdefault(id, place)
         name = block.get("name")
-        if isinstance(name, str) and name in _SPAWNING and isinstance(given := block.get("input"), dict):
-            index.briefs[id] = text_or_none(given.get("subagent_type")), text_or_none(given.get("description"))
-            if isinstance(prompt := given.get("prompt"), str):
+        if isinstance(name, str) and name in _SPAWNING and isinstance(arguments := block.get("input"), dict):
+            index.briefs[id] = text(arguments.get("subagent_type")), text(arguments.get("description"))
+            if isinstance(prompt := arguments.get("prompt"), str):
                 index.spawning.setdefault(hash(prompt), []).append(id)
         yield id
 
@@ -403,32 +409,32 @@ def _describe_system(index: Index, entry: Entry, place: int, value: JsonObject) 
     subtype = value.get("subtype")
     if subtype == "compact_boundary":
         entry.kind = Kind.BOUNDARY
-        if logical := text_or_none(value.get("logicalParentUuid")):
+        if logical := text(value.get("logicalParentUuid")):
             index.logical[place] = logical
-        if preserved := _preserved(object_or_empty(value.get("compactMetadata"))):
+        if preserved := _preserved(mapping(value.get("compactMetadata"))):
             index.preserved[place] = preserved
     elif subtype == "init":
         entry.counts = False
         index.begun[entry.session] = value.get("cwd"), value.get("claude_code_version"), _names(value.get("tools"))
-        if mode := text_or_none(value.get("permissionMode")):
+        if mode := text(value.get("permissionMode")):
             _change_mode(index, "permissionMode", entry.offset, mode)
     elif subtype == "custom_title":
-        title = text_or_none(object_or_empty(value.get("systemPayload")).get("customTitle"))
+        title = text(mapping(value.get("systemPayload")).get("customTitle"))
         index.notes_on(entry.session).custom_title = title
     elif subtype == "stop_hook_summary":
         entry.counts = bool(value.get("hookErrors")) or value.get("preventedContinuation") is True
     elif subtype is None:
-        entry.counts = text_or_none(value.get("content")) is not None
+        entry.counts = text(value.get("content")) is not None
     else:
         entry.counts = isinstance(subtype, str) and subtype in NOTICES
 
 
 def _preserved(metadata: JsonObject) -> Preserved | None:
-    segment = object_or_empty(metadata.get("preservedSegment"))
-    messages = object_or_empty(metadata.get("preservedMessages"))
+    segment = mapping(metadata.get("preservedSegment"))
+    messages = mapping(metadata.get("preservedMessages"))
     ids = _names(messages.get("uuids")) or (None,)
-    head, tail = text_or_none(segment.get("headUuid")) or ids[0], text_or_none(segment.get("tailUuid")) or ids[-1]
-    anchor = text_or_none(segment.get("anchorUuid")) or text_or_none(messages.get("anchorUuid"))
+    head, tail = text(segment.get("headUuid")) or ids[0], text(segment.get("tailUuid")) or ids[-1]
+    anchor = text(segment.get("anchorUuid")) or text(messages.get("anchorUuid"))
     return Preserved(head, tail, anchor) if head else None
 
 
@@ -455,31 +461,31 @@ def _hang(index: Index, entry: Entry, place: int, value: JsonObject) -> None:
     """Where the line hangs. A line without the field follows what stands before it; so does an answer that names
     nobody, because it must answer something."""
     if "parentUuid" not in value:
-        entry.parent = entry.before if entry.kind is not Kind.BOUNDARY else NOBODY
-    elif parent := text_or_none(value["parentUuid"]):
+        entry.parent = entry.before if entry.kind is not Kind.BOUNDARY else ABSENT
+    elif parent := text(value["parentUuid"]):
         if parent in index.places:
             entry.parent = index.places[parent]
         else:
             index.named.append((place, parent))
     elif entry.kind in (Kind.ANSWER, Kind.RESULT):
         entry.parent = entry.before
-    above = index.entries[entry.parent].label if entry.parent != NOBODY else None
+    above = index.entries[entry.parent].label if entry.parent != ABSENT else None
     if above == "system/scheduled_task_fire" and entry.kind in (Kind.META, Kind.PROMPT):
         entry.kind, entry.source = Kind.PROMPT, MessageSource.CRON
 
 
 def _take_mirror(index: Index, outer: Entry, data: JsonObject, caller: Any) -> None:
     """A subagent's line that the main file repeats as progress: an entry of its own, in that agent's chain."""
-    agent, inner = text_or_none(data.get("agentId")), object_or_empty(data.get("message"))
+    agent, inner = text(data.get("agentId")), mapping(data.get("message"))
     if agent is None:
         return
     is_first = agent not in index.mirrors
     if is_first or index.mirrors[agent] is None:
-        index.mirrors[agent] = text_or_none(caller)
-    prompt = text_or_none(data.get("prompt"))
+        index.mirrors[agent] = text(caller)
+    prompt = text(data.get("prompt"))
     if is_first and prompt is not None and inner.get("type") != "user":
         _mirror(index, outer, agent, {"type": "user", "message": {"role": "user", "content": prompt}}, MIRRORED_PROMPT)
-    id = text_or_none(inner.get("uuid"))
+    id = text(inner.get("uuid"))
     if inner.get("type") in ("user", "assistant") and (id is None or (agent, id) not in index.mirrored):
         if id is not None:
             index.mirrored.add((agent, id))
@@ -487,14 +493,14 @@ def _take_mirror(index: Index, outer: Entry, data: JsonObject, caller: Any) -> N
 
 
 def _mirror(index: Index, outer: Entry, agent: str, inner: JsonObject, how: int) -> None:
-    before = index.last.get((outer.session, agent, True), NOBODY)
+    before = index.last.get((outer.session, agent, True), ABSENT)
     entry = Entry(
         Kind.ASIDE,
         outer.label,
         outer.line,
         outer.offset,
         outer.end,
-        text_or_none(inner.get("uuid")),
+        text(inner.get("uuid")),
         outer.session,
         intern(agent),
         True,
@@ -510,23 +516,23 @@ def _mirror(index: Index, outer: Entry, agent: str, inner: JsonObject, how: int)
 
 def unwrapped(entry: Entry, record: JsonObject) -> JsonObject:
     """The line itself, where it lies inside a progress line."""
-    data = object_or_empty(record.get("data"))
+    data = mapping(record.get("data"))
     if entry.mirror == MIRRORED_PROMPT:
         return {**record, "type": "user", "message": {"role": "user", "content": data.get("prompt")}}
     outer = {key: value for key, value in record.items() if key not in ("data", "uuid", "parentUuid")}
-    return {**outer, **object_or_empty(data.get("message"))}
+    return {**outer, **mapping(data.get("message"))}
 
 
 def count_entries(index: Index) -> None:
     """Every new line once: mapped where a turn takes it up, else kept."""
     report, new = index.report, index.entries[index.counted :]
-    mirrored = {entry.offset for entry in new if entry.mirror and entry.turn != NOBODY}
+    mirrored = {entry.offset for entry in new if entry.mirror and entry.turn != ABSENT}
     for entry in new:
         if entry.mirror:
             continue
-        if (entry.counts and entry.turn != NOBODY) or entry.offset in mirrored:
+        if (entry.counts and entry.turn != ABSENT) or entry.offset in mirrored:
             report.mapped[entry.label] += 1
         else:
             report.kept[entry.label] += 1
-            if not is_known(entry.label):
+            if not is_known_label(entry.label):
                 report.unknown[entry.label] += 1

@@ -12,29 +12,63 @@ import re
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import BinaryIO
 
+import orjson
 from msgspec import Struct, field
 
-from weft.exchange.importers.claude_code.content import object_or_empty, text_or_none
-from weft.exchange.importers.claude_code.given import Basis, Given, Past
-from weft.exchange.importers.claude_code.index import NOBODY, Entry, Index, unwrapped
-from weft.exchange.importers.claude_code.kinds import JsonObject, Kind
-from weft.exchange.importers.claude_code.layout import agent_card, session_of_folder, workflow_of_folder
-from weft.exchange.importers.claude_code.mapping import TurnDraft
-from weft.exchange.importers.claude_code.tree import Plan
-from weft.exchange.importers.jsonl import record_at
-from weft.exchange.importers.transcript import NativeLink, NativeSession, NativeTurn, Transcript
+from weft.exchange.importers.claude_code.index import ABSENT, Entry, Index, unwrapped
+from weft.exchange.importers.claude_code.lines import Kind
+from weft.exchange.importers.claude_code.tree import PlannedTurn
+from weft.exchange.importers.claude_code.turns import TurnLines
+from weft.exchange.importers.port import NativeLink, NativeSession, NativeTurn, Transcript
+from weft.exchange.importers.records.jsonl import record_at
+from weft.exchange.importers.records.planned_turns import UniqueKeys
+from weft.exchange.importers.records.values import JsonObject, mapping, text
 from weft.kernel.enums import LinkReason
 
-READ_AHEAD = 1 << 18
+
+class TurnBasis(Struct, frozen=True, gc=False):
+    """All that a turn is made of beside the bytes of its lines: equal ones make equal turns."""
+
+    number: int
+    plan: PlannedTurn
+    spawned: tuple[str | None, ...]
+    """The subagents of its calls, as far as the whole file tells them."""
+    tools: tuple[str, ...] | None
+    kept: int | None
+    """The first turn that its compaction kept in view."""
+
+
+class PastTurn(Struct, frozen=True):
+    """A turn that was given."""
+
+    basis: TurnBasis
+    kept_id: str | None
+    """The line that its compaction kept in view first."""
+    name: str
+    """Its key, before it was told apart from others."""
+    started: int | None
+    workspace: str | None
+    git_branch: str | None
+    version: str | None
+    facts: JsonObject
+
+
+PastTurns = dict[tuple[str, str | None], list[PastTurn]]
+"""By main session and subagent, in order."""
+
+
+READ_AHEAD_BYTES = 1 << 18
 MOST_SESSIONS = 32
 """A file that names more sessions than this is taken as one."""
 
+CARD_BYTES = 65536
 _service_id = re.compile(r"(a[a-z][a-z_]*)-[0-9a-f]{4,}").fullmatch
 
 
-class Group(Struct):
+class SessionPlan(Struct):
     """One session: its turns, and how it came to be."""
 
     parent: str
@@ -51,17 +85,17 @@ class Group(Struct):
 
 
 def transcripts(
-    index: Index, plans: list[Plan], main: str, given: Given, taken: Mapping[str, int]
+    index: Index, turns: list[PlannedTurn], main: str, past_turns: PastTurns, taken: Mapping[str, int]
 ) -> Iterator[Transcript]:
     """Every session of a file whose main one is called `main`. Turns that were `given` before and `taken` are left out
     where they would be the same again."""
-    groups = _groups(index, plans, main)
-    spawned = _spawned(index, plans, main, groups)
-    tools = _tools(index, plans)
+    groups = _session_plans(index, turns, main)
+    spawned = _spawned(index, turns, main, groups)
+    tools = _known_tools(index, turns)
     for group in groups:
         session = _session(index, group, main)
-        walk = _Walk(index, plans, group, session, spawned, tools)
-        past = given.setdefault((group.parent, group.agent), [])
+        walk = _SessionWalk(index, turns, group, session, spawned, tools)
+        past = past_turns.setdefault((group.parent, group.agent), [])
         known = walk.recall(past, taken.get(session.id, 0))
         yield Transcript(session=session, turns=walk.turns(past), known=known)
 
@@ -73,44 +107,44 @@ def main_session(index: Index) -> str:
     return (session_of_folder(index.source.path) if index.agent else None) or index.source.path.stem
 
 
-def _groups(index: Index, plans: list[Plan], main: str) -> list[Group]:
-    found: dict[tuple[str, str | None], Group] = {}
+def _session_plans(index: Index, turns: list[PlannedTurn], main: str) -> list[SessionPlan]:
+    groups: dict[tuple[str, str | None], SessionPlan] = {}
     inline: dict[int, str] = {}
     is_one = len(index.sessions) > MOST_SESSIONS
-    for number, plan in enumerate(plans):
-        entry = index.entries[plan.first]
+    for number, turn in enumerate(turns):
+        entry = index.entries[turn.first]
         agent = entry.agent
         if entry.is_side and agent is None:
-            root = inline.get(plan.parent) if plan.parent != NOBODY else None
+            root = inline.get(turn.parent) if turn.parent != ABSENT else None
             agent = inline[number] = root or entry.uuid or f"line-{entry.line}"
         session = main if is_one else entry.session or main
-        group = found.setdefault((session, agent), Group(session, agent))
+        group = groups.setdefault((session, agent), SessionPlan(session, agent))
         group.plans.append(number)
-    for group in found.values():
-        group.plans = sorted(_with_ancestors(plans, group.plans))
-    return list(found.values())
+    for group in groups.values():
+        group.plans = sorted(_with_ancestors(turns, group.plans))
+    return list(groups.values())
 
 
-def _with_ancestors(plans: list[Plan], own: Iterable[int]) -> set[int]:
+def _with_ancestors(plans: list[PlannedTurn], own: Iterable[int]) -> set[int]:
     wanted: set[int] = set()
     for number in own:
-        while number != NOBODY and number not in wanted:
+        while number != ABSENT and number not in wanted:
             wanted.add(number)
             number = plans[number].parent
     return wanted
 
 
-def _spawned(index: Index, plans: list[Plan], main: str, groups: list[Group]) -> dict[str, str]:
+def _spawned(index: Index, turns: list[PlannedTurn], main: str, groups: list[SessionPlan]) -> dict[str, str]:
     """Subagents by the call that started them, as far as only the whole file can tell: mirrored ones name it, inline
     ones have its prompt."""
-    found = {call: f"{main}/agent-{agent}" for agent, call in index.mirrors.items() if call}
+    spawned = {call: f"{main}/agent-{agent}" for agent, call in index.mirrors.items() if call}
     for group in groups:
         if group.agent is not None:
-            group.call = index.mirrors.get(group.agent) or _asking_call(index, plans[group.plans[0]].first, found)
+            group.call = index.mirrors.get(group.agent) or _asking_call(index, turns[group.plans[0]].first, spawned)
             group.is_over = group.call in index.answered
             if group.call is not None:
-                found[group.call] = group.id
-    return found
+                spawned[group.call] = group.id
+    return spawned
 
 
 def _asking_call(index: Index, place: int, taken: Container[str]) -> str | None:
@@ -121,36 +155,36 @@ def _asking_call(index: Index, place: int, taken: Container[str]) -> str | None:
     return None
 
 
-def _tools(index: Index, plans: list[Plan]) -> dict[int, tuple[str, ...]]:
+def _known_tools(index: Index, turns: list[PlannedTurn]) -> dict[int, tuple[str, ...]]:
     """The tools that had been made known when a turn ended."""
-    known: dict[int, tuple[str, ...]] = {}
+    tools: dict[int, tuple[str, ...]] = {}
     if not index.tools:
-        return known
-    for number, plan in enumerate(plans):
-        names = known.get(plan.parent, ())
-        for place in plan.entries:
+        return tools
+    for number, turn in enumerate(turns):
+        names = tools.get(turn.parent, ())
+        for place in turn.entries:
             if place in index.tools:
                 added, removed = index.tools[place]
                 names = tuple(dict.fromkeys((*(name for name in names if name not in removed), *added)))
         if names:
-            known[number] = names
-    return known
+            tools[number] = names
+    return tools
 
 
-def _session(index: Index, group: Group, main: str) -> NativeSession:
+def _session(index: Index, group: SessionPlan, main: str) -> NativeSession:
     session = NativeSession(id=group.id)
     if group.agent is None:
-        _tell_notes(index, session, is_main=group.id == main)
+        _apply_notes(index, session, is_main=group.id == main)
         return session
     session.parent, session.spawn_call = group.parent, group.call
     session.agent, session.task = index.briefs.get(group.call or "", (None, None))
     metadata: JsonObject = {}
     if index.agent == group.agent:
         card = agent_card(index.source.path)
-        session.agent = text_or_none(card.pop("agentType", None)) or session.agent
-        session.task = text_or_none(card.pop("description", None)) or session.task
-        session.spawn_call = text_or_none(card.pop("toolUseId", None)) or session.spawn_call
-        if above := text_or_none(card.get("parentAgentId")):
+        session.agent = text(card.pop("agentType", None)) or session.agent
+        session.task = text(card.pop("description", None)) or session.task
+        session.spawn_call = text(card.pop("toolUseId", None)) or session.spawn_call
+        if above := text(card.get("parentAgentId")):
             session.parent = f"{group.parent}/agent-{above}"
         metadata = card
         if workflow := workflow_of_folder(index.source.path):
@@ -160,18 +194,41 @@ def _session(index: Index, group: Group, main: str) -> NativeSession:
     return session
 
 
+def session_of_folder(path: Path) -> str | None:
+    """The session below whose folder a subagent's file lies."""
+    for folder in path.parents:
+        if folder.name == "subagents":
+            return folder.parent.name or None
+    return None
+
+
+def workflow_of_folder(path: Path) -> str | None:
+    """The workflow run in whose folder a subagent's file lies."""
+    return path.parent.name if path.parent.parent.name == "workflows" else None
+
+
+def agent_card(path: Path) -> JsonObject:
+    """What `agent-<id>.meta.json` says of the subagent whose file lies beside it."""
+    try:
+        with path.with_suffix(".meta.json").open("rb") as file:
+            card = orjson.loads(file.read(CARD_BYTES))
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
 def service_name(agent: str) -> str | None:
     """Claude Code's own helpers carry their task in their id: `acompact-1a2b3c` compacts."""
     match = _service_id(agent)
     return match[1] if match else None
 
 
-def _tell_notes(index: Index, session: NativeSession, is_main: bool) -> None:
+def _apply_notes(index: Index, session: NativeSession, is_main: bool) -> None:
     """Titles: a person's own, else a generated one, else the summary of a line that lies in this session."""
-    said = [index.notes[id] for id in ((None, session.id) if is_main else (session.id,)) if id in index.notes]
+    all_notes = [index.notes[id] for id in ((None, session.id) if is_main else (session.id,)) if id in index.notes]
     metadata: JsonObject = {}
     ai_title = None
-    for notes in said:
+    for notes in all_notes:
         session.title, ai_title = notes.custom_title or session.title, notes.ai_title or ai_title
         metadata |= notes.metadata
         if notes.pull_requests:
@@ -181,29 +238,29 @@ def _tell_notes(index: Index, session: NativeSession, is_main: bool) -> None:
 
 
 def _summary(index: Index, session: str, is_main: bool) -> str | None:
-    found = None
+    summary = None
     for title, leaf in index.summaries:
-        place = index.places.get(leaf, NOBODY)
-        if place != NOBODY and index.entries[place].session in ((session, None) if is_main else (session,)):
-            found = title
-    return found
+        place = index.places.get(leaf, ABSENT)
+        if place != ABSENT and index.entries[place].session in ((session, None) if is_main else (session,)):
+            summary = title
+    return summary
 
 
-def _latest(index: Index, plans: list[Plan], group: Group) -> int:
+def _latest(index: Index, plans: list[PlannedTurn], group: SessionPlan) -> int:
     """The last turn of the file that no subagent took; a turn before it is not written to any more."""
     if group.agent is not None:
-        return NOBODY
+        return ABSENT
     return max(number for number, plan in enumerate(plans) if not index.entries[plan.first].is_side)
 
 
-class _Walk:
+class _SessionWalk:
     """One session's turns, each read from the file when its turn comes."""
 
     def __init__(
         self,
         index: Index,
-        plans: list[Plan],
-        group: Group,
+        plans: list[PlannedTurn],
+        group: SessionPlan,
         session: NativeSession,
         spawned: dict[str, str],
         tools: dict[int, tuple[str, ...]],
@@ -213,9 +270,9 @@ class _Walk:
         self.latest = _latest(index, plans, group)
         self.positions = {number: position for position, number in enumerate(group.plans)}
         self.keys: dict[int, str] = {}
-        self.used: dict[str, int] = {}
+        self._unique_keys = UniqueKeys()
 
-    def recall(self, past: list[Past], taken: int) -> int:
+    def recall(self, past: list[PastTurn], taken: int) -> int:
         """How many of the turns that were given and taken stand as they did. The others are forgotten."""
         known = 0
         for number, turn in zip(self.group.plans[:taken], past, strict=False):
@@ -227,54 +284,54 @@ class _Walk:
         del past[known:]
         return known
 
-    def turns(self, past: list[Past]) -> Iterator[NativeTurn]:
+    def turns(self, past: list[PastTurn]) -> Iterator[NativeTurn]:
         """Those behind the ones that are past, which become past as they are given."""
-        with self.index.source.path.open("rb", buffering=READ_AHEAD) as file:
+        with self.index.source.path.open("rb", buffering=READ_AHEAD_BYTES) as file:
             for position, number in enumerate(self.group.plans[len(past) :], len(past)):
                 turn = self._turn(file, number, past)
                 turn.closed |= position < len(self.group.plans) - 1 or number < self.latest
                 yield turn
 
-    def _basis(self, number: int, kept_id: str | None) -> Basis:
+    def _basis(self, number: int, kept_id: str | None) -> TurnBasis:
         plan = self.plans[number]
         calls = (call for place in (*plan.shared, *plan.entries) for call in self.index.entries[place].calls)
         spawned = tuple(map(self.spawned.get, calls)) if self.spawned else ()
         kept = self._kept(kept_id, number) if kept_id is not None else None
-        return Basis(number, plan, spawned if any(spawned) else (), self.tools.get(number), kept)
+        return TurnBasis(number, plan, spawned if any(spawned) else (), self.tools.get(number), kept)
 
-    def _turn(self, file: BinaryIO, number: int, past: list[Past]) -> NativeTurn:
-        plan, entries = self.plans[number], self.index.entries
-        draft = TurnDraft(self.group.parent, self.spawned, plan.is_compaction)
-        places = sorted(plan.entries)
-        for place in (*plan.shared, *places):
+    def _turn(self, file: BinaryIO, number: int, past: list[PastTurn]) -> NativeTurn:
+        planned, entries = self.plans[number], self.index.entries
+        builder = TurnLines(self.group.parent, self.spawned, planned.is_compaction)
+        places = sorted(planned.entries)
+        for place in (*planned.shared, *places):
             if (record := self._load(file, entries[place])) is not None:
-                draft.take(entries[place], record)
-        lines = [entries[place] for place in (*places, *plan.names)]
+                builder.take(entries[place], record)
+        lines = [entries[place] for place in (*places, *planned.names)]
         names = tuple(entry.uuid for entry in lines if entry.uuid is not None)
-        name = self._own_name(number, draft)
-        turn = draft.turn(self._name(number, name), tuple(dict.fromkeys(names)), self.group.agent)
-        turn.parent = self.positions.get(plan.parent)
-        turn.link = self._link(plan)
-        if plan.missing is not None and turn.link is None:
-            turn.metadata = {**object_or_empty(turn.metadata), "parentUuid": plan.missing}
-        turn.closed = plan.is_ended or plan.is_interrupted or self.group.is_over
+        name = self._own_name(number, builder)
+        turn = builder.turn(self._name(number, name), tuple(dict.fromkeys(names)), self.group.agent)
+        turn.parent = self.positions.get(planned.parent)
+        turn.link = self._link(planned)
+        if planned.missing is not None and turn.link is None:
+            turn.metadata = {**mapping(turn.metadata), "parentUuid": planned.missing}
+        turn.closed = planned.is_ended or planned.is_interrupted or self.group.is_over
         turn.offset, turn.end = min(entry.offset for entry in lines), max(entry.end for entry in lines)
-        turn.places = self._places(plan, lines)
+        turn.places = self._places(planned, lines)
         turn.tools = self.tools.get(number)
         self._apply_beginning(turn)
-        if plan.is_compaction:
-            turn.compaction = draft.compaction(lambda id: self._kept(id, number))
+        if planned.is_compaction:
+            turn.compaction = builder.compaction(lambda id: self._kept(id, number))
         if self.group.agent is None:
             self._apply_modes(turn)
-        basis = self._basis(number, draft.kept_from())
-        told = Past(
-            basis, draft.kept_from(), name, turn.started, turn.workspace, turn.git_branch, turn.version, draft.facts
+        basis = self._basis(number, builder.kept_from())
+        past_turn = PastTurn(
+            basis, builder.kept_from(), name, turn.started, turn.workspace, turn.git_branch, turn.version, builder.facts
         )
-        past.append(told)
-        self._complete(told)
+        past.append(past_turn)
+        self._complete(past_turn)
         return turn
 
-    def _places(self, plan: Plan, lines: list[Entry]) -> tuple[tuple[int, int], ...]:
+    def _places(self, plan: PlannedTurn, lines: list[Entry]) -> tuple[tuple[int, int], ...]:
         """In file order; a mirrored line does not lie there by itself."""
         shared = [self.index.entries[place] for place in plan.shared]
         if any(entry.mirror for entry in lines):
@@ -294,50 +351,46 @@ class _Walk:
             return None
         return unwrapped(entry, record) if entry.mirror else record
 
-    def _known_by(self, plan: Plan) -> int:
+    def _known_by(self, plan: PlannedTurn) -> int:
         """The line that a turn is known by: its prompt, else its first line that is no caveat. Sessions that go on
         after `/clear` share the caveat's id and nothing else."""
-        if plan.first_prompt != NOBODY:
+        if plan.first_prompt != ABSENT:
             return plan.first_prompt
         lines = (place for place in sorted(plan.entries) if self.index.entries[place].kind is not Kind.CAVEAT)
         return plan.first if self.index.entries[plan.first].kind is not Kind.CAVEAT else next(lines, plan.first)
 
-    def _own_name(self, number: int, draft: TurnDraft) -> str:
-        plan = self.plans[number]
-        uuid = self.index.entries[self._known_by(plan)].uuid
+    def _own_name(self, number: int, builder: TurnLines) -> str:
+        planned = self.plans[number]
+        uuid = self.index.entries[self._known_by(planned)].uuid
         if uuid is None:
-            uuid = f"record-{sha256(draft.records[0] if draft.records else b'').hexdigest()[:32]}"
-        return f"{self.keys[plan.answers]}#{uuid}" if plan.answers in self.keys else uuid
+            uuid = f"record-{sha256(builder.records[0] if builder.records else b'').hexdigest()[:32]}"
+        return f"{self.keys[planned.answers]}#{uuid}" if planned.answers in self.keys else uuid
 
     def _name(self, number: int, name: str) -> str:
         """The key of a turn: its own name, told apart from those before it."""
-        key = name
-        while key in self.used:
-            self.used[key] += 1
-            key = f"{key}~{self.used[key]}"
-        self.used[key] = 1
+        key = self._unique_keys.claim(name)
         self.keys[number] = key
         return key
 
-    def _link(self, plan: Plan) -> NativeLink | None:
+    def _link(self, plan: PlannedTurn) -> NativeLink | None:
         """A service agent, or one that was given all the context, goes on from a line of the main session; else a file
         goes on where another one ended."""
         first = plan is self.plans[self.group.plans[0]]
         missing = plan.missing or (self.index.forked.get(self.group.agent) if self.group.agent and first else None)
-        if missing is None or plan.parent != NOBODY:
+        if missing is None or plan.parent != ABSENT:
             return None
         return NativeLink(to=missing, why=LinkReason.FORK if self.group.agent else LinkReason.CONTINUATION)
 
     def _kept(self, id: str, number: int) -> int | None:
-        place = self.index.places.get(id, NOBODY)
-        position = self.positions.get(self.index.entries[place].turn) if place != NOBODY else None
+        place = self.index.places.get(id, ABSENT)
+        position = self.positions.get(self.index.entries[place].turn) if place != ABSENT else None
         return position if position is not None and position < self.positions[number] else None
 
     def _apply_beginning(self, turn: NativeTurn) -> None:
         """What lines that a program printed do not say themselves."""
         folder, version, tools = self.index.begun.get(self.group.parent, (None, None, ()))
-        turn.workspace = turn.workspace or text_or_none(folder)
-        turn.version = turn.version or text_or_none(version)
+        turn.workspace = turn.workspace or text(folder)
+        turn.version = turn.version or text(version)
         if self.group.agent is None:
             turn.tools = turn.tools or tools or None
 
@@ -346,14 +399,14 @@ class _Walk:
         if mode := self._mode("mode", turn.end):
             turn.config = {"mode": mode}
         if mode := self._mode("permissionMode", turn.end):
-            turn.permissions = {"mode": mode, **object_or_empty(turn.permissions)}
+            turn.permissions = {"mode": mode, **mapping(turn.permissions)}
 
     def _mode(self, which: str, end: int) -> str | None:
         changes = self.index.modes.get(which, ())
         number = bisect_right(changes, end, key=lambda change: change[0])
         return changes[number - 1][1] if number else None
 
-    def _complete(self, turn: Past) -> None:
+    def _complete(self, turn: PastTurn) -> None:
         """What the session is, its turns say: where and when it began, and what was last."""
         session = self.session
         session.workspace = session.workspace or turn.workspace
@@ -361,4 +414,4 @@ class _Walk:
         session.git_branch = turn.git_branch or session.git_branch
         session.version = turn.version or session.version
         if turn.facts:
-            session.metadata = {**turn.facts, **object_or_empty(session.metadata)}
+            session.metadata = {**turn.facts, **mapping(session.metadata)}

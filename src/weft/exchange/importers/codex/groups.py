@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.codex.kinds import ANSWERS, Entry, Sort
-from weft.exchange.importers.codex.values import whole
+from weft.exchange.importers.codex.entries import ANSWERS, Entry, Sort
+from weft.exchange.importers.records.values import whole
 
 PREAMBLE = frozenset({Sort.META, Sort.SETTINGS, Sort.INJECTED, Sort.WORLD, Sort.TOOLS, Sort.TITLE})
 """Entries that stand before the prompt they belong to."""

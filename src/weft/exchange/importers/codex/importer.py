@@ -1,16 +1,86 @@
-"""The importer of Codex: its rollouts, and the runs that it printed."""
+"""The importer of Codex: its rollouts, and the runs that it printed. One file is one session, a turn in memory at a
+time.
+
+A thread is a state that entries change, one after the other. Before the turn at its end, which may go on, is made of
+what is there, the state is copied; the next reading takes the copy and goes on with the entries that are new.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from weft.exchange.importers.codex.files import is_rollout
-from weft.exchange.importers.codex.names import name_of
-from weft.exchange.importers.codex.printed import is_printed
-from weft.exchange.importers.codex.reader import CodexReader
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import Transcript
+from msgspec import Struct, field
+
+from weft.exchange.importers.codex.entries import Entry, Sort, entries, is_rollout
+from weft.exchange.importers.codex.groups import Assembler
+from weft.exchange.importers.codex.printed import is_printed, transcripts
+from weft.exchange.importers.codex.threads import Thread, name_of, session_of
+from weft.exchange.importers.codex.turns import Turns
+from weft.exchange.importers.port import NativeTurn, Place, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import Reached
+
+_FIRST_ENTRIES = 64
+"""So many records are looked through for the session's own."""
+
+
+class _State(Struct):
+    """A rollout as far as it was read."""
+
+    turns: Turns
+    thread: Thread
+    assembler: Assembler = field(default_factory=Assembler)
+
+    def copy(self) -> _State:
+        """Entries are only ever looked at, and a report belongs to one reading."""
+        shared: dict[int, Any] = {id(entry): entry for entry in self.assembler.waiting}
+        shared[id(self.turns.report)] = self.turns.report
+        return deepcopy(self, shared)
+
+
+class CodexReader:
+    """Of one rollout."""
+
+    def __init__(self) -> None:
+        self._state: _State | None = None
+        self._reached = Reached()
+
+    def read(self, source: Source, report: Report, taken: Mapping[str, int]) -> Iterator[Transcript]:
+        state, self._state = self._state, None
+        if is_printed(source.head) and not is_rollout(source.head):
+            yield from transcripts(source, report)
+            return
+        if state is None or self._reached.is_torn or taken.get(state.thread.session.id, 0) < state.turns.made:
+            yield from self._read_anew(source, report)
+            return
+        session = state.thread.session
+        state.thread.take_name(name_of(source.path, session.id))
+        state.turns.report, state.turns.quiet = report, source.quiet
+        more = entries(source, report, self._reached)
+        yield Transcript(session=session, turns=self._walk(state, more, True), known=state.turns.made)
+
+    def _read_anew(self, source: Source, report: Report) -> Iterator[Transcript]:
+        self._reached = Reached()
+        all_entries = entries(source, report, self._reached)
+        first = list(islice(all_entries, _FIRST_ENTRIES))
+        if not first:
+            return
+        meta = next((entry.value for entry in first if entry.sort == Sort.META), None)
+        thread = Thread(session_of(source, meta))
+        thread.take_name(name_of(source.path, thread.session.id))
+        state = _State(Turns(thread, report, source.quiet), thread)
+        is_told = meta is not None or len(first) == _FIRST_ENTRIES
+        yield Transcript(session=thread.session, turns=self._walk(state, chain(first, all_entries), is_told))
+
+    def _walk(self, state: _State, more: Iterator[Entry], is_told: bool) -> Iterator[NativeTurn]:
+        """`is_told`: whose session it is will not change."""
+        for entry in more:
+            yield from state.turns.take(state.assembler.feed(entry))
+        self._state = state.copy() if is_told else None
+        yield from state.turns.take(state.assembler.finish())
 
 
 class Codex:

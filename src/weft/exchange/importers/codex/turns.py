@@ -11,16 +11,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.exchange.importers.codex.entries import Sort, digest
 from weft.exchange.importers.codex.groups import Group, Rollback
-from weft.exchange.importers.codex.kinds import Sort
-from weft.exchange.importers.codex.reading import Piece, Reading
 from weft.exchange.importers.codex.responses import Response
-from weft.exchange.importers.codex.session import Thread, config_of, global_id, permissions_of
+from weft.exchange.importers.codex.threads import Thread, config_of, global_id, permissions_of
+from weft.exchange.importers.codex.turn_contents import Stretch, TurnContents
 from weft.exchange.importers.codex.usage import Meter
-from weft.exchange.importers.codex.values import digest, dump, present, whole
-from weft.exchange.importers.port import Report
-from weft.exchange.importers.transcript import NativeTurn
-from weft.exchange.importers.values import text
+from weft.exchange.importers.port import NativeTurn, Report
+from weft.exchange.importers.records.values import canonical_escaped, text, whole, without_none
 from weft.kernel.enums import AgentRole
 
 _ALWAYS = frozenset({Sort.META, Sort.TITLE})
@@ -64,15 +62,15 @@ class Turns:
         self.report.mapped[rollback.entry.kind] += 1
 
     def _map(self, group: Group) -> Iterator[NativeTurn]:
-        reading = Reading(self._thread, self._meter, group)
-        reading.charge(self._learned(reading))
-        made = _Making(self, group, reading).turns()
-        self._thread.take_later(reading.later_metas)
-        self._count(reading, bool(made))
-        if not made:
+        contents = TurnContents(self._thread, self._meter, group)
+        contents.charge(self._learned(contents))
+        turns = _GroupTurns(self, group, contents).turns()
+        self._thread.take_later(contents.later_metas)
+        self._count(contents, bool(turns))
+        if not turns:
             return
         parent = self._path[-1].last if self._path else None
-        for turn in made:
+        for turn in turns:
             turn.parent = parent
             turn.link = self._thread.link() if parent is None else None
             parent = self._made
@@ -81,7 +79,7 @@ class Turns:
         self._native += 1
         self._path.append(_Step(self._made - 1, group.prompted))
 
-    def _learned(self, reading: Reading) -> bool:
+    def _learned(self, reading: TurnContents) -> bool:
         """A subagent's copy lacks most of the responses that its reports are of: nothing is learned from copies."""
         version = self._thread.version
         first = reading.bill.comes_first()
@@ -89,7 +87,7 @@ class Turns:
             self._reports_first.setdefault(version, first)
         return self._reports_first.get(version, False)
 
-    def _count(self, reading: Reading, is_turn: bool) -> None:
+    def _count(self, reading: TurnContents, is_turn: bool) -> None:
         report = self.report
         for entry, taken in reading.counted:
             if taken and (is_turn or entry.sort in _ALWAYS):
@@ -100,12 +98,12 @@ class Turns:
                 report.unknown[entry.kind] += 1
 
     def unique(self, key: str) -> str:
-        found, again = key, 1
-        while found in self._keys:
+        unique_key, again = key, 1
+        while unique_key in self._keys:
             again += 1
-            found = f"{key}#{again}"
-        self._keys.add(found)
-        return found
+            unique_key = f"{key}#{again}"
+        self._keys.add(unique_key)
+        return unique_key
 
     @property
     def thread(self) -> Thread:
@@ -122,10 +120,10 @@ class Turns:
         return self._made
 
 
-class _Making:
+class _GroupTurns:
     """Makes the turns of one group."""
 
-    def __init__(self, turns: Turns, group: Group, reading: Reading) -> None:
+    def __init__(self, turns: Turns, group: Group, reading: TurnContents) -> None:
         self._turns, self._group, self._reading = turns, group, reading
         self._thread = turns.thread
         self._pieces = [piece for piece in reading.pieces if piece.things or piece.compaction is not None]
@@ -134,50 +132,50 @@ class _Making:
             self._pieces = reading.pieces[-1:]
 
     def turns(self) -> list[NativeTurn]:
-        made: list[NativeTurn] = []
+        turns: list[NativeTurn] = []
         key, after = self._key(), None
         for number, piece in enumerate(self._pieces):
             if piece.compaction is not None:
                 after = self._turns.unique(self._compaction_key(piece, key, number))
-                made.append(self._compaction(piece, after))
-            elif any(turn.compaction is None for turn in made):
-                made.append(self._normal(piece, self._turns.unique(f"{key}#{after}"), after))
+                turns.append(self._compaction(piece, after))
+            elif any(turn.compaction is None for turn in turns):
+                turns.append(self._normal(piece, self._turns.unique(f"{key}#{after}"), after))
             else:
                 key = self._turns.unique(key)
-                made.append(self._normal(piece, key, None))
-        if made:
-            self._finish(made[-1])
-            made[0].started = self._reading.started or made[0].started
-        return made
+                turns.append(self._normal(piece, key, None))
+        if turns:
+            self._finish(turns[-1])
+            turns[0].started = self._reading.started or turns[0].started
+        return turns
 
     def _key(self) -> str:
         """Its id; where it has none, that of its first item; where no item has one, its thread, place and text."""
         if self._thread.printed_of is not None:
-            said = [piece.plain for piece in self._pieces]
-            return f"{self._place}-{digest([said, self._reading.error])[:16]}"
+            identities = [piece.plain for piece in self._pieces]
+            return f"{self._place}-{digest([identities, self._reading.error])[:16]}"
         pieces = [piece for piece in self._pieces if piece.compaction is None]
         native = self._group.id or next((name for piece in pieces for name in piece.names), None)
         if native is not None:
             return global_id(native, self._reading.owner)
-        said = next((piece.plain for piece in self._pieces if piece.plain), [])
-        return f"{self._place}-{digest(said[:1])[:16]}"
+        identities = next((piece.plain for piece in self._pieces if piece.plain), [])
+        return f"{self._place}-{digest(identities[:1])[:16]}"
 
     @property
     def _place(self) -> str:
         return f"{self._reading.owner}/{self._turns.position}"
 
-    def _compaction_key(self, piece: Piece, key: str, number: int) -> str:
+    def _compaction_key(self, piece: Stretch, key: str, number: int) -> str:
         compaction = piece.compaction
         if compaction is not None and compaction.id is not None:
             return global_id(compaction.id, self._reading.owner)
         return f"{key}#compaction-{number}"
 
-    def _records(self, piece: Piece, after: str | None) -> tuple[bytes, ...]:
+    def _records(self, piece: Stretch, after: str | None) -> tuple[bytes, ...]:
         named = self._group.id if self._thread.printed_of is None else self._place
-        turn = [dump(["turn", named, after])] if named is not None else []
-        return (*turn, *map(dump, piece.plain))
+        turn = [canonical_escaped(["turn", named, after])] if named is not None else []
+        return (*turn, *map(canonical_escaped, piece.plain))
 
-    def _normal(self, piece: Piece, key: str, after: str | None) -> NativeTurn:
+    def _normal(self, piece: Stretch, key: str, after: str | None) -> NativeTurn:
         turn = self._common(piece, key, after)
         turn.items = piece.items()
         turn.permissions = permissions_of(piece.settings)
@@ -185,7 +183,7 @@ class _Making:
         turn.tools = tuple(dict.fromkeys([*(self._thread.tools or ()), *self._reading.tools])) or None
         return turn
 
-    def _compaction(self, piece: Piece, key: str) -> NativeTurn:
+    def _compaction(self, piece: Stretch, key: str) -> NativeTurn:
         turn = self._common(piece, key, None)
         compaction = piece.compaction
         if compaction is not None:
@@ -199,7 +197,7 @@ class _Making:
             turn.literal_time = compaction.literal_time
         return turn
 
-    def _common(self, piece: Piece, key: str, after: str | None) -> NativeTurn:
+    def _common(self, piece: Stretch, key: str, after: str | None) -> NativeTurn:
         thread = self._thread
         names = [*([self._group.id] if self._group.id else []), *piece.names]
         if thread.printed_of is not None:
@@ -225,7 +223,7 @@ class _Making:
     def _metadata(self) -> dict[str, Any] | None:
         reading = self._reading
         return (
-            present(
+            without_none(
                 turn_id=self._group.id,
                 aborted=reading.abort,
                 duration_ms=whole(reading.end.get("duration_ms")),
@@ -248,13 +246,13 @@ class _Making:
             turn.interrupted = aborted or unfinished
         turn.error = reading.error
         if (group.ended and turn.compaction is None) or reading.error is not None:
-            turn.records += (dump(["end", reading.abort, reading.error]),)
+            turn.records += (canonical_escaped(["end", reading.abort, reading.error]),)
 
 
-def _share_places(pieces: list[Piece], kept: list[Piece]) -> None:
+def _share_places(pieces: list[Stretch], kept: list[Stretch]) -> None:
     """Records of a piece that makes no turn (how a turn began or ended) lie with the turn beside them."""
     chosen = {id(piece) for piece in kept}
-    before: Piece | None = None
+    before: Stretch | None = None
     leading: list[tuple[int, int]] = []
     for piece in pieces if kept else []:
         if id(piece) in chosen:
@@ -266,7 +264,7 @@ def _share_places(pieces: list[Piece], kept: list[Piece]) -> None:
             leading += piece.places
 
 
-def _span(piece: Piece) -> tuple[int | None, int | None]:
+def _span(piece: Stretch) -> tuple[int | None, int | None]:
     """When its first and last message were written."""
     times = [thing.at for thing in piece.things if thing.at is not None]
     calls = [call.done for thing in piece.things if isinstance(thing, Response) for call in thing.calls if call.done]

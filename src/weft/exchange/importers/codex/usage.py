@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.codex.values import whole
-from weft.exchange.importers.transcript import Tokens
-from weft.exchange.importers.values import mapping
+from weft.exchange.importers.chat import summed_tokens
+from weft.exchange.importers.port import Tokens
+from weft.exchange.importers.records.values import mapping, whole
 
 _COUNTS = ("total_tokens", "input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
 
@@ -22,34 +22,18 @@ _COUNTS = ("total_tokens", "input_tokens", "cached_input_tokens", "output_tokens
 def tokens_of(usage: Any) -> Tokens | None:
     """Disjoint parts: for Codex the cached input is part of the input, and reasoning part of the output."""
     counts = mapping(usage)
-    given, output = whole(counts.get("input_tokens")), whole(counts.get("output_tokens"))
-    if given is None and output is None:
+    prompt, output = whole(counts.get("input_tokens")), whole(counts.get("output_tokens"))
+    if prompt is None and output is None:
         return None
     cached = whole(counts.get("cached_input_tokens"))
     written = whole(counts.get("cache_write_input_tokens"))
     return Tokens(
-        input=None if given is None else max(given - (cached or 0) - (written or 0), 0),
+        input=None if prompt is None else max(prompt - (cached or 0) - (written or 0), 0),
         output=output,
         cached=cached,
         cache_write=written,
         reasoning=whole(counts.get("reasoning_output_tokens")),
     )
-
-
-def added(one: Tokens | None, other: Tokens) -> Tokens:
-    if one is None:
-        return other
-    return Tokens(
-        input=_sum(one.input, other.input),
-        output=_sum(one.output, other.output),
-        cached=_sum(one.cached, other.cached),
-        cache_write=_sum(one.cache_write, other.cache_write),
-        reasoning=_sum(one.reasoning, other.reasoning),
-    )
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else one + other
 
 
 class Meter:
@@ -90,19 +74,19 @@ class Bill(Struct):
 
     def shares(self, reports_first: bool) -> dict[int, Tokens]:
         """What each response cost."""
-        found: dict[int, Tokens] = {}
+        tokens: dict[int, Tokens] = {}
         last: int | None = None
         waiting: Tokens | None = None
         for mark in self.marks:
             if isinstance(mark, Tokens):
                 if last is None or reports_first:
-                    waiting = added(waiting, mark)
+                    waiting = summed_tokens(waiting or Tokens(), mark)
                 else:
-                    found[last] = added(found.get(last), mark)
+                    tokens[last] = summed_tokens(tokens.get(last) or Tokens(), mark)
             else:
                 last = mark
                 if waiting is not None:
-                    found[last], waiting = added(found.get(last), waiting), None
+                    tokens[last], waiting = summed_tokens(tokens.get(last) or Tokens(), waiting), None
         if waiting is not None and last is not None:
-            found[last] = added(found.get(last), waiting)
-        return found
+            tokens[last] = summed_tokens(tokens.get(last) or Tokens(), waiting)
+        return tokens

@@ -1,26 +1,107 @@
-"""Making turns of the events that the index has put together."""
+"""The second pass: the events of one turn of Copilot CLI, mapped to what the ledger takes.
+
+A tool call is asked for in a response, and begins and ends in events of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.copilot_cli import usage
-from weft.exchange.importers.copilot_cli.calls import Call, arguments_of
-from weft.exchange.importers.copilot_cli.index import own_name
-from weft.exchange.importers.transcript import Item, NativeMessage, Tokens
-from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text, whole
-from weft.kernel.enums import FileKind, MessageRole, MessageSource
+from weft.exchange.importers.copilot_cli.index import compaction_usage, tokens_of
+from weft.exchange.importers.port import NativeCall, NativeMessage, Tokens
+from weft.exchange.importers.records.builder import PendingCall, TurnBuilder
+from weft.exchange.importers.records.file_notes import patched_paths, written_notes
+from weft.exchange.importers.records.planned_turns import Entry, global_name
+from weft.exchange.importers.records.values import mapping, millis, object_in_text, present, sequence, text, whole
+from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
 
-BESIDE = ("phase", "apiCallId", "requestId", "chunkIndex", "chunkCount")
+FAILURES = {
+    "timeout": ToolCallStatus.TIMEOUT,
+    "rejected": ToolCallStatus.CANCELED,
+    "denied": ToolCallStatus.CANCELED,
+    "cancelled": ToolCallStatus.CANCELED,
+    "canceled": ToolCallStatus.CANCELED,
+    "aborted": ToolCallStatus.INTERRUPTED,
+    "interrupted": ToolCallStatus.INTERRUPTED,
+}
+READERS = frozenset({"view", "read_file", "show_file"})
+WRITERS = frozenset({"edit", "create", "write", "str_replace", "insert"})
+SEARCHERS = frozenset({"rg", "grep", "glob"})
+EDITOR = "str_replace_editor"
 
 
-class Making(Struct):
-    """A turn under way."""
+class Call(PendingCall, kw_only=True):
+    server: str | None = None
+
+    outcome: dict[str, Any] | None = None
+    """The event with the tool's outcome."""
+
+    def finished(self) -> NativeCall:
+        diff = shown(self.outcome)
+        self.result, self.error, self.status = outcome_of(self.outcome)
+        self.detail = present(shown=diff, server=self.server, code=_code(self.outcome))
+        is_well = self.status is ToolCallStatus.OK
+        self.files = files(self.name, self.arguments, mapping(self.arguments), diff) if is_well else ()
+        return super().finished()
+
+
+def outcome_of(outcome: dict[str, Any] | None) -> tuple[Any, str | None, ToolCallStatus | None]:
+    if outcome is None:
+        return UNSET, None, None
+    result = outcome.get("result")
+    content = mapping(result).get("content", result)
+    if outcome.get("success") is not False:
+        return UNSET if content is None else content, None, ToolCallStatus.OK
+    failure = mapping(outcome.get("error"))
+    error = text(failure.get("message")) or text(outcome.get("error"))
+    if error is None:
+        error, content = (content if isinstance(content, str) else "failed"), None
+    status = FAILURES.get(text(failure.get("code")) or "", ToolCallStatus.ERROR)
+    return UNSET if content is None else content, error, status
+
+
+def _code(outcome: dict[str, Any] | None) -> str | None:
+    return text(mapping(mapping(outcome).get("error")).get("code"))
+
+
+def shown(outcome: dict[str, Any] | None) -> str | None:
+    """What the person was shown, where it is not what the model was given: a diff, for one."""
+    result = mapping(mapping(outcome).get("result"))
+    detailed = text(result.get("detailedContent"))
+    return detailed if detailed != result.get("content") else None
+
+
+def files(name: str, raw_arguments: Any, arguments: dict[str, Any], diff: str | None) -> tuple[FileNote, ...]:
+    if name == "apply_patch":
+        named = text(arguments.get("input")) or text(arguments.get("patch")) or ""
+        patch = raw_arguments if isinstance(raw_arguments, str) else named
+        return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched_paths(patch))
+    path = text(arguments.get("path")) or text(arguments.get("file_path"))
+    command = text(arguments.get("command")) if name == EDITOR else name
+    if path is None:
+        paths = arguments.get("paths")
+        path = text(paths) if name in SEARCHERS else None
+    if path is None:
+        return ()
+    if command in READERS:
+        lines = [whole(line) for line in sequence(arguments.get("view_range"))]
+        start, end = (lines[0], lines[1]) if len(lines) == 2 else (None, None)
+        return (FileNote(kind=FileKind.READ, path=path, line_start=start, line_end=end if (end or 0) > 0 else None),)
+    if command in WRITERS:
+        return written_notes(path, diff)
+    return (FileNote(kind=FileKind.REFERENCED, path=path),) if command in SEARCHERS else ()
+
+
+RESPONSE_FIELDS = ("phase", "apiCallId", "requestId", "chunkIndex", "chunkCount")
+
+
+class CopilotBuilder(TurnBuilder, kw_only=True):
+    """A turn of Copilot CLI, event by event."""
 
     session: str
     is_subagent: bool
@@ -30,25 +111,15 @@ class Making(Struct):
     """In effect, for responses of versions that do not name it."""
     rests: Iterator[dict[str, Tokens]]
     """What the session cost beside what its responses told, for each time it ended."""
-    items: list[NativeMessage | Call] = field(default_factory=list)
     calls: dict[str, Call] = field(default_factory=dict)
-    records: list[bytes] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
     permissions: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
     compaction: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    is_interrupted: bool = False
 
-    def take(self, kind: str, event: dict[str, Any]) -> None:
-        """One event more."""
-        if (when := millis(event.get("timestamp"))) is not None:
-            self.times.append(when)
-        TAKERS[kind](self, event, mapping(event.get("data")))
-
-    def finished(self) -> tuple[Item, ...]:
-        return tuple(item.made(self.session) if isinstance(item, Call) else item for item in self.items)
+    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+        self.note_time(value.get("timestamp"))
+        TAKERS[entry.kind](self, value, mapping(value.get("data")))
 
     def prompt(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         typed, sent = text(data.get("content")), text(data.get("transformedContent"))
@@ -58,7 +129,7 @@ class Making(Struct):
         words = typed or sent
         images, files = attached(data.get("attachments"))
         parts: list[Part] = [TextPart(words)] if words else []
-        made = self._message(
+        item = self._message(
             event,
             data,
             MessageRole.USER,
@@ -73,29 +144,29 @@ class Making(Struct):
             ),
             files=files,
         )
-        self._add(["user", text(event.get("id")), typed, sent, [image.url for image in images]], made)
+        self.add(["user", text(event.get("id")), typed, sent, [image.url for image in images]], item)
 
     def task(self, call: str, words: str) -> None:
         """What a subagent was asked to do, where only the call that started it says so."""
-        made = NativeMessage(role=MessageRole.USER, parts=(TextPart(words),), source=MessageSource.AGENT)
-        self._add(["task", call, words], made)
+        item = NativeMessage(role=MessageRole.USER, parts=(TextPart(words),), source=MessageSource.AGENT)
+        self.add(["task", call, words], item)
 
     def system(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self._words(event, data, MessageRole.SYSTEM, "system")
 
     def injected(self, event: dict[str, Any], data: dict[str, Any]) -> None:
-        told = present(kind=data.get("kind"), skill=data.get("name"), path=data.get("path"))
-        self._words(event, data, MessageRole.USER, "notification", metadata=told)
+        metadata = present(kind=data.get("kind"), skill=data.get("name"), path=data.get("path"))
+        self._words(event, data, MessageRole.USER, "notification", metadata=metadata)
 
     def _words(self, event: dict[str, Any], data: dict[str, Any], role: MessageRole, name: str, **more: Any) -> None:
         words = text(data.get("content")) or ""
         parts: list[Part] = [TextPart(words)] if words else []
-        made = self._message(event, data, role, parts, source=MessageSource.EVENT, **more)
-        self._add([name, text(event.get("id")), words], made)
+        item = self._message(event, data, role, parts, source=MessageSource.EVENT, **more)
+        self.add([name, text(event.get("id")), words], item)
 
     def reasoning(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         words = text(data.get("content"))
-        self.records.append(canonical(["reasoning", text(event.get("id")), words]))
+        self.add_identity("reasoning", text(event.get("id")), words)
         if words is not None:
             self.thinking.append(words)
 
@@ -109,43 +180,44 @@ class Making(Struct):
         self.thinking = []
         parts: list[Part] = [*map(ReasoningPart, thoughts), *([TextPart(words)] if words else [])]
         output = whole(data.get("outputTokens"))
-        asked = [request for request in sequence(data.get("toolRequests")) if isinstance(request, dict)]
-        made = self._message(
+        requests = [request for request in sequence(data.get("toolRequests")) if isinstance(request, dict)]
+        item = self._message(
             event,
             data,
             MessageRole.ASSISTANT,
             parts,
             model=model,
             tokens=None if output is None else Tokens(output=output),
-            metadata=present(**{name: data[name] for name in BESIDE if data.get(name) is not None}),
+            metadata=present(**{name: data[name] for name in RESPONSE_FIELDS if data.get(name) is not None}),
         )
-        told = [[each.get("toolCallId"), each.get("name"), each.get("arguments")] for each in asked]
-        self._add(["assistant", made.native, words, thoughts, told], made)
-        for request in asked:
+        identities = [[asked.get("toolCallId"), asked.get("name"), asked.get("arguments")] for asked in requests]
+        self.add(["assistant", item.native, words, thoughts, identities], item)
+        for request in requests:
             self._call(request.get("toolCallId"), request.get("name"), request)
         self.error, self.is_interrupted = None, False
 
     def begun(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         """A call that no response asked for (a person did) stands here."""
         call = self._call(data.get("toolCallId"), data.get("toolName"), data)
-        call.began = call.began or millis(event.get("timestamp"))
-        self.records.append(canonical(["begun", call.id]))
+        call.at = call.at or millis(event.get("timestamp"))
+        self.add_identity("begun", call.id)
 
     def ended(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         call = self._call(data.get("toolCallId"), data.get("toolName"), data)
         call.outcome, call.done = data, millis(event.get("timestamp"))
         result = mapping(data.get("result")).get("content", data.get("result"))
-        self.records.append(canonical(["ended", call.id, data.get("success") is not False, result, data.get("error")]))
+        self.add_identity("ended", call.id, data.get("success") is not False, result, data.get("error"))
 
-    def _call(self, id: Any, name: Any, told: dict[str, Any]) -> Call:
-        known = self.calls.get(text(id) or "")
-        if known is not None:
-            known.name = known.name or text(name) or ""
-            known.arguments = arguments_of(told.get("arguments")) if known.arguments is None else known.arguments
-            known.server = known.server or text(told.get("mcpServerName"))
-            return known
-        call = Call(text(id) or "", text(name) or "", arguments_of(told.get("arguments")))
-        call.server, call.is_agent = text(told.get("mcpServerName")), call.id in self.agents
+    def _call(self, id: Any, name: Any, fields: dict[str, Any]) -> Call:
+        call = self.calls.get(text(id) or "")
+        if call is not None:
+            call.name = call.name or text(name) or ""
+            call.arguments = object_in_text(fields.get("arguments")) if call.arguments is None else call.arguments
+            call.server = call.server or text(fields.get("mcpServerName"))
+            return call
+        call = Call(id=text(id) or "", name=text(name) or "", arguments=object_in_text(fields.get("arguments")))
+        call.server = text(fields.get("mcpServerName"))
+        call.spawned = f"{self.session}/{call.id}" if call.id in self.agents else None
         self.calls[call.id] = call
         self.items.append(call)
         return call
@@ -155,37 +227,37 @@ class Making(Struct):
         for number in range(len(self.items) - 1, -1, -1):
             item = self.items[number]
             if isinstance(item, NativeMessage) and item.role is MessageRole.ASSISTANT:
-                told = usage.tokens({"outputTokens": item.tokens.output if item.tokens else None, **data})
-                self.items[number] = replace(item, tokens=told, model=item.model or text(data.get("model")))
+                tokens = tokens_of({"outputTokens": item.tokens.output if item.tokens else None, **data})
+                self.items[number] = replace(item, tokens=tokens, model=item.model or text(data.get("model")))
                 return
 
     def ended_session(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         """What the session cost beside what its responses told: a message without words, for each model."""
-        self.records.append(canonical(["shutdown", text(event.get("id"))]))
+        self.add_identity("shutdown", text(event.get("id")))
         for number, (model, tokens) in enumerate(next(self.rests, {}).items()):
-            told = {"notice": "what the session cost beside the output of its responses"}
-            made = self._message(event, {}, MessageRole.SYSTEM, [], source=MessageSource.EVENT, metadata=told)
-            self.items.append(replace(made, native=f"{made.native}#{number}", model=model, tokens=tokens))
+            metadata = {"notice": "what the session cost beside the output of its responses"}
+            item = self._message(event, {}, MessageRole.SYSTEM, [], source=MessageSource.EVENT, metadata=metadata)
+            self.items.append(replace(item, native=f"{item.native}#{number}", model=model, tokens=tokens))
 
     def failed(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.error = text(data.get("message")) or "error"
-        told = present(notice="error", type=data.get("errorType"), status=data.get("statusCode"))
-        made = self._message(
-            event, data, MessageRole.SYSTEM, [TextPart(self.error)], source=MessageSource.EVENT, metadata=told
+        metadata = present(notice="error", type=data.get("errorType"), status=data.get("statusCode"))
+        item = self._message(
+            event, data, MessageRole.SYSTEM, [TextPart(self.error)], source=MessageSource.EVENT, metadata=metadata
         )
-        self._add(["error", text(event.get("id")), self.error], made)
+        self.add(["error", text(event.get("id")), self.error], item)
 
     def aborted(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.is_interrupted = True
-        self.records.append(canonical(["abort", text(event.get("id"))]))
+        self.add_identity("abort", text(event.get("id")))
         self.notes["abort"] = data.get("reason")
 
     def permission(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         id = text(data.get("requestId")) or text(event.get("id")) or ""
-        asked, result = mapping(data.get("permissionRequest")), mapping(data.get("result"))
-        told = self.permissions.setdefault(id, {})
-        call = text(data.get("toolCallId")) or text(asked.get("toolCallId"))
-        told |= present(call=call, kind=asked.get("kind"), result=result.get("kind")) or {}
+        request, result = mapping(data.get("permissionRequest")), mapping(data.get("result"))
+        permission = self.permissions.setdefault(id, {})
+        call = text(data.get("toolCallId")) or text(request.get("toolCallId"))
+        permission |= present(call=call, kind=request.get("kind"), result=result.get("kind")) or {}
 
     def truncated(self, event: dict[str, Any], data: dict[str, Any]) -> None:
         self.notes.setdefault("truncations", []).append(data)
@@ -199,11 +271,11 @@ class Making(Struct):
             return
         self.compaction = data
         summary = text(data.get("summaryContent")) or ""
-        model, used = usage.of_compaction(data)
-        tokens = usage.tokens(used) if used else None
+        model, used = compaction_usage(data)
+        tokens = tokens_of(used) if used else None
         parts: list[Part] = [TextPart(summary)] if summary else []
-        made = self._message(event, {}, MessageRole.ASSISTANT, parts, model=model, tokens=tokens)
-        self._add(["compaction", text(event.get("id")), summary], made)
+        item = self._message(event, {}, MessageRole.ASSISTANT, parts, model=model, tokens=tokens)
+        self.add(["compaction", text(event.get("id")), summary], item)
 
     def _message(
         self, event: dict[str, Any], data: dict[str, Any], role: MessageRole, parts: list[Part], **more: Any
@@ -213,26 +285,22 @@ class Making(Struct):
         return NativeMessage(
             role=role,
             parts=tuple(parts),
-            native=None if id is None else own_name(self.session, id),
+            native=None if id is None else global_name(self.session, id),
             at=at,
             literal_time=text(when) if at is None else None,
             **more,
         )
 
-    def _add(self, reduced: list[Any], message: NativeMessage) -> None:
-        self.records.append(canonical(reduced))
-        self.items.append(message)
-
 
 def attached(value: Any) -> tuple[list[ImagePart], tuple[FileNote, ...]]:
     """Files, folders and selections that a prompt carries, and the images whose bytes are here."""
     images, notes = [], []
-    for each in map(mapping, sequence(value)):
-        data, mime = text(each.get("data")), text(each.get("mimeType"))
+    for attachment in map(mapping, sequence(value)):
+        data, mime = text(attachment.get("data")), text(attachment.get("mimeType"))
         if data is not None and mime is not None and mime.startswith("image/"):
             images.append(ImagePart(f"data:{mime};base64,{data}"))
-        path = text(each.get("path")) or text(each.get("filePath"))
-        lines = mapping(each.get("selection"))
+        path = text(attachment.get("path")) or text(attachment.get("filePath"))
+        lines = mapping(attachment.get("selection"))
         start, end = whole(mapping(lines.get("start")).get("line")), whole(mapping(lines.get("end")).get("line"))
         if path is not None:
             first, last = (None, None) if start is None else (start + 1, None if end is None else end + 1)
@@ -240,23 +308,23 @@ def attached(value: Any) -> tuple[list[ImagePart], tuple[FileNote, ...]]:
     return images, tuple(notes)
 
 
-TAKERS: dict[str, Callable[[Making, dict[str, Any], dict[str, Any]], None]] = {
-    "user.message": Making.prompt,
-    "system.message": Making.system,
-    "system.notification": Making.injected,
-    "skill.invoked": Making.injected,
-    "assistant.message": Making.response,
-    "assistant.reasoning": Making.reasoning,
-    "assistant.usage": Making.counted,
-    "tool.user_requested": Making.begun,
-    "tool.execution_start": Making.begun,
-    "tool.execution_complete": Making.ended,
-    "abort": Making.aborted,
-    "session.error": Making.failed,
-    "session.shutdown": Making.ended_session,
-    "session.truncation": Making.truncated,
-    "session.task_complete": Making.completed,
-    "permission.requested": Making.permission,
-    "permission.completed": Making.permission,
-    "session.compaction_complete": Making.compacted,
+TAKERS: dict[str, Callable[[CopilotBuilder, dict[str, Any], dict[str, Any]], None]] = {
+    "user.message": CopilotBuilder.prompt,
+    "system.message": CopilotBuilder.system,
+    "system.notification": CopilotBuilder.injected,
+    "skill.invoked": CopilotBuilder.injected,
+    "assistant.message": CopilotBuilder.response,
+    "assistant.reasoning": CopilotBuilder.reasoning,
+    "assistant.usage": CopilotBuilder.counted,
+    "tool.user_requested": CopilotBuilder.begun,
+    "tool.execution_start": CopilotBuilder.begun,
+    "tool.execution_complete": CopilotBuilder.ended,
+    "abort": CopilotBuilder.aborted,
+    "session.error": CopilotBuilder.failed,
+    "session.shutdown": CopilotBuilder.ended_session,
+    "session.truncation": CopilotBuilder.truncated,
+    "session.task_complete": CopilotBuilder.completed,
+    "permission.requested": CopilotBuilder.permission,
+    "permission.completed": CopilotBuilder.permission,
+    "session.compaction_complete": CopilotBuilder.compacted,
 }

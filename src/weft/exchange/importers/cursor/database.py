@@ -1,5 +1,6 @@
 """`state.vscdb`, three generations: chats and composers of a workspace as one JSON text each, and composers of all
-workspaces as a row each, with a row for each of their bubbles."""
+workspaces as a row each, with a row for each of their bubbles.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +8,101 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.cursor import composers, messages
-from weft.exchange.importers.cursor.beside import transcripts_of
 from weft.exchange.importers.cursor.bubbles import Bubble
-from weft.exchange.importers.cursor.compactions import summaries
-from weft.exchange.importers.cursor.disk import DiskSession, Reading
-from weft.exchange.importers.cursor.rows import ASIDE, CHATS, COMPOSERS, Found, Rows, listed
-from weft.exchange.importers.cursor.turns import Session, Turns
-from weft.exchange.importers.cursor.values import decoded
-from weft.exchange.importers.cursor.workspaces import folder_of, folders, own_folder
-from weft.exchange.importers.databases import UNREADABLE, opened
-from weft.exchange.importers.lines import Lines
-from weft.exchange.importers.port import Report
-from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import mapping, sequence, text
+from weft.exchange.importers.cursor.encodings import decoded, path_of
+from weft.exchange.importers.cursor.homes import folder_of, folders, own_folder, transcripts_of
+from weft.exchange.importers.cursor.messages import Setting, message_text
+from weft.exchange.importers.cursor.rows import (
+    CHATS,
+    COMPOSERS,
+    IGNORED,
+    DiskSession,
+    RowReader,
+    Rows,
+    SessionRows,
+    listed,
+)
+from weft.exchange.importers.cursor.turns import Session, Summary, Turns, summaries
+from weft.exchange.importers.databases import UNREADABLE, RowLines, opened
+from weft.exchange.importers.port import NativeSession, Report, Transcript
+from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
+
+TOLD = (
+    "status", "subtitle", "usageData", "contextTokensUsed", "contextTokenLimit", "contextUsagePercent",
+    "totalLinesAdded", "totalLinesRemoved", "filesChangedCount", "tokenCount", "unifiedMode", "isAgentic", "isDraft",
+    "isBestOfNSubcomposer", "createdFromBackgroundAgent", "prUrl", "_v",
+)  # fmt: skip
+WITHOUT = "/without-headers"
+
+
+def composer_setting(composer: dict[str, Any]) -> Setting:
+    model = text(mapping(composer.get("modelConfig")).get("modelName"))
+    return Setting(
+        model=None if model == "default" else model,
+        is_subagent=text(mapping(composer.get("subagentInfo")).get("parentComposerId")) is not None,
+        applied=_applied(composer),
+    )
+
+
+def _applied(composer: dict[str, Any]) -> dict[tuple[str, int], str]:
+    """What became of suggested versions of files."""
+    listed = [mapping(each) for found in mapping(composer.get("codeBlockData")).values() for each in _as_list(found)]
+    told = ((path_of(each.get("uri")), whole(each.get("version")) or 0, text(each.get("status"))) for each in listed)
+    return {(path, version): status for path, version, status in told if path is not None and status is not None}
+
+
+def _as_list(value: Any) -> list[Any]:
+    """Older versions have a list by file, newer ones an object."""
+    return list(value.values()) if isinstance(value, dict) else sequence(value)
+
+
+def composer_session(id: str, composer: dict[str, Any], listed: dict[str, Any], workspace: str | None) -> NativeSession:
+    info = mapping(composer.get("subagentInfo")) or mapping(listed.get("subagentInfo"))
+    both = listed | {name: value for name, value in composer.items() if value is not None}
+    updated = millis(both.get("lastUpdatedAt")) or millis(composer.get("lastSendTime"))
+    return NativeSession(
+        id=id,
+        title=text(composer.get("name")) or text(listed.get("name")) or text(composer.get("chatTitle")),
+        workspace=workspace,
+        git_branch=_branch(both),
+        created=millis(both.get("createdAt")),
+        parent=text(info.get("parentComposerId")),
+        spawn_call=text(info.get("toolCallId")),
+        agent=text(info.get("subagentTypeName")),
+        archived=listed.get("isArchived") is True or composer.get("isArchived") is True,
+        metadata=present(
+            **{name: both.get(name) for name in TOLD},
+            model=mapping(composer.get("modelConfig")),
+            updated=updated,
+        ),
+        told_at=updated,
+    )
+
+
+def _branch(both: dict[str, Any]) -> str | None:
+    """The one that it was begun on; else the one it stands on."""
+    begun = text(both.get("createdOnBranch"))
+    active = both.get("activeBranch")
+    return begun or text(active) or text(mapping(active).get("branchName"))
+
+
+def session_without_header(session: NativeSession) -> NativeSession:
+    """Bubbles of a session that its headers do not name: what was taken back or generated anew, with no word of where
+    it belonged. They are found, and not shown as what the session says."""
+    return NativeSession(
+        id=f"{session.id}{WITHOUT}",
+        title=f"{session.title or session.id} (bubbles without headers)",
+        workspace=session.workspace,
+        created=session.created,
+        archived=True,
+        metadata={"session": session.id},
+    )
+
+
+def unplaced_summaries(summaries: list[Summary], bubbles: list[Bubble]) -> list[str]:
+    """Summaries that no turn can be made of, since the bubbles that they name are gone."""
+    here = {bubble.id for bubble in bubbles}
+    return [summary.words for summary in summaries if here.isdisjoint(summary.anchors)]
 
 
 def read_database(path: Path, report: Report) -> Iterator[Transcript]:
@@ -36,7 +118,7 @@ def read_database(path: Path, report: Report) -> Iterator[Transcript]:
 class _State:
     def __init__(self, path: Path, rows: Rows, report: Report) -> None:
         self._path, self._rows, self._report = path, rows, report
-        self._aside = Lines()
+        self._aside = RowLines()
         """Rows of no session; the first session of the database keeps them."""
         self._items = self._read_items()
         headers = rows.headers()
@@ -57,7 +139,7 @@ class _State:
             yield from self._session(id, found)
 
     def _read_items(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for key, data in self._rows.items():
             self._report.found += 1
             try:
@@ -66,28 +148,28 @@ class _State:
                 self._report.damaged += 1
                 self._report.problem(None, f"{key} is not readable: {error}"[:300])
                 continue
-            found[key] = value
-            (self._report.kept if key in ASIDE else self._report.mapped)[f"item.{key}"] += 1
+            fields[key] = value
+            (self._report.kept if key in IGNORED else self._report.mapped)[f"item.{key}"] += 1
             own = {"tabs"} if key == CHATS else {"allComposers"} if key == COMPOSERS else set()
             rest = {name: each for name, each in value.items() if name not in own} if isinstance(value, dict) else value
             self._aside.add_value(key, rest)
-        return found
+        return fields
 
-    def _disk(self) -> dict[str, Found]:
+    def _disk(self) -> dict[str, SessionRows]:
         """Sessions of rows, but for those in which nothing was ever said: most composers were only opened."""
-        said: dict[str, Found] = {}
+        rows: dict[str, SessionRows] = {}
         for id, found in self._rows.sessions().items():
             row = self._rows.row(found.composer) if found.composer is not None else None
             if found.bubbles or (row is not None and (row.error is not None or _has_conversation(row.data))):
-                said[id] = found
+                rows[id] = found
             elif row is not None:
                 self._report.found += 1
                 self._report.kept["composer.empty"] += 1
                 self._aside.add(row.key, row.data)
-        return said
+        return rows
 
-    def _lines(self) -> Lines:
-        lines, self._aside = self._aside, Lines()
+    def _lines(self) -> RowLines:
+        lines, self._aside = self._aside, RowLines()
         return lines
 
     def _inline(self, told: Any, kind: str, name: str, list_name: str) -> Iterator[Transcript]:
@@ -101,30 +183,30 @@ class _State:
         self._report.mapped[kind] += 1
         lines = self._lines()
         lines.add_value(f"{kind}:{id}", {each: value for each, value in told.items() if each != list_name})
-        reading = Reading(self._report, lines)
+        reading = RowReader(self._report, lines)
         found = reading.inline(sequence(told.get(list_name)))
-        if kind == "tab" and found and found[-1].role == "user" and not messages.words_of(found[-1]):
+        if kind == "tab" and found and found[-1].role == "user" and not message_text(found[-1]):
             found.pop()
             reading.keep("bubble.draft")  # the box for the next prompt
         workspace = own_folder(told) or self._folder
-        session = composers.told(id, told, {}, workspace)
-        yield _made(session, told, reading.said(found), workspace, lines)
+        session = composer_session(id, told, {}, workspace)
+        yield _transcript_of(session, told, reading.said(found), workspace, lines)
 
-    def _session(self, id: str, keys: Found) -> Iterator[Transcript]:
+    def _session(self, id: str, keys: SessionRows) -> Iterator[Transcript]:
         lines = self._lines()
-        disk = DiskSession(keys, self._rows, Reading(self._report, lines))
+        disk = DiskSession(keys, self._rows, RowReader(self._report, lines))
         if (beside := self._transcripts.get(id)) is not None:
             disk.reading.transcript(beside)
         told = self._listed.get(id, {})
         workspace = own_folder(disk.composer, told) or self._folder or self._listing().get(id)
-        session = composers.told(id, disk.composer, told, workspace)
+        session = composer_session(id, disk.composer, told, workspace)
         if disk.standing or not disk.left:
-            yield _made(session, disk.composer, disk.standing, workspace, lines, disk.missing)
-            lines = Lines()
+            yield _transcript_of(session, disk.composer, disk.standing, workspace, lines, disk.missing)
+            lines = RowLines()
         if disk.left:
             inner = Session(id=session.id, bubbles=disk.left, workspace=workspace, headless=True, starts=disk.starts())
-            inner.setting = composers.setting(disk.composer)
-            apart = composers.headless(session)
+            inner.setting = composer_setting(disk.composer)
+            apart = session_without_header(session)
             yield Transcript(session=apart, turns=Turns(inner).walk(), raw=lines.finish())
 
     def _listing(self) -> dict[str, str]:
@@ -141,22 +223,22 @@ def _has_conversation(data: bytes | None) -> bool:
     return bool(value.get("conversation") or value.get("fullConversationHeadersOnly"))
 
 
-def _made(
+def _transcript_of(
     session: NativeSession,
     composer: dict[str, Any],
-    found: list[Bubble],
+    bubbles: list[Bubble],
     workspace: str | None,
-    lines: Lines,
+    lines: RowLines,
     missing: list[str] | None = None,
 ) -> Transcript:
-    summed = summaries(composer, found)
-    if lost := composers.placeless(summed, found):
+    summed = summaries(composer, bubbles)
+    if lost := unplaced_summaries(summed, bubbles):
         session.metadata = {**mapping(session.metadata), "summaries": lost}
     inner = Session(
         id=session.id,
-        bubbles=found,
+        bubbles=bubbles,
         composer=composer,
-        setting=composers.setting(composer),
+        setting=composer_setting(composer),
         summaries=summed,
         workspace=workspace,
         missing=missing or [],

@@ -1,30 +1,93 @@
 """Messages of roles and blocks, as transcripts and stores have them, as turns: a prompt up to the next one.
 
 Nothing in them has an id of its own, so a turn is known by its session and its place in it.
+
+Prompts are wrapped for the model: the person's words in `<user_query>`, all else in tags around them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.cursor import tools
-from weft.exchange.importers.cursor.values import image_url, inner
-from weft.exchange.importers.cursor.wrapped import Prompt, unwrapped
-from weft.exchange.importers.transcript import (
-    Item,
-    NativeCall,
-    NativeCompaction,
-    NativeMessage,
-    NativeSession,
-    NativeTurn,
-)
-from weft.exchange.importers.values import canonical, mapping, present, sequence, text
+from weft.exchange.importers.cursor.bubbles import SPAWNERS, plain_name, tool_files
+from weft.exchange.importers.cursor.encodings import image_url, value_in_text
+from weft.exchange.importers.port import Item, NativeCall, NativeCompaction, NativeMessage, NativeSession, NativeTurn
+from weft.exchange.importers.records.values import canonical, mapping, present, sequence, text
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
+
+QUERY = re.compile(r"<user_query>[ \t]*\n?(.*?)\n?[ \t]*</user_query>", re.DOTALL)
+TAGGED = re.compile(r"<([A-Za-z_][\w-]{0,60})(?:\s[^>\n]{0,400})?>(.*?)</\1>", re.DOTALL)
+WORKSPACE = re.compile(r"^Workspace Path: (.+)$", re.MULTILINE)
+TIME = re.compile(r"([A-Z][a-z]{2,8} \d{1,2}, \d{4}, \d{1,2}:\d\d [AP]M) \(UTC([+-]\d{1,2})?(?::(\d\d))?\)")
+"""Such as `Sunday, Apr 26, 2026, 9:53 PM (UTC-4)`."""
+FILE = re.compile(r"<(?:file|code_selection|file_contents)(?:\s[^>\n]{0,400}?path=\"([^\"\n]+)\"[^>\n]*)?>([^<\n]*)")
+
+
+class Prompt(Struct):
+    """A prompt, unwrapped."""
+
+    words: str
+    context: dict[str, Any] = field(default_factory=dict)
+    """By tag, what stands around them."""
+    is_injected: bool = False
+    """No person's words are in it."""
+    at: int | None = None
+    literal_time: str | None = None
+    workspace: str | None = None
+    paths: list[str] = field(default_factory=list)
+
+
+def unwrapped_prompt(words: str) -> Prompt:
+    queries = QUERY.findall(words)
+    rest = QUERY.sub("", words)
+    context: dict[str, Any] = {}
+    for name, inside in TAGGED.findall(rest):
+        context.setdefault(name, []).append(inside.strip())
+    left = TAGGED.sub("", rest).strip()
+    if not queries and (left or not context):
+        return Prompt(words)
+    if left:
+        context["text"] = [left]
+    told = "\n".join(context.get("timestamp", ()))
+    path = WORKSPACE.search("\n".join(context.get("user_info", ())))
+    return Prompt(
+        words="\n\n".join(queries) if queries else words,
+        context=context if queries else {},
+        is_injected=not queries,
+        at=_prompt_time(told),
+        literal_time=told if told and _prompt_time(told) is None else None,
+        workspace=path[1].strip() if path else None,
+        paths=_attached_paths("\n".join(context.get("attached_files", ()))),
+    )
+
+
+def _attached_paths(attached: str) -> list[str]:
+    found = (path or words.strip() for path, words in FILE.findall(attached))
+    return list(dict.fromkeys(path for path in found if path and len(path) < 1000))
+
+
+def _prompt_time(words: str) -> int | None:
+    """To the minute, as it was written, with its zone."""
+    match = TIME.search(words)
+    if match is None:
+        return None
+    for form in ("%b %d, %Y, %I:%M %p", "%B %d, %Y, %I:%M %p"):
+        try:
+            local = datetime.strptime(match[1], form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        hours, minutes = int(match[2] or 0), int(match[3] or 0)
+        away = timedelta(hours=hours, minutes=-minutes if hours < 0 else minutes)
+        return round((local - away).timestamp() * 1000)
+    return None
+
 
 CALLS = frozenset({"tool_use", "tool_call", "tool-call"})
 RESULTS = frozenset({"tool_result", "tool-result"})
@@ -50,9 +113,9 @@ class Message(Struct):
         return [{"type": "text", "text": each} if isinstance(each, str) else _block(each) for each in listed]
 
 
-def _block(each: Any) -> dict[str, Any]:
+def _block(value: Any) -> dict[str, Any]:
     """A block; a kind that is no word is none."""
-    block = mapping(each)
+    block = mapping(value)
     return block if isinstance(block.get("type", ""), str) else {**block, "type": ""}
 
 
@@ -66,10 +129,10 @@ class Ending(Struct):
     closes: bool = True
 
 
-Told = Message | Ending
+TranscriptRecord = Message | Ending
 
 
-class Making(Struct):
+class DialogueTurn(Struct):
     """A turn under way."""
 
     number: int
@@ -92,72 +155,72 @@ class Dialogue:
 
     def __init__(self, session: NativeSession, identity: str | None, *, model: str | None = None) -> None:
         self._session, self._identity, self._model = session, identity, model
-        self._making: Making | None = None
+        self._dialogue_turn: DialogueTurn | None = None
         self._made = 0
         self._tag = 0
 
-    def turns(self, told: Iterable[Told]) -> Iterator[NativeTurn]:
-        for number, each in enumerate(told):
+    def turns(self, records: Iterable[TranscriptRecord]) -> Iterator[NativeTurn]:
+        for number, each in enumerate(records):
             if isinstance(each, Ending):
                 self._end(number, each)
                 continue
             prompt = self._prompt(each)
             if self._begins(each, prompt):
-                if self._making is not None:
+                if self._dialogue_turn is not None:
                     yield self._finished(is_last=False)
-                self._making = Making(number, each.offset)
-            self._take(self._making or self._begun(number, each.offset), each, prompt)
-        if self._making is not None:
+                self._dialogue_turn = DialogueTurn(number, each.offset)
+            self._take(self._dialogue_turn or self._begun(number, each.offset), each, prompt)
+        if self._dialogue_turn is not None:
             yield self._finished(is_last=True)
 
-    def _begun(self, number: int, offset: int) -> Making:
-        self._making = Making(number, offset)
-        return self._making
+    def _begun(self, number: int, offset: int) -> DialogueTurn:
+        self._dialogue_turn = DialogueTurn(number, offset)
+        return self._dialogue_turn
 
     def _prompt(self, message: Message) -> Prompt | None:
         """None: it is no prompt, but an answer or the outcome of tools."""
         if message.role != "user":
             return None
-        said = [each for block in message.blocks if block.get("type") == "text" and (each := text(block.get("text")))]
+        said = [words for block in message.blocks if block.get("type") == "text" and (words := text(block.get("text")))]
         pictured = any(block.get("type") in ("image", "file") for block in message.blocks)
-        return unwrapped("\n".join(said)) if said or pictured else None
+        return unwrapped_prompt("\n".join(said)) if said or pictured else None
 
     def _begins(self, message: Message, prompt: Prompt | None) -> bool:
         """What is put before a prompt belongs to it; between a call and its answer, to the turn under way."""
-        making = self._making
-        if prompt is None or making is None:
+        dialogue_turn = self._dialogue_turn
+        if prompt is None or dialogue_turn is None:
             return False
         if is_summary(message):
             return True
         if not prompt.is_injected:
-            return making.is_prompted or making.is_ended
-        return making.is_prompted and not isinstance(making.items[-1], NativeCall)
+            return dialogue_turn.is_prompted or dialogue_turn.is_ended
+        return dialogue_turn.is_prompted and not isinstance(dialogue_turn.items[-1], NativeCall)
 
-    def _take(self, making: Making, message: Message, prompt: Prompt | None) -> None:
-        making.end = message.end
-        making.records.append(canonical([message.role, _reduced(message)]))
+    def _take(self, dialogue_turn: DialogueTurn, message: Message, prompt: Prompt | None) -> None:
+        dialogue_turn.end = message.end
+        dialogue_turn.records.append(canonical([message.role, _message_identity(message)]))
         if prompt is not None:
-            self._ask(making, message, prompt)
+            self._ask(dialogue_turn, message, prompt)
         elif message.role == "assistant":
-            making.items += self._answer(message)
+            dialogue_turn.items += self._answer(message)
         elif message.role == "system":
-            making.items.append(_system(message))
+            dialogue_turn.items.append(_system(message))
         for block in message.blocks:
             if block.get("type") in RESULTS:
-                _settle(making.items, block)
+                _settle(dialogue_turn.items, block)
 
-    def _ask(self, making: Making, message: Message, prompt: Prompt) -> None:
-        making.is_prompted = making.is_prompted or not (prompt.is_injected or is_summary(message))
-        making.workspace = prompt.workspace or making.workspace
+    def _ask(self, dialogue_turn: DialogueTurn, message: Message, prompt: Prompt) -> None:
+        dialogue_turn.is_prompted = dialogue_turn.is_prompted or not (prompt.is_injected or is_summary(message))
+        dialogue_turn.workspace = prompt.workspace or dialogue_turn.workspace
         if prompt.at is not None:
-            making.times.append(prompt.at)
+            dialogue_turn.times.append(prompt.at)
         if is_summary(message) and self._made:
-            making.summary, making.is_prompted = prompt.words, True
+            dialogue_turn.summary, dialogue_turn.is_prompted = prompt.words, True
             return
         parts: list[Part] = [TextPart(prompt.words)] if prompt.words else []
         is_event = prompt.is_injected or is_summary(message)
         human = MessageSource.AGENT if self._session.parent is not None else MessageSource.HUMAN
-        making.items.append(
+        dialogue_turn.items.append(
             NativeMessage(
                 role=MessageRole.USER,
                 parts=(*parts, *_images(message)),
@@ -165,7 +228,7 @@ class Dialogue:
                 literal_time=prompt.literal_time,
                 source=MessageSource.EVENT if is_event else human,
                 context=prompt.context or None,
-                metadata=_beside(message),
+                metadata=_message_metadata(message),
                 files=tuple(FileNote(kind=FileKind.ATTACHED, path=path) for path in prompt.paths),
             )
         )
@@ -186,43 +249,48 @@ class Dialogue:
             role=MessageRole.ASSISTANT,
             parts=(*parts, *_images(message)),
             model=text(options.get("modelName")) or text(message.fields.get("model")) or self._model,
-            metadata=_beside(message),
+            metadata=_message_metadata(message),
         )
         return [answer, *calls]
 
     def _end(self, number: int, ending: Ending) -> None:
-        making = self._making or self._begun(number, ending.offset)
-        making.end, making.is_ended = ending.end, making.is_ended or ending.closes
-        making.records.append(canonical(["ended", ending.status, ending.error]))
-        making.error = ending.error or making.error
-        making.interrupted = making.interrupted or ending.status in ("aborted", "cancelled", "canceled", "interrupted")
+        dialogue_turn = self._dialogue_turn or self._begun(number, ending.offset)
+        dialogue_turn.end, dialogue_turn.is_ended = ending.end, dialogue_turn.is_ended or ending.closes
+        dialogue_turn.records.append(canonical(["ended", ending.status, ending.error]))
+        dialogue_turn.error = ending.error or dialogue_turn.error
+        dialogue_turn.interrupted = dialogue_turn.interrupted or ending.status in (
+            "aborted",
+            "cancelled",
+            "canceled",
+            "interrupted",
+        )
 
     def _finished(self, is_last: bool) -> NativeTurn:
-        making = self._making
-        assert making is not None
-        self._making, number = None, self._made
+        dialogue_turn = self._dialogue_turn
+        assert dialogue_turn is not None
+        self._dialogue_turn, number = None, self._made
         self._made += 1
-        compaction = None if making.summary is None else NativeCompaction(summary=making.summary)
+        compaction = None if dialogue_turn.summary is None else NativeCompaction(summary=dialogue_turn.summary)
         records = (
-            making.records
+            dialogue_turn.records
             if self._identity is None
-            else [canonical(["session", self._identity, making.number]), *making.records]
+            else [canonical(["session", self._identity, dialogue_turn.number]), *dialogue_turn.records]
         )
         return NativeTurn(
-            key=f"{self._session.id}#{making.number}",
+            key=f"{self._session.id}#{dialogue_turn.number}",
             records=tuple(records),
-            items=tuple(_told(making)),
+            items=tuple(_items_of(dialogue_turn)),
             parent=number - 1 if number else None,
             compaction=compaction,
-            closed=not is_last or making.is_ended,
-            error=making.error,
-            interrupted=making.interrupted and making.error is None,
-            started=min(making.times, default=None),
-            ended=max(making.times, default=None),
+            closed=not is_last or dialogue_turn.is_ended,
+            error=dialogue_turn.error,
+            interrupted=dialogue_turn.interrupted and dialogue_turn.error is None,
+            started=min(dialogue_turn.times, default=None),
+            ended=max(dialogue_turn.times, default=None),
             role=AgentRole.WORKER if self._session.parent is not None else AgentRole.UNIFIED,
-            workspace=making.workspace or self._session.workspace,
-            offset=making.offset,
-            end=making.end,
+            workspace=dialogue_turn.workspace or self._session.workspace,
+            offset=dialogue_turn.offset,
+            end=dialogue_turn.end,
         )
 
 
@@ -230,7 +298,7 @@ def is_summary(message: Message) -> bool:
     return mapping(mapping(message.fields.get("providerOptions")).get("cursor")).get("isSummary") is True
 
 
-def _reduced(message: Message) -> Any:
+def _message_identity(message: Message) -> Any:
     """What makes the identity of a message: its blocks, without what providers put beside them."""
     beside = ("providerOptions", "providerMetadata", "signature", "experimental_content", "metadata")
     return [{name: value for name, value in block.items() if name not in beside} for block in message.blocks]
@@ -254,7 +322,7 @@ def _system(message: Message) -> NativeMessage:
     )
 
 
-def _beside(message: Message) -> dict[str, Any] | None:
+def _message_metadata(message: Message) -> dict[str, Any] | None:
     """Blocks of kinds that nobody knows, and what a version to come puts beside a message."""
     known = {"text", "image", *CALLS, *RESULTS, *THOUGHTS}
     other = [block for block in message.blocks if block and block.get("type") not in known]
@@ -268,7 +336,7 @@ def _call(block: dict[str, Any]) -> NativeCall:
     return NativeCall(
         id=text(block.get("id")) or text(block.get("toolCallId")) or "",
         name=text(block.get("name")) or text(block.get("toolName")) or "",
-        arguments=inner(arguments),
+        arguments=value_in_text(arguments),
     )
 
 
@@ -293,10 +361,10 @@ def _settled(call: NativeCall, block: dict[str, Any]) -> NativeCall:
         result=_plain(result),
         error=str(_plain(result)) if failed else None,
         status=ToolCallStatus.ERROR if failed else ToolCallStatus.OK,
-        spawned=text(mapping(inner(result)).get("agentId"))
-        if tools.plain(call.name) in tools.SPAWNERS and result is not UNSET
+        spawned=text(mapping(value_in_text(result)).get("agentId"))
+        if plain_name(call.name) in SPAWNERS and result is not UNSET
         else None,
-        files=() if failed else tools.files(call.name, call.arguments),
+        files=() if failed else tool_files(call.name, call.arguments),
     )
 
 
@@ -308,18 +376,18 @@ def _plain(result: Any) -> Any:
     return result
 
 
-def _told(making: Making) -> list[Item]:
+def _items_of(dialogue_turn: DialogueTurn) -> list[Item]:
     """A call without an outcome was carried out if the agent went on after it: transcripts leave outcomes out."""
     answers = [
         at
-        for at, item in enumerate(making.items)
+        for at, item in enumerate(dialogue_turn.items)
         if isinstance(item, NativeMessage) and item.role == MessageRole.ASSISTANT
     ]
     went_on = max(answers, default=-1)
-    is_over = making.is_ended and making.error is None and not making.interrupted
+    is_over = dialogue_turn.is_ended and dialogue_turn.error is None and not dialogue_turn.interrupted
     return [
-        replace(item, status=ToolCallStatus.OK, detail=UNTOLD, files=tools.files(item.name, item.arguments))
+        replace(item, status=ToolCallStatus.OK, detail=UNTOLD, files=tool_files(item.name, item.arguments))
         if isinstance(item, NativeCall) and item.status is None and (at < went_on or is_over)
         else item
-        for at, item in enumerate(making.items)
+        for at, item in enumerate(dialogue_turn.items)
     ]

@@ -1,19 +1,83 @@
-"""Cursor: one mapping for bubbles, another for messages of roles and blocks."""
+"""The importer of Cursor: one mapping for bubbles, another for messages of roles and blocks.
+
+Its files are told from others by their tables and keys, the shape of their lines, or the head of a page.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
 from pathlib import Path
+from typing import Any
 
-from weft.exchange.importers.cursor.beside import CONFIGS, TRANSCRIPTS, is_held
 from weft.exchange.importers.cursor.database import read_database
-from weft.exchange.importers.cursor.exports import read_export
-from weft.exchange.importers.cursor.recognition import Container, container
+from weft.exchange.importers.cursor.homes import CONFIGS, TRANSCRIPTS, is_held
+from weft.exchange.importers.cursor.rows import CHATS, COMPOSERS, HEADERS
 from weft.exchange.importers.cursor.store import read_store
-from weft.exchange.importers.cursor.transcripts import read_text, read_transcript
-from weft.exchange.importers.databases import MAGIC
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import Transcript
+from weft.exchange.importers.cursor.transcripts import is_export, read_export, read_text, read_transcript
+from weft.exchange.importers.databases import MAGIC, peek
+from weft.exchange.importers.port import Place, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import first_objects, sample
+from weft.exchange.importers.records.values import mapping
+
+ROLES = ("user", "assistant")
+MARKED = re.compile(rb"\s*(?:user|assistant|A):")
+
+
+class Container(Enum):
+    STATE = auto()
+    """`state.vscdb`, of a workspace or of all."""
+    STORE = auto()
+    """`store.db` of one session of the command line's agent."""
+    TRANSCRIPT = auto()
+    TEXT = auto()
+    """A transcript as plain text."""
+    EXPORT = auto()
+
+
+def container(source: Source) -> Container | None:
+    head = source.head
+    if head.startswith(MAGIC):
+        return _database(source)
+    if is_export(head[:2000]):
+        return Container.EXPORT
+    is_here = TRANSCRIPTS in source.path.parts or TRANSCRIPTS in source.name
+    if any(_is_line(value, is_here) for value in first_objects(head, limit=8)):
+        return Container.TRANSCRIPT
+    if is_here and source.path.suffix == ".txt" and MARKED.match(head):
+        return Container.TEXT
+    return None
+
+
+def _database(source: Source) -> Container | None:
+    head = source.head
+    if b"cursorDiskKV" in head or _is_only_logged(source):
+        return Container.STATE
+    if b"ItemTable" in head:
+        sql = "SELECT 1 FROM ItemTable WHERE key IN (?, ?, ?) LIMIT 1"
+        return Container.STATE if peek(source.path, sql, (CHATS, COMPOSERS, HEADERS)) else None
+    has_tables = re.search(rb"CREATE TABLE\s+\S*blobs", head) and re.search(rb"CREATE TABLE\s+\S*meta\b", head)
+    return Container.STORE if has_tables and source.path.name.endswith("store.db") else None
+
+
+def _is_only_logged(source: Source) -> bool:
+    """A database whose tables have not come out of its log yet."""
+    if source.path.suffix != ".vscdb":
+        return False
+    log = source.path.with_name(f"{source.path.name}-wal")
+    try:
+        return b"cursorDiskKV" in sample(log, 1 << 16) if log.is_file() else False
+    except OSError:
+        return False
+
+
+def _is_line(value: dict[str, Any], is_here: bool) -> bool:
+    """Other tools' lines have a type, an id or a time beside the role."""
+    if value.get("role") not in ROLES or "type" in value:
+        return False
+    inside = mapping(value.get("message"))
+    return ("content" in inside and "role" not in inside) or (is_here and ("content" in value or "content" in inside))
 
 
 class Cursor:

@@ -12,17 +12,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.cursor import composers, wire
-from weft.exchange.importers.cursor.beside import transcripts_of
+from weft.exchange.importers.cursor.database import session_without_header
 from weft.exchange.importers.cursor.dialogue import Dialogue, Message
-from weft.exchange.importers.cursor.disk import Reading
-from weft.exchange.importers.cursor.values import decoded, path_of
-from weft.exchange.importers.databases import UNREADABLE, Database, opened
-from weft.exchange.importers.lines import Lines
-from weft.exchange.importers.loading import loaded
-from weft.exchange.importers.port import Report
-from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import mapping, millis, present, text
+from weft.exchange.importers.cursor.encodings import decoded, path_of, wire_fields
+from weft.exchange.importers.cursor.homes import transcripts_of
+from weft.exchange.importers.cursor.rows import RowReader
+from weft.exchange.importers.databases import UNREADABLE, Database, RowLines, opened
+from weft.exchange.importers.port import NativeSession, Report, Transcript
+from weft.exchange.importers.records.values import json_value, mapping, millis, present, text
 
 MESSAGES, TOKENS, WORKSPACE = 1, 5, 9
 """Fields of a root."""
@@ -53,14 +50,14 @@ def read_store(path: Path, report: Report) -> Iterator[Transcript]:
 class _Store:
     def __init__(self, path: Path, database: Database, report: Report) -> None:
         self._path, self._database, self._report = path, database, report
-        self._lines = Lines()
+        self._lines = RowLines()
         self._meta = self._read_meta()
         self._nodes: dict[str, bytes] = {}
         self._messages = self._read_blobs()
 
     def _read_meta(self) -> dict[str, Any]:
         """One row of JSON in hexadecimal digits; older stores have a row a name."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         rows = (
             self._database.rows("SELECT key, value FROM meta ORDER BY key")
             if self._database.has("meta", "key", "value")
@@ -71,12 +68,12 @@ class _Store:
             self._report.mapped["meta"] += 1
             self._lines.add_value(f"meta:{key}", value if isinstance(value, str | int | float) else None)
             told = _unhexed(value)
-            found |= told if isinstance(told, dict) else {str(key): told}
-        return found
+            fields |= told if isinstance(told, dict) else {str(key): told}
+        return fields
 
     def _read_blobs(self) -> dict[str, Message]:
         """Messages by their hash, in the order in which they were written."""
-        found: dict[str, Message] = {}
+        messages: dict[str, Message] = {}
         for number, (id, data) in enumerate(
             self._database.walk("SELECT id, CAST(data AS BLOB) FROM blobs ORDER BY rowid")
         ):
@@ -85,18 +82,18 @@ class _Store:
             value = _object(data or b"")
             if value is not None and str(value.get("role")) in ROLES:
                 fields = {name: each for name, each in value.items() if name not in ("role", "content", "id")}
-                found[str(id)] = Message(str(value["role"]), value.get("content"), number, number + 1, fields)
+                messages[str(id)] = Message(str(value["role"]), value.get("content"), number, number + 1, fields)
                 self._report.mapped[str(value["role"])] += 1
             else:
                 self._nodes[str(id)] = data or b""
                 self._report.kept["node" if value is None else "content"] += 1
-        return found
+        return messages
 
     def transcripts(self) -> Iterator[Transcript]:
         root = self._root()
         id = text(self._meta.get("agentId")) or self._path.parent.name
         if (beside := transcripts_of(self._path).get(id)) is not None:
-            Reading(self._report, self._lines).transcript(beside)
+            RowReader(self._report, self._lines).transcript(beside)
         session = self._session(id, root)
         model = text(self._meta.get("lastUsedModel"))
         standing = [self._messages[each] for each in root.messages if each in self._messages]
@@ -107,7 +104,7 @@ class _Store:
             placed = [Message(each.role, each.content, at, at + 1, each.fields) for at, each in enumerate(standing)]
             yield Transcript(session=session, turns=dialogue.turns(placed), raw=self._lines.finish())
         if left:
-            apart = composers.headless(session)
+            apart = session_without_header(session)
             raw = b"" if standing else self._lines.finish()
             yield Transcript(session=apart, turns=Dialogue(apart, apart.id, model=model).turns(left), raw=raw)
 
@@ -132,13 +129,13 @@ class _Store:
         if id is None:
             return root
         try:
-            for number, value in wire.fields(self._nodes.get(id, b"")):
+            for number, value in wire_fields(self._nodes.get(id, b"")):
                 if number == MESSAGES and isinstance(value, bytes):
                     root.messages.append(value.hex())
                 elif number == WORKSPACE and isinstance(value, bytes):
                     root.workspace = root.workspace or path_of(value.decode("utf-8", "replace"))
                 elif number == TOKENS and isinstance(value, bytes):
-                    counts = {name: count for name, count in wire.fields(value) if isinstance(count, int)}
+                    counts = {name: count for name, count in wire_fields(value) if isinstance(count, int)}
                     root.context_tokens, root.context_limit = counts.get(1), counts.get(2)
         except ValueError as error:
             self._report.problem(None, f"the root of the store is damaged: {error}")
@@ -163,7 +160,7 @@ def _object(data: bytes) -> dict[str, Any] | None:
     if data.lstrip()[:1] != b"{":
         return None
     try:
-        value = loaded(data)
+        value = json_value(data)
     except ValueError:
         return None
     return mapping(value) or None

@@ -1,18 +1,67 @@
-"""Transcripts of agents: `agent-transcripts/<session>/<session>.jsonl`, subagents in a folder beside them; before that
-plain texts."""
+"""Transcripts of agents, and what a person exports.
+
+Transcripts lie in `agent-transcripts/<session>/<session>.jsonl`, subagents in a folder beside them; before that they
+were plain texts. An export is a Markdown page, `**User**` and `**Cursor**` by turns under rules. It names no session
+and no times but that of the export, in the words of the person's own language.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
-from weft.exchange.importers.cursor.beside import UUID, transcript_id
-from weft.exchange.importers.cursor.dialogue import Dialogue, Ending, Message, Told
-from weft.exchange.importers.jsonl import Record, records
-from weft.exchange.importers.port import Report, Source
-from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import mapping, text
+from weft.exchange.importers.cursor.dialogue import Dialogue, Ending, Message, TranscriptRecord
+from weft.exchange.importers.cursor.homes import UUID, transcript_id
+from weft.exchange.importers.port import NativeSession, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import Record, records
+from weft.exchange.importers.records.values import mapping, text
+
+HEAD = re.compile(
+    r"(?:\ufeff)?# (?P<title>[^\n]*)\r?\n_(?P<when>[^\n]{4,200}?) from Cursor \((?P<version>[\w.+-]{1,40})\)_\r?\n"
+)
+SPEAKER = re.compile(r"^---\r?\n\r?\n\*\*(User|Cursor)\*\*\r?\n(?:\r?\n)?", re.MULTILINE)
+EXPORT_ROLES = {"User": "user", "Cursor": "assistant"}
+
+
+def is_export(head: bytes) -> bool:
+    return HEAD.match(head.decode("utf-8", "replace")) is not None
+
+
+def read_export(source: Source, report: Report) -> Iterator[Transcript]:
+    words = source.path.read_bytes().decode("utf-8", "surrogateescape")
+    head = HEAD.match(words)
+    if head is None:
+        report.problem(1, "this is no page that Cursor exported")
+        return
+    report.found += 1
+    report.mapped["export"] += 1
+    named = f"{head['title']}\n{head['when']}".encode("utf-8", "surrogateescape")
+    session = NativeSession(
+        id=f"export-{sha256(named).hexdigest()[:24]}",
+        title=head["title"] or None,
+        version=head["version"],
+        metadata={"exported": head["when"]},
+    )
+    told = list(_exported_messages(words, report))
+    yield Transcript(session=session, turns=Dialogue(session, None).turns(told))
+
+
+def _exported_messages(words: str, report: Report) -> Iterator[Message]:
+    found = list(SPEAKER.finditer(words))
+    ends = [*(match.start() for match in found[1:]), len(words)]
+    for match, end in zip(found, ends, strict=True):
+        role = EXPORT_ROLES[match[1]]
+        report.found += 1
+        report.mapped[role] += 1
+        start = _byte_size(words[: match.start()])
+        yield Message(role, words[match.end() : end].strip(), start, start + _byte_size(words[match.start() : end]))
+
+
+def _byte_size(words: str) -> int:
+    return len(words.encode("utf-8", "surrogateescape"))
+
 
 ROLES = frozenset({"user", "assistant", "system", "tool"})
 MARK = re.compile(r"(user|assistant|A):(?:[ \t](.*))?|\[(Thinking|Tool call|Tool result)\][ \t]*(.*)", re.DOTALL)
@@ -49,7 +98,7 @@ def _identity(session: NativeSession) -> str | None:
     return session.id if UUID.fullmatch(session.id) else None
 
 
-def _lines(source: Source, report: Report) -> Iterator[Told]:
+def _lines(source: Source, report: Report) -> Iterator[TranscriptRecord]:
     for record in records(source, report):
         told = _told(record)
         kind = text(record.value.get("role")) or text(record.value.get("type")) or "none"
@@ -61,7 +110,7 @@ def _lines(source: Source, report: Report) -> Iterator[Told]:
         yield told
 
 
-def _told(record: Record) -> Told | None:
+def _told(record: Record) -> TranscriptRecord | None:
     value = record.value
     role, kind = text(value.get("role")), value.get("type")
     if role in ROLES:
@@ -79,7 +128,7 @@ def _told(record: Record) -> Told | None:
     return None
 
 
-def _marked(source: Source, report: Report) -> Iterator[Told]:
+def _marked(source: Source, report: Report) -> Iterator[TranscriptRecord]:
     """Messages of a plain text, and what they are made of: words, thoughts, calls and their outcomes."""
     role, start, at = "", 0, 0
     blocks: list[dict[str, str]] = []
@@ -125,13 +174,13 @@ def _block(block: dict[str, str]) -> dict[str, object]:
 
 def _arguments(beside: str, rest: str) -> dict[str, str] | str:
     """`name: value` on lines of their own; what looks otherwise stays as it is."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for line in rest.splitlines():
         name, colon, value = line.strip().partition(": ")
         if colon and re.fullmatch(r"\w+", name):
-            found[name] = value
-        elif found and line.strip():
-            found[next(reversed(found))] += f"\n{line}"
+            words[name] = value
+        elif words and line.strip():
+            words[next(reversed(words))] += f"\n{line}"
         elif line.strip():
             return f"{beside}\n{rest}".strip()
-    return found or beside
+    return words or beside

@@ -1,4 +1,7 @@
-"""Turns of a session of bubbles: a user's bubble up to the next one."""
+"""Turns of a session of bubbles: a user's bubble up to the next one.
+
+Summaries take the place of earlier bubbles: the newest lies with the session, others with the bubbles after them.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,78 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.cursor import bubbles, messages, tools
-from weft.exchange.importers.cursor.bubbles import Bubble
-from weft.exchange.importers.cursor.compactions import Summary
-from weft.exchange.importers.cursor.messages import Setting
-from weft.exchange.importers.transcript import Item, NativeCompaction, NativeMessage, NativeTurn
-from weft.exchange.importers.values import canonical, mapping, present, sequence, text
+from weft.exchange.importers.cursor.bubbles import Bubble, begun_at, bubble_error, ended_at, tool_name
+from weft.exchange.importers.cursor.messages import (
+    Setting,
+    bubble_identity,
+    is_prompt,
+    is_spoken,
+    message_call,
+    prompt_message,
+    response_message,
+)
+from weft.exchange.importers.port import Item, NativeCompaction, NativeMessage, NativeTurn
+from weft.exchange.importers.records.values import canonical, mapping, present, sequence, text, whole
 from weft.kernel.enums import AgentRole, MessageRole
+
+BESIDE = ("conversationSummary", "cachedConversationSummary")
+
+
+class Summary(Struct, frozen=True):
+    """A summary, with the ids of bubbles."""
+
+    words: str
+    at: str | None
+    """The last one when it was made."""
+    through: str | None
+    """The last that it stands for."""
+    kept: str | None
+    """The first that was still sent."""
+    tokens_before: int | None = None
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """Where it may lie, best first."""
+        return tuple(id for id in (self.at, self.through) if id is not None)
+
+
+def summaries(composer: dict[str, Any], bubbles: list[Bubble]) -> list[Summary]:
+    """Each once, in the order of the bubbles that they end at."""
+    told = [
+        *((bubble.value.get(name), bubble.id) for bubble in bubbles for name in BESIDE),
+        (composer.get("latestConversationSummary"), None),
+    ]
+    found: dict[tuple[str, str | None], Summary] = {}
+    for value, where in told:
+        made = _summary(value, where)
+        if made is not None:
+            found.setdefault((made.words, made.through), made)
+    return list(found.values())
+
+
+def _summary(value: Any, where: str | None) -> Summary | None:
+    """Newer versions wrap it in an object of its own; older ones have the words there."""
+    outer = mapping(value)
+    inside = outer.get("summary")
+    fields = mapping(inside) or outer
+    words = text(inside) or text(mapping(inside).get("summary"))
+    if words is None:
+        return None
+    last = text(outer.get("lastBubbleId")) or text(fields.get("lastBubbleId"))
+    return Summary(
+        words=words,
+        at=last or where,
+        through=text(fields.get("truncationLastBubbleIdInclusive")),
+        kept=text(fields.get("clientShouldStartSendingFromInclusiveBubbleId")),
+        tokens_before=whole(fields.get("tokensBefore")),
+    )
+
 
 ENDED = frozenset({"completed", "aborted", "cancelled", "canceled", "error"})
 STOPPED = frozenset({"aborted", "cancelled", "canceled"})
 
 
-class Plan(Struct):
+class PlannedTurn(Struct):
     """A turn to be."""
 
     key: str
@@ -47,7 +109,7 @@ class Session(Struct):
 class Turns:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._plans = planned(session)
+        self._plans = plan_turns(session)
         self._places = {
             bubble.id: number
             for number, plan in enumerate(self._plans)
@@ -59,16 +121,16 @@ class Turns:
         for number, plan in enumerate(self._plans):
             yield self._compacted(number, plan.summary, plan.key) if plan.summary else self._turn(number, plan)
 
-    def _turn(self, number: int, plan: Plan) -> NativeTurn:
+    def _turn(self, number: int, plan: PlannedTurn) -> NativeTurn:
         session, values = self._session, [bubble.value for bubble in plan.bubbles]
-        items = said(plan.bubbles, session.setting)
-        times = [when for value in values for when in (bubbles.begun(value), bubbles.ended(value)) if when is not None]
-        failures = [why for value in values if (why := bubbles.failure(value)) is not None]
+        items = items_of(plan.bubbles, session.setting)
+        times = [when for value in values for when in (begun_at(value), ended_at(value)) if when is not None]
+        failures = [why for value in values if (why := bubble_error(value)) is not None]
         is_last = number == len(self._plans) - 1
         status = text(session.composer.get("status"))
         return NativeTurn(
             key=plan.key,
-            records=tuple(canonical(messages.reduced(bubble)) for bubble in plan.bubbles),
+            records=tuple(canonical(bubble_identity(bubble)) for bubble in plan.bubbles),
             names=tuple(bubble.id for bubble in plan.bubbles if bubble.id is not None),
             items=items,
             parent=self._parent(number),
@@ -96,8 +158,8 @@ class Turns:
         bubbles and is further on all the same."""
         if number < len(self._plans) - 1:
             return end
-        composer, times = self._session.composer, [bubbles.begun(bubble.value) or 0 for bubble in self._session.bubbles]
-        told = bubbles.begun({"createdAt": composer.get("lastUpdatedAt")}) or 0
+        composer, times = self._session.composer, [begun_at(bubble.value) or 0 for bubble in self._session.bubbles]
+        told = begun_at({"createdAt": composer.get("lastUpdatedAt")}) or 0
         return max(end, told, *times, 0)
 
     def _compacted(self, number: int, summary: Summary, key: str) -> NativeTurn:
@@ -119,12 +181,12 @@ class Turns:
         )
 
 
-def planned(session: Session) -> list[Plan]:
-    plans: list[Plan] = []
+def plan_turns(session: Session) -> list[PlannedTurn]:
+    plans: list[PlannedTurn] = []
     taken: set[str] = set()
     for number, bubble in enumerate(session.bubbles):
-        if not plans or messages.prompts(bubble) or bubble.number in session.starts:
-            plans.append(Plan(_key(session, bubble, number, taken)))
+        if not plans or is_prompt(bubble) or bubble.number in session.starts:
+            plans.append(PlannedTurn(_key(session, bubble, number, taken)))
         plans[-1].bubbles.append(bubble)
     for summary in session.summaries:
         _place(session.id, plans, summary)
@@ -137,28 +199,28 @@ def _key(session: Session, bubble: Bubble, number: int, taken: set[str]) -> str:
     return key
 
 
-def _place(id: str, plans: list[Plan], summary: Summary) -> None:
+def _place(id: str, plans: list[PlannedTurn], summary: Summary) -> None:
     """After the turn in which it was made; one whose place is not known is in the session's metadata alone."""
     for anchor in summary.anchors:
         for at, plan in enumerate(plans):
             if any(bubble.id == anchor for bubble in plan.bubbles):
                 key = f"{id}#summary#{summary.through or anchor}"
                 if all(other.key != key for other in plans):
-                    plans.insert(at + 1, Plan(key, summary=summary))
+                    plans.insert(at + 1, PlannedTurn(key, summary=summary))
                 return
 
 
-def said(found: list[Bubble], setting: Setting) -> tuple[Item, ...]:
+def items_of(bubbles: list[Bubble], setting: Setting) -> tuple[Item, ...]:
     """A call without words of its own belongs to the message before it."""
     items: list[Item] = []
     answers = False
-    for bubble in found:
-        if messages.prompts(bubble):
-            items.append(messages.prompt(bubble, setting))
+    for bubble in bubbles:
+        if is_prompt(bubble):
+            items.append(prompt_message(bubble, setting))
             answers = False
             continue
-        call, answer = messages.call(bubble), messages.response(bubble, setting)
-        if messages.speaks(bubble) or (not answers if call else answer.files):
+        call, answer = message_call(bubble), response_message(bubble, setting)
+        if is_spoken(bubble) or (not answers if call else answer.files):
             items.append(answer)
             answers = True
         if call is not None:
@@ -178,15 +240,15 @@ def is_finished(session: Session, items: tuple[Item, ...]) -> bool:
 def _tools(values: list[dict[str, Any]]) -> tuple[str, ...] | None:
     """Those that the model was given, by the numbers that the bubbles have."""
     told = next((found for value in values if (found := sequence(value.get("supportedTools")))), [])
-    names = {name for each in told if (name := tools.name_of(each)) is not None}
+    names = {name for each in told if (name := tool_name(each)) is not None}
     return tuple(sorted(names)) or None
 
 
 def _config(composer: dict[str, Any]) -> dict[str, Any] | None:
-    told = mapping(composer.get("modelConfig"))
+    fields = mapping(composer.get("modelConfig"))
     return present(
-        model=text(told.get("modelName")),
-        max_mode=told.get("maxMode") if isinstance(told.get("maxMode"), bool) else None,
+        model=text(fields.get("modelName")),
+        max_mode=fields.get("maxMode") if isinstance(fields.get("maxMode"), bool) else None,
         mode=text(composer.get("unifiedMode")),
         forced=text(composer.get("forceMode")),
         agentic=composer.get("isAgentic") if isinstance(composer.get("isAgentic"), bool) else None,

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 from msgspec.structs import replace
 
-from weft.exchange.importers.factory_droid.index import Index, Plan
-from weft.exchange.importers.factory_droid.turns import Making, Setting
-from weft.exchange.importers.jsonl import first_objects, record_at, records
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeLink, NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.values import mapping, millis, present, sequence, text
+from weft.exchange.importers.factory_droid.index import DroidTurn, Index
+from weft.exchange.importers.factory_droid.turns import DroidBuilder, Setting
+from weft.exchange.importers.port import (
+    NativeCompaction,
+    NativeLink,
+    NativeSession,
+    NativeTurn,
+    Place,
+    Report,
+    Source,
+    Transcript,
+)
+from weft.exchange.importers.records.jsonl import first_objects, records
+from weft.exchange.importers.records.values import mapping, millis, present, sequence, text
+from weft.exchange.importers.records.walk import walk_turns
 from weft.kernel.enums import AgentRole, LinkReason
 
 SETTINGS = ".settings.json"
@@ -27,8 +36,8 @@ class FactoryDroid:
     mapping = 1
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
-        told = environment.get("FACTORY_DIR")
-        base = Path(told) if told else home / ".factory"
+        folder = environment.get("FACTORY_DIR")
+        base = Path(folder) if folder else home / ".factory"
         return [Place(base / "sessions", "Factory's droid"), Place(base / "projects", "Factory's droid, by project")]
 
     def recognises(self, source: Source) -> bool:
@@ -55,8 +64,8 @@ class FactoryDroid:
         index.finish()
         if report.found:
             settings = _settings(source.path, index)
-            session = replace(told(index, settings), told_at=_written(source.path))
-            yield Transcript(session=session, turns=_turns(source, index, settings))
+            session = replace(session_of(index, settings), told_at=_written(source.path))
+            yield Transcript(session=session, turns=_turns(source, index, settings, report))
 
 
 def is_start(value: dict[str, Any]) -> bool:
@@ -81,18 +90,19 @@ def _written(path: Path) -> int | None:
 def _settings(path: Path, index: Index) -> dict[str, Any]:
     """From beside the file, else as the file itself has them last."""
     try:
-        found = mapping(orjson.loads(path.with_name(f"{path.stem}{SETTINGS}").read_bytes()))
+        beside = mapping(orjson.loads(path.with_name(f"{path.stem}{SETTINGS}").read_bytes()))
     except (OSError, orjson.JSONDecodeError):
-        found = {}
-    told = next((each for each in index.told if each.get("type") == "session_settings"), {})
-    return found or mapping(told.get("settings")) or {name: each for name, each in told.items() if name != "type"}
+        beside = {}
+    record = index.session_records.get("session_settings", {})
+    inside = mapping(record.get("settings")) or {name: value for name, value in record.items() if name != "type"}
+    return beside or inside
 
 
-def told(index: Index, settings: dict[str, Any]) -> NativeSession:
+def session_of(index: Index, settings: dict[str, Any]) -> NativeSession:
     start = index.start
     parent = text(start.get("callingSessionId"))
     title = text(start.get("sessionTitle")) or text(start.get("title"))
-    todos = next((each.get("todos") for each in index.told if each.get("type") == "todo_state"), None)
+    todos = index.session_records.get("todo_state", {}).get("todos")
     return NativeSession(
         id=index.session,
         title=title,
@@ -117,53 +127,39 @@ def told(index: Index, settings: dict[str, Any]) -> NativeSession:
     )
 
 
-def _turns(source: Source, index: Index, settings: dict[str, Any]) -> Iterator[NativeTurn]:
+def _turns(source: Source, index: Index, settings: dict[str, Any], report: Report) -> Iterator[NativeTurn]:
     setting = Setting(
         model=text(settings.get("model")),
         provider=text(settings.get("apiProviderLock")) or text(settings.get("providerLock")),
         is_subagent=text(index.start.get("callingSessionId")) is not None,
     )
-    with source.path.open("rb") as file:
-        for number, plan in enumerate(index.plans):
-            yield _turn(file, index, number, plan, setting, settings)
+    last = len(index.plan.turns) - 1
+
+    def turn_of(number: int, planned: DroidTurn, builder: DroidBuilder) -> NativeTurn:
+        return builder.turn(
+            planned,
+            index.plan.entries_of(planned),
+            names=tuple(builder.names),
+            link=_link(index) if planned.parent is None else None,
+            compaction=_compaction(index, number, builder),
+            closed=number < last or bool(planned.ends) or planned.is_compaction,
+            role=AgentRole.WORKER if setting.is_subagent else AgentRole.UNIFIED,
+            workspace=text(index.start.get("cwd")),
+            tools=_tools(settings),
+            toolset=text(settings.get("interactionMode")),
+            permissions=present(autonomy=settings.get("autonomyLevel") or settings.get("autonomyMode")),
+            config=present(model=settings.get("model"), effort=settings.get("reasoningEffort")),
+            metadata=builder.result,
+        )
+
+    return walk_turns(source, index.plan, report, lambda number, planned: DroidBuilder(setting=setting), turn_of)
 
 
-def _turn(
-    file: BinaryIO, index: Index, number: int, plan: Plan, setting: Setting, settings: dict[str, Any]
-) -> NativeTurn:
-    making = Making(setting)
-    for entry in plan.entries:
-        making.take(record_at(file, entry.offset, entry.end), entry.standing)
-    for entry in plan.outcomes:
-        making.end(record_at(file, entry.offset, entry.end))
-    compaction = making.compaction
-    if compaction is not None:
-        through = index.turns.get(making.anchor or "")
-        compaction = replace(compaction, through=through if through is not None and through < number else None)
-    lies = [*plan.entries, *plan.outcomes]
-    return NativeTurn(
-        key=plan.key,
-        records=tuple(making.records),
-        names=tuple(making.names),
-        items=tuple(making.items),
-        parent=plan.parent,
-        link=_link(index) if plan.parent is None else None,
-        compaction=compaction,
-        closed=number < len(index.plans) - 1 or bool(plan.outcomes) or plan.is_compaction,
-        error=making.reason if making.has_failed else None,
-        interrupted=making.was_stopped,
-        started=min(making.times, default=None),
-        ended=max(making.times, default=None),
-        role=AgentRole.WORKER if setting.is_subagent else AgentRole.UNIFIED,
-        workspace=text(index.start.get("cwd")),
-        tools=_tools(settings),
-        toolset=text(settings.get("interactionMode")),
-        permissions=present(autonomy=settings.get("autonomyLevel") or settings.get("autonomyMode")),
-        config=present(model=settings.get("model"), effort=settings.get("reasoningEffort")),
-        metadata=making.result,
-        offset=min(entry.offset for entry in lies),
-        end=max(entry.end for entry in lies),
-    )
+def _compaction(index: Index, number: int, builder: DroidBuilder) -> NativeCompaction | None:
+    if builder.compaction is None:
+        return None
+    through = index.turns.get(builder.anchor or "")
+    return replace(builder.compaction, through=through if through is not None and through < number else None)
 
 
 def _link(index: Index) -> NativeLink | None:
@@ -175,5 +171,5 @@ def _link(index: Index) -> NativeLink | None:
 
 
 def _tools(settings: dict[str, Any]) -> tuple[str, ...] | None:
-    names = {name for each in sequence(settings.get("enabledToolIds")) if (name := text(each))}
+    names = {name for id in sequence(settings.get("enabledToolIds")) if (name := text(id))}
     return tuple(sorted(names)) or None

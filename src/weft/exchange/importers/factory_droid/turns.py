@@ -1,17 +1,131 @@
-"""A turn of a droid, record by record."""
+"""The second pass: the records of one turn of a droid, mapped to what the ledger takes.
+
+Blocks of messages are words, thoughts, images, documents, calls and their outcomes. A prompt stands without the tool's
+own reminders, which go into its context.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import UNSET, Struct, field
 
-from weft.exchange.importers.factory_droid import contents
-from weft.exchange.importers.factory_droid.kinds import HUMAN, Standing, blocks, is_injected
-from weft.exchange.importers.transcript import Item, NativeCall, NativeCompaction, NativeMessage
-from weft.exchange.importers.values import canonical, mapping, millis, present, text, whole
-from weft.kernel.enums import MessageRole, MessageSource
+from weft.exchange.importers.factory_droid.index import HUMAN, REMINDER, blocks, is_injected, own_words, role_of
+from weft.exchange.importers.port import NativeCompaction, NativeMessage
+from weft.exchange.importers.records.builder import PendingCall, TurnBuilder
+from weft.exchange.importers.records.file_notes import patched_paths
+from weft.exchange.importers.records.planned_turns import Entry
+from weft.exchange.importers.records.roles import Role
+from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
+from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
+from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
+
+KNOWN = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"})
+WRITERS = frozenset({"Edit", "MultiEdit", "Create", "Write", "ApplyPatch", "NotebookEdit"})
+SEARCHERS = frozenset({"LS", "Grep", "Glob"})
+PATHS = ("file_path", "path", "directory_path", "folder", "notebook_path")
+REFUSED = re.compile(
+    r"(?:Error: )?(?:Tool execution|Request|Permission|Command) (?:was )?(?:cancel|reject|denied)", re.IGNORECASE
+)
+
+
+def message_parts(message: dict[str, Any], is_prompt: bool) -> list[Part]:
+    """A prompt without the tool's reminders; those stand beside it."""
+    message_parts: list[Part] = []
+    for block in blocks(message):
+        kind = block.get("type")
+        words = text(block.get("text")) if kind == "text" else None
+        if words is not None and not (is_prompt and own_words(block) is None):
+            message_parts.append(TextPart(words))
+        elif kind == "thinking" and (thought := text(block.get("thinking")) or text(block.get("text"))):
+            message_parts.append(ReasoningPart(thought))
+        elif kind == "image" and (url := _image_url(block)) is not None:
+            message_parts.append(ImagePart(url))
+    return message_parts
+
+
+def _image_url(block: dict[str, Any]) -> str | None:
+    source = mapping(block.get("source"))
+    data, url = text(source.get("data")), text(source.get("url"))
+    if data is None:
+        return url
+    return data if data.startswith("data:") else f"data:{text(source.get('media_type')) or 'image/png'};base64,{data}"
+
+
+def reminders(message: dict[str, Any]) -> list[str]:
+    texts = (text(block.get("text")) for block in blocks(message) if block.get("type") == "text")
+    return [words for words in texts if words is not None and words.lstrip().startswith(REMINDER)]
+
+
+def documents(message: dict[str, Any]) -> tuple[list[dict[str, Any]], list[FileNote]]:
+    """What is attached beside images, without the contents that the verbatim copy has, and where it lies."""
+    sources = [mapping(block.get("source")) for block in blocks(message) if block.get("type") == "document"]
+    descriptions = [
+        present(name=file.get("name"), type=file.get("media_type"), path=file.get("path")) or {} for file in sources
+    ]
+    notes = [FileNote(kind=FileKind.ATTACHED, path=path) for source in sources if (path := text(source.get("path")))]
+    return descriptions, notes
+
+
+def others(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Blocks of kinds that nobody knows."""
+    return [block for block in blocks(message) if block and block.get("type") not in KNOWN]
+
+
+def message_calls(message: dict[str, Any], at: int | None) -> list[PendingCall]:
+    return [_call(block, at) for block in blocks(message) if block.get("type") == "tool_use"]
+
+
+def _call(block: dict[str, Any], at: int | None) -> PendingCall:
+    return PendingCall(
+        id=text(block.get("id")) or "",
+        name=text(block.get("name")) or "",
+        arguments=block.get("input"),
+        at=at,
+        detail=present(namespace=block.get("namespace"), script=block.get("script_execution")),
+    )
+
+
+def outcomes(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return [block for block in blocks(message) if block.get("type") == "tool_result"]
+
+
+def settle(call: PendingCall, block: dict[str, Any], at: int | None) -> None:
+    """Give a call its outcome."""
+    call.result, call.done = plain(block.get("content", UNSET)), at
+    words = call.result if isinstance(call.result, str) else ""
+    if block.get("is_error") is True or block.get("isError") is True:
+        call.fail(words or "error", ToolCallStatus.CANCELED if REFUSED.match(words) else ToolCallStatus.ERROR)
+    else:
+        call.status = ToolCallStatus.OK
+        call.files = files(call.name, call.arguments)
+
+
+def plain(result: Any) -> Any:
+    """Blocks of text alone are the text that they hold."""
+    contents = [mapping(block) for block in sequence(result)]
+    if contents and all(block.get("type") == "text" and isinstance(block.get("text"), str) for block in contents):
+        return "\n".join(block["text"] for block in contents)
+    return result
+
+
+def files(name: str, arguments: Any) -> tuple[FileNote, ...]:
+    fields = mapping(arguments)
+    path = next((value for key in PATHS if (value := text(fields.get(key)))), None)
+    if name in WRITERS:
+        patch = next((words for key in ("input", "patch") if isinstance(words := fields.get(key), str)), "")
+        paths = [path] if path else patched_paths(patch)
+        return tuple(FileNote(kind=FileKind.WRITTEN, path=written) for written in paths)
+    if path is None:
+        return ()
+    if name == "Read":
+        start, limit = whole(fields.get("offset")), whole(fields.get("limit"))
+        first = None if start is None else start + 1  # droid counts lines from 0
+        last = None if limit is None else (first or 1) + limit - 1
+        return (FileNote(kind=FileKind.READ, path=path, line_start=first, line_end=last),)
+    return (FileNote(kind=FileKind.REFERENCED, path=path),) if name in SEARCHERS else ()
+
 
 FAILED = ("error", "fail", "timeout", "limit")
 STOPPED = ("interrupt", "cancel", "abort", "reject", "stop")
@@ -25,67 +139,67 @@ class Setting(Struct, frozen=True):
     is_subagent: bool = False
 
 
-class Making(Struct):
-    """A turn under way."""
+class DroidBuilder(TurnBuilder, kw_only=True):
+    """A turn of a droid, record by record."""
 
     setting: Setting
-    items: list[Item] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
     compaction: NativeCompaction | None = None
     anchor: str | None = None
-    reason: str | None = None
+    """The last message that the compaction summarised."""
     result: Any = None
 
-    def take(self, value: dict[str, Any], standing: Standing) -> None:
-        message, at = mapping(value.get("message")), millis(value.get("timestamp"))
-        if at is not None:
-            self.times.append(at)
-        if (id := text(value.get("id"))) is not None:
-            self.names.append(id)
-        if standing is Standing.COMPACTION:
+    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+        role = role_of(value)
+        if role is Role.END:
+            self._end(value)
+            return
+        self.note_time(value.get("timestamp"))
+        if entry.id is not None:
+            self.names.append(entry.id)
+        if role is Role.COMPACTION:
             self._sum_up(value)
             return
-        self.records.append(canonical([message.get("role"), id, [_reduced(block) for block in blocks(message)]]))
-        if standing in (Standing.PROMPT, Standing.INJECTED):
-            self.items.append(self._asked(message, id, at))
+        message, at = mapping(value.get("message")), millis(value.get("timestamp"))
+        self.add_identity(message.get("role"), entry.id, [_block_identity(block) for block in blocks(message)])
+        if role in (Role.PROMPT, Role.INJECTED):
+            self.items.append(self._prompt(message, entry.id, at))
         elif message.get("role") == "assistant":
-            self.items += self._answered(message, id, at)
-        for block in contents.outcomes(message):
+            self.items += self._answer(message, entry.id, at)
+        for block in outcomes(message):
             self._settle(block, at)
 
-    def _asked(self, message: dict[str, Any], id: str | None, at: int | None) -> NativeMessage:
+    def _prompt(self, message: dict[str, Any], id: str | None, at: int | None) -> NativeMessage:
         is_own = not is_injected(message) and message.get("role") == "user"
-        attached, notes = contents.documents(message)
-        hook = {name: each for name, each in message.items() if name.startswith("hook")}
+        attached, notes = documents(message)
+        hook = {name: field for name, field in message.items() if name.startswith("hook")}
         return NativeMessage(
             role=MessageRole.SYSTEM if message.get("role") == "system" else MessageRole.USER,
-            parts=tuple(contents.parts(message, is_prompt=is_own)),
+            parts=tuple(message_parts(message, is_prompt=is_own)),
             native=id,
             at=at,
             source=self._source(message) if is_own else MessageSource.EVENT,
-            context=present(reminders=contents.reminders(message) if is_own else None),
+            context=present(reminders=reminders(message) if is_own else None),
             metadata=present(
                 visibility=message.get("visibility"),
                 source=message.get("userMessageSource"),
                 hook=hook,
                 documents=attached,
-                blocks=contents.others(message),
+                blocks=others(message),
             ),
             files=tuple(notes),
         )
 
     def _source(self, message: dict[str, Any]) -> MessageSource:
-        told = text(message.get("userMessageSource"))
-        if told is not None and told not in HUMAN:
+        source = text(message.get("userMessageSource"))
+        if source is not None and source not in HUMAN:
             return MessageSource.TRIGGER
         return MessageSource.AGENT if self.setting.is_subagent else MessageSource.HUMAN
 
-    def _answered(self, message: dict[str, Any], id: str | None, at: int | None) -> list[Item]:
+    def _answer(self, message: dict[str, Any], id: str | None, at: int | None) -> list[NativeMessage | PendingCall]:
         answer = NativeMessage(
             role=MessageRole.ASSISTANT,
-            parts=tuple(contents.parts(message, is_prompt=False)),
+            parts=tuple(message_parts(message, is_prompt=False)),
             native=id,
             at=at,
             model=text(message.get("modelId")) or text(message.get("model")) or self.setting.model,
@@ -95,56 +209,56 @@ class Making(Struct):
                 router=message.get("routerId"),
                 response=message.get("openaiMessageId"),
                 reasoning=message.get("openaiReasoningSummary"),
-                blocks=contents.others(message),
+                blocks=others(message),
             ),
         )
-        return [answer, *contents.calls(message, at)]
+        return [answer, *message_calls(message, at)]
 
     def _settle(self, block: dict[str, Any], at: int | None) -> None:
         """The outcome of the call that it names, of those with this id the first that waits."""
         id = text(block.get("tool_use_id"))
-        for place, item in enumerate(self.items):
-            if isinstance(item, NativeCall) and item.status is None and item.id == id:
-                self.items[place] = replace(item, **contents.settled(item, block, at))
+        for item in self.items:
+            if isinstance(item, PendingCall) and item.is_open and item.id == id:
+                settle(item, block, at)
                 return
 
     def _sum_up(self, value: dict[str, Any]) -> None:
         """Newer versions have the words beside the record, older ones a title and a body."""
-        told = mapping(value.get("summary"))
-        found = (
+        summary = mapping(value.get("summary"))
+        texts = (
             text(value.get("summaryText")),
             text(value.get("summary")),
-            text(told.get("body")),
-            text(told.get("title")),
+            text(summary.get("body")),
+            text(summary.get("title")),
         )
-        words = next((each for each in found if each), "")
+        words = next((candidate for candidate in texts if candidate), "")
         self.anchor = text(mapping(value.get("anchorMessage")).get("id"))
-        self.records.append(canonical(["summary", text(value.get("id")), words, self.anchor]))
+        self.add_identity("summary", text(value.get("id")), words, self.anchor)
         self.compaction = NativeCompaction(
             summary=words,
             tokens_after=whole(value.get("summaryTokens")),
-            metadata=present(kind=value.get("summaryKind"), removed=value.get("removedCount"), title=told.get("title")),
+            metadata=present(
+                kind=value.get("summaryKind"), removed=value.get("removedCount"), title=summary.get("title")
+            ),
         )
 
-    def end(self, value: dict[str, Any]) -> None:
+    def _end(self, value: dict[str, Any]) -> None:
         """How the turn ended, in the tool's own words."""
-        self.reason = text(value.get("reason")) or "ended"
+        reason = text(value.get("reason")) or "ended"
         self.result = present(kind=value.get("resultKind"), result=value.get("result"))
-        self.records.append(canonical(["ended", self.reason, self.result]))
+        self.add_identity("ended", reason, self.result)
         error = text(value.get("error")) or text(mapping(value.get("error")).get("message"))
         if error is not None:
-            self.reason = f"{self.reason}: {error}" if self.has_failed else f"error: {error}"
-
-    @property
-    def has_failed(self) -> bool:
-        return self.reason is not None and any(word in self.reason.lower() for word in FAILED)
-
-    @property
-    def was_stopped(self) -> bool:
-        return not self.has_failed and any(word in (self.reason or "").lower() for word in STOPPED)
+            reason = f"{reason}: {error}" if _names_one(reason, FAILED) else f"error: {error}"
+        self.error = reason if _names_one(reason, FAILED) else None
+        self.is_interrupted = self.error is None and _names_one(reason, STOPPED)
 
 
-def _reduced(block: dict[str, Any]) -> Any:
+def _names_one(reason: str, words: tuple[str, ...]) -> bool:
+    return any(word in reason.lower() for word in words)
+
+
+def _block_identity(block: dict[str, Any]) -> Any:
     """What makes the identity of a block: not the provider's signatures, which are made anew."""
-    beside = ("signature", "signatureProvider", "durationMs", "thought_signature", "cache_control")
-    return {name: value for name, value in block.items() if name not in beside}
+    volatile = ("signature", "signatureProvider", "durationMs", "thought_signature", "cache_control")
+    return {name: value for name, value in block.items() if name not in volatile}

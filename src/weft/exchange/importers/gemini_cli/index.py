@@ -14,25 +14,19 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.gemini_cli.content import content_of, said
-from weft.exchange.importers.gemini_cli.kinds import NOTICES, Standing, classify
+from weft.exchange.importers.gemini_cli.messages import NOTICES, classify, message_content
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.values import canonical, mapping, sequence, text
+from weft.exchange.importers.records.planned_turns import (
+    LONGEST_SHARED_RECORDS,
+    Entry,
+    PlannedTurn,
+    TurnPlan,
+    global_name,
+)
+from weft.exchange.importers.records.roles import Role, count_kept
+from weft.exchange.importers.records.values import canonical, mapping, sequence, text
 
-LONGEST_SHARED = 256
-"""An answer that leaves another one later than this is told as its continuation, not with all that led to it."""
 COMPRESSED = re.compile(r"compressed from ([0-9]{1,12}) to ([0-9]{1,12}) tokens")
-
-
-class Entry(Struct, frozen=True, gc=False):
-    """A message: where it lies, and by which id it is known. `nested` is its place in a list that one record holds."""
-
-    kind: str
-    id: str | None
-    line: int | None
-    offset: int
-    end: int
-    nested: int | None = None
 
 
 class Slot(Struct, gc=False):
@@ -44,7 +38,7 @@ class Slot(Struct, gc=False):
     """How many messages of its turn lead up to it, itself among them."""
     mark: bytes
     """What it says, for a list that gives it another id."""
-    is_said: bool
+    is_content: bool
 
 
 class Newcomer(Struct, frozen=True):
@@ -54,25 +48,9 @@ class Newcomer(Struct, frozen=True):
     message: dict[str, Any]
 
 
-class Plan(Struct):
-    """A turn to be: its entries, of which the first `shared` belong to an earlier answer to the same prompt too."""
-
-    entries: list[int]
-    parent: int | None
-    shared: int = 0
-    prompt: int | None = None
-    continues: str | None = None
-    """Key of the prompt that this turn goes on answering, or answers again."""
-    is_compaction: bool = False
-    is_answered: bool = False
-    first_kept: int | None = None
-    is_split: bool = False
-    """Only the end of the first turn that was kept was."""
-    amid: str | None = None
-    """Key of the prompt that was being answered when the context was compressed."""
+class GeminiTurn(PlannedTurn, kw_only=True):
     sizes: tuple[int, int] | None = None
-    """Tokens before and after."""
-    key: str = ""
+    """Of a compaction: tokens before and after."""
 
     @property
     def is_begun(self) -> bool:
@@ -82,10 +60,9 @@ class Plan(Struct):
 class Index(Struct):
     """What the pass has found."""
 
-    told: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     """What is said of the session; the last word on each point."""
-    entries: list[Entry] = field(default_factory=list)
-    plans: list[Plan] = field(default_factory=list)
+    plan: TurnPlan[GeminiTurn] = field(default_factory=TurnPlan[GeminiTurn])
 
 
 class Indexer:
@@ -93,6 +70,7 @@ class Indexer:
 
     def __init__(self, report: Report, fallback_id: str) -> None:
         self.index = Index()
+        self._plan = self.index.plan
         self._report, self._fallback = report, fallback_id
         self._live: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
@@ -102,23 +80,23 @@ class Indexer:
 
     @property
     def session_id(self) -> str:
-        return text(self.index.told.get("sessionId")) or self._fallback
+        return text(self.index.facts.get("sessionId")) or self._fallback
 
-    def tell(self, told: dict[str, Any]) -> None:
-        self.index.told.update({name: value for name, value in told.items() if name != "messages"})
+    def tell(self, facts: dict[str, Any]) -> None:
+        self.index.facts.update({name: value for name, value in facts.items() if name != "messages"})
 
     def take(self, message: dict[str, Any], entry: Entry) -> None:
         """A message: a new one, or a new form of one that stands."""
-        standing = classify(message)[1]
-        if standing is Standing.UNKNOWN:
+        role = classify(message)[1]
+        if role is Role.UNKNOWN:
             self._keep(entry, is_unknown=True)
             return
         slot = self._by_id.get(entry.id or "")
         if slot is not None:
-            self._keep(self.index.entries[slot.entry], is_unknown=False)
-            self.index.entries[slot.entry], slot.mark = entry, mark_of(message)
+            self._keep(self._plan.entries[slot.entry], is_unknown=False)
+            self._plan.entries[slot.entry], slot.mark = entry, mark_of(message)
         else:
-            self._add(message, entry, standing)
+            self._add(message, entry, role)
 
     def rewind(self, id: str, line: int | None) -> None:
         at = next((at for at in range(len(self._live) - 1, -1, -1) if self._is(self._live[at], id)), None)
@@ -129,11 +107,11 @@ class Indexer:
     def replace(self, messages: list[Any], entry: Entry) -> None:
         """Another list in place of the one that stands. Those of its messages that are known, by their ids or by what
         they say, stay what they are."""
-        unmatched = {slot.entry: slot for slot in self._live if slot.is_said}
+        unmatched = {slot.entry: slot for slot in self._live if slot.is_content}
         stands: list[Slot | Newcomer] = []
         aliases: dict[str, Slot] = {}
         for number, message in enumerate(messages):
-            if not isinstance(message, dict) or classify(message)[1] is Standing.UNKNOWN:
+            if not isinstance(message, dict) or classify(message)[1] is Role.UNKNOWN:
                 continue
             slot = self._known(message, unmatched, aliases)
             is_told = not stands or isinstance(stands[-1], Slot)
@@ -160,96 +138,90 @@ class Indexer:
         kept = [slot for slot in stands if isinstance(slot, Slot)]
         self._stand([])
         waiting: list[tuple[dict[str, Any], Entry]] = []
-        for each in stands:
-            if isinstance(each, Slot):
-                self._put_back(each)
+        for member in stands:
+            if isinstance(member, Slot):
+                self._put_back(member)
                 continue
-            kind, standing = classify(each.message)
-            inner = Entry(kind, text(each.message.get("id")), entry.line, entry.offset, entry.end, each.number)
+            kind, role = classify(member.message)
+            inner = Entry(kind, text(member.message.get("id")), entry.line, entry.offset, entry.end, member.number)
             is_first = dropped is not None and self._compaction is None
-            if standing is Standing.COMPACTION or (is_first and standing is Standing.PROMPT):
-                self._compact(each.message, inner, kept, dropped)
+            if role is Role.COMPACTION or (is_first and role is Role.PROMPT):
+                self._compact(member.message, inner, kept, dropped)
                 for message, before in waiting:
-                    self._append(self._compaction or 0, message, before, Standing.INJECTED)
-            elif is_first and standing is Standing.INJECTED:
-                waiting.append((each.message, inner))  # it belongs to the summary that follows, if one does
+                    self._append(self._compaction or 0, message, before, Role.INJECTED)
+            elif is_first and role is Role.INJECTED:
+                waiting.append((member.message, inner))  # it belongs to the summary that follows, if one does
             else:
-                self._add(each.message, inner, standing)
+                self._add(member.message, inner, role)
 
     def _compact(self, message: dict[str, Any], entry: Entry, kept: list[Slot], summarised: Slot | None) -> None:
         tip = kept[-1] if kept else summarised
         before = None if tip is None else tip.turn
-        amid = None if before is None else self._amid(before)
-        plan = Plan(entries=[], parent=before, is_compaction=True, amid=amid, sizes=self._sizes)
+        prompt = None if before is None else self._prompt_before(before)
+        planned = GeminiTurn(parent=before, is_compaction=True, compacted_prompt=prompt, sizes=self._sizes)
         self._sizes = None
         if kept:
-            plan.first_kept, plan.is_split = kept[0].turn, kept[0].depth > 1
-        self.index.plans.append(plan)
-        self._compaction = len(self.index.plans) - 1
-        self._append(self._compaction, message, entry, Standing.COMPACTION)
+            planned.first_kept, planned.is_split = kept[0].turn, kept[0].depth > 1
+        self._compaction = self._plan.begin(planned)
+        self._append(self._compaction, message, entry, Role.COMPACTION)
 
-    def _amid(self, turn: int) -> str | None:
-        plan = self.index.plans[turn]
-        return plan.amid if plan.is_compaction else self._key_of(plan)
+    def _prompt_before(self, turn: int) -> str | None:
+        planned = self._plan.turns[turn]
+        return planned.compacted_prompt if planned.is_compaction else self._key_of(planned)
 
-    def _add(self, message: dict[str, Any], entry: Entry, standing: Standing) -> None:
+    def _add(self, message: dict[str, Any], entry: Entry, role: Role) -> None:
         turn, depth = self._place()
-        plan = None if turn is None else self.index.plans[turn]
-        tip = turn if plan is not None and depth == len(plan.entries) else None
-        if standing is Standing.COMPACTION:
+        planned = None if turn is None else self._plan.turns[turn]
+        tip = turn if planned is not None and depth == len(planned.entries) else None
+        if role is Role.COMPACTION:
             self._compact(message, entry, [], self._live[-1] if self._live else None)
             return
-        if standing is Standing.ANSWER:
+        if role is Role.ANSWER:
             at = self._answer(turn, depth, tip, is_listed=entry.nested is not None)
-        elif plan is None or tip is None or (plan.is_begun and standing is Standing.PROMPT):
+        elif planned is None or tip is None or (planned.is_begun and role is Role.PROMPT):
             at = self._begin(turn)
-        elif plan.is_compaction and standing is Standing.INJECTED:
-            at = self._begin(turn, continues=plan.amid)
+        elif planned.is_compaction and role is Role.INJECTED:
+            at = self._begin(turn, continues=planned.compacted_prompt)
         else:
             at = tip
-        if standing is Standing.NOTICE:
-            self._note_sizes(message, self.index.plans[at])
-        self._append(at, message, entry, standing)
+        if role is Role.NOTICE:
+            self._note_sizes(message, self._plan.turns[at])
+        self._append(at, message, entry, role)
 
-    def _note_sizes(self, notice: dict[str, Any], plan: Plan) -> None:
+    def _note_sizes(self, notice: dict[str, Any], planned: GeminiTurn) -> None:
         """A notice of how much was compressed comes before the compaction, or after it."""
-        found = COMPRESSED.search("\n".join(said(content_of(notice)).texts))
-        if found is None:
+        match = COMPRESSED.search("\n".join(message_content(notice).texts))
+        if match is None:
             return
-        sizes = (int(found[1]), int(found[2]))
-        if plan.is_compaction and plan.sizes is None:
-            plan.sizes = sizes
+        sizes = (int(match[1]), int(match[2]))
+        if planned.is_compaction and planned.sizes is None:
+            planned.sizes = sizes
         else:
             self._sizes = sizes
 
     def _answer(self, turn: int | None, depth: int, tip: int | None, is_listed: bool) -> int:
         if turn is None:
             return self._begin(turn)
-        plan = self.index.plans[turn]
-        says_it_was_read = tip is not None and is_listed and not plan.is_answered
-        if plan.is_compaction and not says_it_was_read:
-            return self._begin(turn, continues=plan.amid)
+        planned = self._plan.turns[turn]
+        says_it_was_read = tip is not None and is_listed and not planned.is_answered
+        if planned.is_compaction and not says_it_was_read:
+            return self._begin(turn, continues=planned.compacted_prompt)
         if tip is not None:
             return tip
-        if depth > LONGEST_SHARED:
-            return self._begin(turn, continues=self._key_of(plan))
-        again = self._begin(plan.parent, continues=self._key_of(plan), prompt=plan.prompt)
-        self.index.plans[again].entries.extend(plan.entries[:depth])
-        self.index.plans[again].shared = depth
-        return again
+        if depth > LONGEST_SHARED_RECORDS:
+            return self._begin(turn, continues=self._key_of(planned))
+        again = GeminiTurn(parent=planned.parent, continues=self._key_of(planned))
+        return self._plan.begin_again(again, planned, depth)
 
-    def _begin(self, parent: int | None, **what: Any) -> int:
-        self.index.plans.append(Plan(entries=[], parent=parent, **what))
-        return len(self.index.plans) - 1
+    def _begin(self, parent: int | None, continues: str | None = None) -> int:
+        return self._plan.begin(GeminiTurn(parent=parent, continues=continues))
 
-    def _append(self, turn: int, message: dict[str, Any], entry: Entry, standing: Standing) -> None:
-        plan, number = self.index.plans[turn], len(self.index.entries)
-        plan.entries.append(number)
-        self.index.entries.append(entry)
-        if standing is Standing.PROMPT and plan.prompt is None:
-            plan.prompt = number
-        plan.is_answered |= standing is Standing.ANSWER
-        slot = Slot(number, turn, len(plan.entries), mark_of(message), standing is not Standing.NOTICE)
+    def _append(self, turn: int, message: dict[str, Any], entry: Entry, role: Role) -> None:
+        planned, number = self._plan.turns[turn], self._plan.append(turn, entry)
+        if role is Role.PROMPT and planned.prompt is None:
+            planned.prompt = number
+        planned.is_answered |= role is Role.ANSWER
+        slot = Slot(number, turn, len(planned.entries), mark_of(message), role is not Role.NOTICE)
         self._live.append(slot)
         if entry.id is not None:
             self._by_id[entry.id] = slot
@@ -260,7 +232,7 @@ class Indexer:
             return None, 0
         last = self._live[-1]
         if self._compaction is not None and self._compaction > last.turn:  # what was kept stands behind the summary
-            return self._compaction, len(self.index.plans[self._compaction].entries)
+            return self._compaction, len(self._plan.turns[self._compaction].entries)
         return last.turn, last.depth
 
     def _stand(self, slots: list[Slot]) -> None:
@@ -273,9 +245,9 @@ class Indexer:
 
     def _put_back(self, slot: Slot) -> None:
         self._live.append(slot)
-        if (name := self.index.entries[slot.entry].id) is not None:
+        if (name := self._plan.entries[slot.entry].id) is not None:
             self._by_id[name] = slot
-        if self.index.plans[slot.turn].is_compaction:
+        if self._plan.turns[slot.turn].is_compaction:
             self._compaction = slot.turn
 
     def _is(self, slot: Slot, id: str) -> bool:
@@ -285,49 +257,35 @@ class Indexer:
         """Held by the verbatim copy alone; a message of a list is not a record of its own."""
         if entry.nested is not None:
             return
-        kind = entry.kind if is_unknown else f"{entry.kind}.earlier"
-        self._report.kept[kind] += 1
         if is_unknown:
-            self._report.unknown[kind] += 1
+            count_kept(self._report, entry.kind, Role.UNKNOWN)
+        else:
+            self._report.kept[f"{entry.kind}.earlier"] += 1
 
-    def _key_of(self, plan: Plan) -> str:
-        if plan.continues is not None:
-            return plan.continues
-        return self.name(plan.entries[0] if plan.prompt is None else plan.prompt)
+    def _key_of(self, planned: GeminiTurn) -> str:
+        return self._plan.prompt_key(planned, self.name)
 
     def name(self, number: int) -> str:
-        told = self.index.entries[number].id
-        return f"{self.session_id}#{number}" if told is None else own_name(self.session_id, told)
+        """A message's id; its place in the chat where it has none."""
+        id = self._plan.entries[number].id
+        return f"{self.session_id}#{number}" if id is None else global_name(self.session_id, id)
 
     def finish(self) -> Index:
-        taken: dict[str, int] = {}
-        for plan in self.index.plans:
-            key = plan.key = self._key_of(plan)
-            if plan.continues is not None:
-                key = plan.key = f"{key}#{self.name(plan.entries[plan.shared])}"
-            while plan.key in taken:
-                taken[key] += 1
-                plan.key = f"{key}~{taken[key]}"
-            taken[plan.key] = 1
+        self._plan.assign_keys(self.name)
         return self.index
-
-
-def own_name(session: str, id: str) -> str:
-    """A message's id, with its session's where it could be anybody's."""
-    return id if len(id) >= 32 else f"{session}/{id}"
 
 
 def mark_of(message: dict[str, Any]) -> bytes:
     """What a message says, whichever form it is written in."""
-    content = said(content_of(message))
+    content = message_content(message)
     asked = {text(call.get("id")) or text(call.get("name")) for call in content.calls}
     asked |= {text(mapping(call).get("id")) for call in sequence(message.get("toolCalls"))}
     kind = classify(message)[0]
     words = "" if kind in NOTICES else "\n".join(content.texts)
-    return sha256(canonical([kind, words, sorted(each or "" for each in asked)])).digest()[:16]
+    return sha256(canonical([kind, words, sorted(id or "" for id in asked)])).digest()[:16]
 
 
 def is_result(message: dict[str, Any]) -> bool:
     """A message that only carries what tools gave back: its calls are told with it."""
-    content = said(content_of(message))
+    content = message_content(message)
     return message.get("type") == "user" and bool(content.results) and not content.parts

@@ -8,11 +8,9 @@ from pathlib import Path
 from weft.exchange.importers.databases import MAGIC, UNREADABLE, opened, peek
 from weft.exchange.importers.langgraph.rows import Place as Row
 from weft.exchange.importers.langgraph.rows import Rows
-from weft.exchange.importers.langgraph.thread import Reading, Thread
-from weft.exchange.importers.langgraph.turns import turns_of
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import present, text
+from weft.exchange.importers.langgraph.threads import Thread, ThreadReader, turns_of
+from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
+from weft.exchange.importers.records.values import present, text
 
 COLUMNS = "SELECT name FROM pragma_table_info('checkpoints')"
 SIGNS = {"thread_id", "checkpoint_id", "checkpoint"}
@@ -47,7 +45,7 @@ class LangGraph:
             roots: dict[str, str] = {}
             for place in places:
                 try:
-                    thread = Reading(rows, place, report).read()
+                    thread = ThreadReader(rows, place, report).read()
                 except UNREADABLE as error:
                     report.problem(None, f"the thread {place.thread} is not readable: {error}"[:300])
                 else:

@@ -1,17 +1,24 @@
 """Rows of checkpoints, in either of two layouts: SqliteSaver keeps a checkpoint with all its values in one row;
-PostgresSaver keeps values apart, one row for each version of a channel."""
+PostgresSaver keeps values apart, one row for each version of a channel.
+
+A thread's rows to the letter, as JSON lines. Each checkpoint holds the whole list of messages again; here a message
+stands once, and a list as what it keeps of the list before it and what follows: all rows come back from that.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
-from weft.exchange.importers.databases import Database
+from weft.exchange.importers.databases import Database, RowLines
 from weft.exchange.importers.documents import read_document
-from weft.exchange.importers.langgraph.values import Checkpoint, Stored, checkpoint
-from weft.exchange.importers.values import mapping, text
+from weft.exchange.importers.langgraph.saved_values import Checkpoint, Stored, checkpoint
+from weft.exchange.importers.records.values import mapping, text
 
 KEY = ("thread_id", "checkpoint_ns", "checkpoint_id")
 
@@ -88,9 +95,9 @@ class Rows:
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
             (place.thread, place.namespace, id),
         )
-        parent, told, data, about = found[0] if found else (None, None, None, None)
-        told = text(told) if isinstance(data, bytes) and not self.is_apart else "json"
-        return Row(place.thread, place.namespace, id, text(parent), told, _bytes(data), _bytes(about))
+        parent, words, data, about = found[0] if found else (None, None, None, None)
+        words = text(words) if isinstance(data, bytes) and not self.is_apart else "json"
+        return Row(place.thread, place.namespace, id, text(parent), words, _bytes(data), _bytes(about))
 
     def read(self, row: Row) -> Checkpoint:
         """Raises one of `values.BROKEN`."""
@@ -148,3 +155,70 @@ def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     return b"" if value is None else str(value).encode("utf-8", "surrogatepass")
+
+
+Columns = dict[str, Any]
+
+
+class Verbatim:
+    def __init__(self) -> None:
+        self.lines = RowLines()
+        self._written: set[str] = set()
+        self._before: list[str] = []
+
+    def row(self, table: str, columns: Columns, data: bytes, listed: list[Stored] | None = None) -> None:
+        """A row, whose `data` may hold a list of messages one after the other."""
+        told: Columns = {name: value for name, value in columns.items() if value is not None}
+        inner = b"".join(each.data for each in listed or ())
+        at = data.find(inner) if inner else -1
+        if at < 0 or listed is None:
+            self.lines.add_value(table, {**told, "data": _packed(data)})
+            return
+        digests = [self._message(each.data) for each in listed]
+        before = self._before
+        keep = next((n for n, (a, b) in enumerate(zip(before, digests, strict=False)) if a != b), None)
+        keep = min(len(before), len(digests)) if keep is None else keep
+        self._before = digests
+        parts = {
+            "head": _packed(data[:at]),
+            "keep": keep,
+            "then": digests[keep:],
+            "tail": _packed(data[at + len(inner) :]),
+        }
+        self.lines.add_value(table, {**told, **parts})
+
+    def _message(self, data: bytes) -> str:
+        digest = sha256(data).hexdigest()[:32]
+        if digest not in self._written:
+            self._written.add(digest)
+            self.lines.add_value("message", {"digest": digest, "data": _packed(data)})
+        return digest
+
+    def finish(self) -> bytes:
+        return self.lines.finish()
+
+
+def rows_of(raw: bytes) -> Iterator[tuple[str, Columns, bytes]]:
+    """Every row again: its table, its other columns, and its value to the letter."""
+    messages: dict[str, bytes] = {}
+    listed: list[str] = []
+    for line in raw.splitlines():
+        record = orjson.loads(line)
+        table, told = record["key"], record["data"]
+        if table == "message":
+            messages[told["digest"]] = _unpacked(told["data"])
+            continue
+        if "data" in told:
+            yield table, told, _unpacked(told.pop("data"))
+            continue
+        listed = [*listed[: told.pop("keep")], *told.pop("then")]
+        head, tail = (_unpacked(told.pop(name)) for name in ("head", "tail"))
+        yield table, told, head + b"".join(messages[each] for each in listed) + tail
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _unpacked(words: str) -> bytes:
+    return base64.b64decode(words)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.exchange.importers.chat import arguments
 from weft.exchange.importers.databases import Database
-from weft.exchange.importers.llm.rows import Answer, Asking, Json, Node, attach, call_of, described, source_note
-from weft.exchange.importers.llm.session import Session
-from weft.exchange.importers.values import text
+from weft.exchange.importers.llm.rows import Answer, Asking, Node, Session, attach, call_of, described, source_note
+from weft.exchange.importers.records.values import JsonObject, json_in_text, text
 from weft.ledger.model import ReasoningPart, TextPart
 
 
@@ -26,24 +24,24 @@ class Classic:
     def is_there(self) -> bool:
         return self._database.has("responses", "id", "prompt", "response")
 
-    def _rows(self, table: str, sql: str, values: tuple[Any, ...] = ()) -> list[Json]:
+    def _rows(self, table: str, sql: str, values: tuple[Any, ...] = ()) -> list[JsonObject]:
         return [dict(zip(self._database.columns[table], row, strict=False)) for row in self._database.rows(sql, values)]
 
-    def conversations(self) -> dict[str, Json]:
+    def conversations(self) -> dict[str, JsonObject]:
         """By id; a response without one is a conversation of its own."""
-        found: dict[str, Json] = {}
+        objects: dict[str, JsonObject] = {}
         if self._database.has("conversations", "id"):
             for row in self._rows("conversations", "SELECT * FROM conversations ORDER BY id"):
-                found[str(row["id"])] = row
+                objects[str(row["id"])] = row
         if self._database.has("responses", "conversation_id"):
             for (id,) in self._database.rows("SELECT DISTINCT conversation_id FROM responses"):
                 if id is not None:
-                    found.setdefault(str(id), {})
+                    objects.setdefault(str(id), {})
             for (id,) in self._database.rows("SELECT id FROM responses WHERE conversation_id IS NULL ORDER BY id"):
-                found.setdefault(str(id), {})
-        return found
+                objects.setdefault(str(id), {})
+        return objects
 
-    def responses(self, conversation: str, has_store: bool) -> list[Json]:
+    def responses(self, conversation: str, has_store: bool) -> list[JsonObject]:
         """Those that the newer tables do not have."""
         if not self.is_there:
             return []
@@ -53,8 +51,8 @@ class Classic:
         places = self._places("responses", column, "id").get(conversation)
         if places is None:  # a response without a conversation is one
             places = self._places("responses", "id", "id").get(conversation, [])
-        found = [row for place in places for row in self._at("responses", place)]
-        return [row for row in found if row["id"] not in (self._newer or ())]
+        rows = [row for place in places for row in self._at("responses", place)]
+        return [row for row in rows if row["id"] not in (self._newer or ())]
 
     def _places(self, table: str, column: str, order: str) -> dict[Any, list[int]]:
         """Where the rows of each value lie: no index has these columns, and many values are asked for."""
@@ -66,23 +64,23 @@ class Classic:
             self._indexes[table, column] = index
         return self._indexes[table, column]
 
-    def _at(self, table: str, place: int) -> list[Json]:
+    def _at(self, table: str, place: int) -> list[JsonObject]:
         return self._rows(table, f"SELECT * FROM {table} WHERE rowid = ?", (place,))
 
-    def _of(self, table: str, response: Any) -> list[Json]:
+    def _of(self, table: str, response: Any) -> list[JsonObject]:
         if not self._database.has(table, "response_id"):
             return []
         order = "order" if self._database.has(table, "order") else "rowid"
         places = self._places(table, "response_id", order).get(response, [])
         return [row for place in places for row in self._at(table, place)]
 
-    def _one(self, table: str, id: Any) -> Json:
+    def _one(self, table: str, id: Any) -> JsonObject:
         found = (
             self._rows(table, f"SELECT * FROM {table} WHERE id = ?", (id,)) if self._database.has(table, "id") else []
         )
         return found[0] if found else {}
 
-    def read(self, rows: list[Json], session: Session) -> str | None:
+    def read(self, rows: list[JsonObject], session: Session) -> str | None:
         """A chain of messages, one response after the other; returns the last."""
         tip: str | None = None
         system: str | None = None
@@ -105,7 +103,7 @@ class Classic:
         session.nodes[node.id], session.parents[node.id] = node, tip
         return node.id
 
-    def _fragments(self, table: str, row: Json, session: Session, node: Node | None) -> list[str]:
+    def _fragments(self, table: str, row: JsonObject, session: Session, node: Node | None) -> list[str]:
         words = []
         for link in self._of(table, row["id"]):
             fragment = self._one("fragments", link.get("fragment_id"))
@@ -117,12 +115,12 @@ class Classic:
                     node.files.append(note)
         return words
 
-    def _system(self, row: Json, session: Session) -> str:
+    def _system(self, row: JsonObject, session: Session) -> str:
         """The instructions and their fragments, as they are put together."""
         told = [*self._fragments("system_fragments", row, session, None), text(row.get("system")) or ""]
         return "\n\n".join(words.strip() for words in told if words.strip())
 
-    def _prompt(self, row: Json, session: Session) -> Node:
+    def _prompt(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:prompt", "user")
         asked = text(row.get("prompt"))
         words = [*self._fragments("prompt_fragments", row, session, node), *([asked] if asked else [])]
@@ -135,7 +133,7 @@ class Classic:
                 attach(node, attachment)
         return node
 
-    def _results(self, row: Json, session: Session) -> Node:
+    def _results(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:results", "tool")
         for result in self._of("tool_results", row["id"]):
             session.keep("tool_result", result)
@@ -146,7 +144,7 @@ class Classic:
             node.answers.append(Answer(text(result.get("tool_call_id")), text(result.get("name")), output, error))
         return node
 
-    def _result_attachments(self, result: Json, session: Session) -> list[Json]:
+    def _result_attachments(self, result: JsonObject, session: Session) -> list[JsonObject]:
         if not self._database.has("tool_results_attachments", "tool_result_id", "attachment_id"):
             return []
         sql = "SELECT * FROM tool_results_attachments WHERE tool_result_id = ? ORDER BY rowid"
@@ -157,7 +155,7 @@ class Classic:
             found.append(described(row or {"id": link.get("attachment_id")}))
         return found
 
-    def _response(self, row: Json, session: Session) -> Node:
+    def _response(self, row: JsonObject, session: Session) -> Node:
         node = Node(f"{row['id']}:response", "assistant", call=str(row["id"]))
         if (thought := text(row.get("reasoning"))) is not None:
             node.parts.append(ReasoningPart(thought))
@@ -165,17 +163,17 @@ class Classic:
             node.parts.append(TextPart(words))
         for call in self._of("tool_calls", row["id"]):
             session.keep("tool_call", call)
-            given = arguments(call.get("arguments"))
+            given = json_in_text(call.get("arguments"))
             node.calls.append(Asking(text(call.get("tool_call_id")), text(call.get("name")) or "", given))
         return node
 
-    def logs(self) -> list[Json]:
+    def logs(self) -> list[JsonObject]:
         """Rows of the first table of all."""
         if not self._database.has("logs", "id", "prompt", "response"):
             return []
         return self._rows("logs", "SELECT * FROM logs ORDER BY id")
 
-    def read_logs(self, rows: list[Json], session: Session) -> None:
+    def read_logs(self, rows: list[JsonObject], session: Session) -> None:
         tip: str | None = None
         for row in rows:
             session.keep("log", row)

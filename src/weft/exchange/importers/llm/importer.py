@@ -7,13 +7,11 @@ from pathlib import Path
 
 from weft.exchange.importers.databases import MAGIC, UNREADABLE, Database, opened, peek
 from weft.exchange.importers.llm.classic import Classic, joined
-from weft.exchange.importers.llm.rows import Json, utc
-from weft.exchange.importers.llm.session import Session
+from weft.exchange.importers.llm.rows import Session, utc
 from weft.exchange.importers.llm.store import Store
 from weft.exchange.importers.llm.turns import turns_of
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import present, text
+from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
+from weft.exchange.importers.records.values import JsonObject, present, text
 
 TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table'"
 SIGNS = (
@@ -71,7 +69,7 @@ class _Reading:
                 yield found
         yield from self._rest()
 
-    def _session(self, id: str, thread: Json | None, conversation: Json | None) -> Session:
+    def _session(self, id: str, thread: JsonObject | None, conversation: JsonObject | None) -> Session:
         session = Session(id, self._report)
         for kind, row in (("conversation", conversation), ("thread", thread)):
             if row and "name" in row:
@@ -91,7 +89,7 @@ class _Reading:
     def _rest(self) -> Iterator[Transcript]:
         """The first table of all, and messages that belong to no conversation."""
         try:
-            chats: dict[str, list[Json]] = {}
+            chats: dict[str, list[JsonObject]] = {}
             for row in self._classic.logs():
                 chats.setdefault(f"log-{row.get('chat_id') or row.get('id')}", []).append(row)
             for id, rows in chats.items():

@@ -2,6 +2,8 @@
 
 A *call* is one response of a model. A *node* is one message; in the newer tables its hash names it together with all
 that came before it.
+
+One conversation as it is gathered from rows: messages and their parents, calls, and a verbatim copy of the rows.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from weft.exchange.importers.chat import response_tokens
+from weft.exchange.importers.databases import RowLines
 from weft.exchange.importers.documents import read_document
-from weft.exchange.importers.transcript import Tokens
-from weft.exchange.importers.values import mapping, present, text, whole
+from weft.exchange.importers.port import Report, Tokens
+from weft.exchange.importers.records.values import JsonObject, canonical, mapping, present, text, whole
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote, ImagePart, Part
-
-Json = dict[str, Any]
 
 
 class Call(Struct, frozen=True):
@@ -91,7 +92,7 @@ def utc(value: Any) -> int | None:
         return None
 
 
-def tokens(row: Json) -> Tokens | None:
+def tokens(row: JsonObject) -> Tokens | None:
     """OpenAI's details lie inside the input, Anthropic's beside it."""
     details = mapping(loaded(row.get("token_details")))
     usage = {"input_tokens": row.get("input_tokens"), "output_tokens": row.get("output_tokens"), **details}
@@ -100,7 +101,7 @@ def tokens(row: Json) -> Tokens | None:
     return response_tokens(usage)
 
 
-def call_of(row: Json, thread: str, **metadata: Any) -> Call:
+def call_of(row: JsonObject, thread: str, **metadata: Any) -> Call:
     """Of a row of `turns` or `responses`, which share their columns."""
     alias, resolved = text(row.get("model")), text(row.get("resolved_model"))
     return Call(
@@ -115,7 +116,7 @@ def call_of(row: Json, thread: str, **metadata: Any) -> Call:
     )
 
 
-def attach(node: Node, row: Json) -> None:
+def attach(node: Node, row: JsonObject) -> None:
     """A file beside a message: an image is a part, of others it is told where they lie."""
     kind, path, url = text(row.get("type")), text(row.get("path")), text(row.get("url"))
     if path is not None:
@@ -129,7 +130,7 @@ def attach(node: Node, row: Json) -> None:
     node.beside.append(described(row))
 
 
-def described(row: Json) -> Json:
+def described(row: JsonObject) -> JsonObject:
     content = row.get("content")
     size = len(content) if isinstance(content, bytes) else None
     told = {name: row.get(name) for name in ("id", "type", "path", "url")}
@@ -140,3 +141,42 @@ def source_note(source: Any) -> FileNote | None:
     """A fragment that came from a file."""
     path = text(source)
     return None if path is None or "://" in path or path == "-" else FileNote(kind=FileKind.ATTACHED, path=path)
+
+
+class Session(Struct):
+    id: str
+    report: Report
+    name: str | None = None
+    created: int | None = None
+    forked_from: str | None = None
+    tip: str | None = None
+    """The message that the conversation stands on, where one is named."""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    parents: dict[str, str | None] = field(default_factory=dict)
+    """Every node's parent, parents first."""
+    calls: dict[str, Call] = field(default_factory=dict)
+    lines: RowLines = field(default_factory=RowLines)
+    _known: set[tuple[str, Any]] = field(default_factory=set)
+
+    def is_new(self, kind: str, id: Any) -> bool:
+        """Is this the first time that a row which many refer to comes up?"""
+        is_new = (kind, id) not in self._known
+        self._known.add((kind, id))
+        return is_new
+
+    def keep(
+        self, kind: str, row: JsonObject, *, is_mapped: bool = True, is_unknown: bool = False, is_new: bool = True
+    ) -> None:
+        """A row: counted, and written down to the letter."""
+        if not is_new:
+            return
+        self.report.found += 1
+        (self.report.mapped if is_mapped else self.report.kept)[kind] += 1
+        if is_unknown:
+            self.report.unknown[kind] += 1
+        self.lines.add(kind, canonical({name: _shown(value) for name, value in row.items()}))
+
+
+def _shown(value: Any) -> Any:
+    """Bytes as their hexadecimal digits: JSON has no other place for them."""
+    return {"bytes": value.hex()} if isinstance(value, bytes) else value

@@ -6,23 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.importers.chat import arguments
 from weft.exchange.importers.databases import Database
 from weft.exchange.importers.llm.rows import (
     Answer,
     Asking,
     Call,
-    Json,
     Node,
+    Session,
     attach,
     call_of,
     described,
     loaded,
     source_note,
 )
-from weft.exchange.importers.llm.session import Session
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.values import mapping, present, sequence, text
+from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, present, sequence, text
 from weft.ledger.model import ReasoningPart, TextPart
 
 LONGEST_CHAIN = 1_000_000
@@ -45,22 +43,22 @@ class Store:
             and has("turns", "id", "thread_id", "parent_message_hash", "tip_message_hash")
         )
 
-    def threads(self) -> list[Json]:
+    def threads(self) -> list[JsonObject]:
         found = [self._row("threads", row) for row in self._database.rows("SELECT * FROM threads ORDER BY id")]
-        told = {row.get("id") for row in found}
+        ids = {row.get("id") for row in found}
         nameless = self._database.rows("SELECT DISTINCT thread_id FROM turns ORDER BY thread_id")
-        return found + [{"id": id} for (id,) in nameless if id is not None and id not in told]
+        return found + [{"id": id} for (id,) in nameless if id is not None and id not in ids]
 
-    def _row(self, table: str, row: Any) -> Json:
+    def _row(self, table: str, row: Any) -> JsonObject:
         return dict(zip(self._database.columns[table], row, strict=False))
 
-    def _found(self, table: str, column: str, value: Any, order: str = "rowid") -> list[Json]:
+    def _found(self, table: str, column: str, value: Any, order: str = "rowid") -> list[JsonObject]:
         if not self._database.has(table, column):
             return []
         rows = self._database.rows(f'SELECT * FROM {table} WHERE "{column}" = ? ORDER BY {order}', (value,))
         return [self._row(table, row) for row in rows]
 
-    def read(self, thread: Json, session: Session) -> None:
+    def read(self, thread: JsonObject, session: Session) -> None:
         """A thread's calls with the messages that they made and followed."""
         calls = self._found("turns", "thread_id", thread.get("id"), "id")
         for row in calls:
@@ -70,12 +68,14 @@ class Store:
         if isinstance(tip := thread.get("tip_message_hash"), str):
             self._walk(tip, session)
 
-    def _call(self, row: Json, thread: str) -> Call:
+    def _call(self, row: JsonObject, thread: str) -> Call:
         fragments = self._fragments_of("turn_fragments", "turn_id", row["id"])
-        call = call_of(row, thread, fragments=[each.get("source") for each in fragments if each.get("source")])
+        call = call_of(
+            row, thread, fragments=[fragment.get("source") for fragment in fragments if fragment.get("source")]
+        )
         return Call(**{name: getattr(call, name) for name in Call.__struct_fields__} | {"tools": self._tools(row)})
 
-    def _tools(self, row: Json) -> tuple[str, ...] | None:
+    def _tools(self, row: JsonObject) -> tuple[str, ...] | None:
         if not (self._database.has("turn_tools", "turn_id", "tool_id") and self._database.has("tools", "id", "name")):
             return None
         found = self._database.rows(
@@ -85,7 +85,7 @@ class Store:
         )
         return tuple(name for (name,) in found if isinstance(name, str)) or None
 
-    def _fragments_of(self, table: str, column: str, value: Any) -> list[Json]:
+    def _fragments_of(self, table: str, column: str, value: Any) -> list[JsonObject]:
         if not (self._database.has(table, column, "fragment_id", "order") and self._database.has("fragments", "id")):
             return []
         rows = self._database.rows(
@@ -95,7 +95,7 @@ class Store:
         )
         return [self._row("fragments", row) for row in rows]
 
-    def _chain(self, row: Json, session: Session) -> None:
+    def _chain(self, row: JsonObject, session: Session) -> None:
         """The messages up to the end of a call; those after its parent are its own."""
         tip, parent = row.get("tip_message_hash"), row.get("parent_message_hash")
         if not isinstance(tip, str):
@@ -125,7 +125,7 @@ class Store:
         self.seen |= seen
         return list(_upwards(tip, session.parents, until))
 
-    def _node(self, row: Json, session: Session) -> Node:
+    def _node(self, row: JsonObject, session: Session) -> Node:
         node = Node(str(row["hash"]), text(row.get("role")) or "none")
         session.keep("message", row)
         if (told := loaded(row.get("provider_metadata"))) is not None:
@@ -147,7 +147,7 @@ class Store:
         row = next(iter(self._found("turns", "id", self._makers[hash])), None) if hash in self._makers else None
         return None if row is None else self._call(row, str(row.get("thread_id")))
 
-    def _part(self, node: Node, row: Json, session: Session) -> bool:
+    def _part(self, node: Node, row: JsonObject, session: Session) -> bool:
         payload = mapping(loaded(row.get("payload")))
         kind = row.get("type")
         if kind in ("text", "reasoning"):
@@ -158,28 +158,30 @@ class Store:
                 node.beside.append({"reasoning": "redacted"})
         elif kind == "tool_call":
             detail = present(server_executed=payload.get("server_executed"))
-            given = arguments(payload.get("arguments"))
+            given = json_in_text(payload.get("arguments"))
             asked = Asking(text(payload.get("tool_call_id")), text(payload.get("name")) or "", given, detail)
             node.calls.append(asked)
         elif kind == "tool_result":
             node.answers.append(self._answer(payload, session))
         elif kind == "attachment":
-            for found in self._attachments([mapping(payload.get("attachment"))], session):
-                attach(node, found)
+            for attachment in self._attachments([mapping(payload.get("attachment"))], session):
+                attach(node, attachment)
         else:
             return False
         return True
 
-    def _answer(self, payload: Json, session: Session) -> Answer:
+    def _answer(self, payload: JsonObject, session: Session) -> Answer:
         output = payload.get("output")
-        attached = self._attachments([mapping(each) for each in sequence(payload.get("attachments"))], session)
+        attached = self._attachments(
+            [mapping(attachment) for attachment in sequence(payload.get("attachments"))], session
+        )
         if attached:
-            output = {"output": output, "attachments": [described(each) for each in attached]}
+            output = {"output": output, "attachments": [described(attachment) for attachment in attached]}
         return Answer(
             text(payload.get("tool_call_id")), text(payload.get("name")), output, text(payload.get("exception"))
         )
 
-    def _resolved(self, node: Node, payload: Json, session: Session) -> str:
+    def _resolved(self, node: Node, payload: JsonObject, session: Session) -> str:
         """A text that borrows from fragments."""
         words = []
         for piece in map(mapping, sequence(payload.get("text_ref"))):
@@ -193,9 +195,9 @@ class Store:
                     node.files.append(note)
         return "".join(words)
 
-    def _attachments(self, told: list[Json], session: Session) -> Iterator[Json] | list[Json]:
+    def _attachments(self, objects: list[JsonObject], session: Session) -> Iterator[JsonObject] | list[JsonObject]:
         found = []
-        for each in told:
+        for each in objects:
             rows = self._found("attachments", "id", each.get("id"))
             for row in rows:
                 session.keep("attachment", row, is_new=session.is_new("attachment", row.get("id")))

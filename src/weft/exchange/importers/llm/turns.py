@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.exchange.importers.asked import Asked
-from weft.exchange.importers.identity import fingerprint, identity
-from weft.exchange.importers.llm.rows import Answer, Call, Node
-from weft.exchange.importers.llm.session import Session
-from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn
-from weft.exchange.importers.trees import Part, Plan, Tree
-from weft.exchange.importers.values import canonical, mapping, present
+from weft.exchange.importers.llm.rows import Answer, Call, Node, Session
+from weft.exchange.importers.port import Item, NativeMessage, NativeTurn
+from weft.exchange.importers.records.builder import PendingCall, finished_items, identity
+from weft.exchange.importers.records.values import canonical, fingerprint, mapping, present
+from weft.exchange.importers.trees import Part, PlannedBranch, Tree
 from weft.kernel.enums import MessageRole, MessageSource
 
 ROLES = {
@@ -54,17 +52,17 @@ def _part(session: Session, id: str, parent: str | None) -> Part:
 
 
 class _Turn:
-    def __init__(self, session: Session, plan: Plan) -> None:
+    def __init__(self, session: Session, plan: PlannedBranch) -> None:
         self._session, self._plan = session, plan
-        self._items: list[NativeMessage | Asked] = []
-        self._open: list[Asked] = []
+        self._items: list[NativeMessage | PendingCall] = []
+        self._open: list[PendingCall] = []
         self._counted: set[str] = set()
         self._calls: list[Call] = []
 
     def made(self, is_last: bool) -> NativeTurn:
         for place, id in enumerate(self._plan.nodes):
             self._take(self._session.nodes[id], is_shared=place < self._plan.shared)
-        items: list[Item] = [item.made() if isinstance(item, Asked) else item for item in self._items]
+        items: list[Item] = list(finished_items(self._items))
         starts = [call.at for call in self._calls if call.at is not None]
         ends = [call.at + (call.duration or 0) for call in self._calls if call.at is not None]
         first = self._calls[0] if self._calls else None
@@ -84,13 +82,13 @@ class _Turn:
 
     def _key(self) -> str:
         """The first call, and the first of every thread that went on from another one's: forks share what is theirs."""
-        found: list[str] = []
+        texts: list[str] = []
         thread = None
         for call in self._calls:
             if call.thread != thread:
-                found.append(call.id)
+                texts.append(call.id)
             thread = call.thread
-        return "#".join(found) or f"{self._session.id}/{self._plan.nodes[-1]}"
+        return "#".join(texts) or f"{self._session.id}/{self._plan.nodes[-1]}"
 
     def _take(self, node: Node, is_shared: bool) -> None:
         call = None if node.call is None else self._session.calls.get(node.call)
@@ -101,7 +99,7 @@ class _Turn:
         if node.role == "tool" and not (node.parts or node.beside):
             return
         self._items.append(self._message(node, call, is_shared))
-        asked = [Asked(each.id or "", each.name, each.arguments, detail=each.detail) for each in node.calls]
+        asked = [PendingCall(each.id or "", each.name, each.arguments, detail=each.detail) for each in node.calls]
         self._open = [*self._open, *asked] if asked else self._open
         self._items += asked
 
@@ -152,7 +150,7 @@ def _source(role: MessageRole) -> MessageSource | None:
 
 def _stray(answer: Answer) -> NativeMessage:
     """A result that nobody asked for here."""
-    told: Any = present(id=answer.id, name=answer.name, output=answer.output, error=answer.error)
+    value: Any = present(id=answer.id, name=answer.name, output=answer.output, error=answer.error)
     return NativeMessage(
-        role=MessageRole.SYSTEM, parts=(), source=MessageSource.EVENT, metadata={"tool_result": told or {}}
+        role=MessageRole.SYSTEM, parts=(), source=MessageSource.EVENT, metadata={"tool_result": value or {}}
     )

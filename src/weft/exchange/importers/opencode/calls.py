@@ -1,21 +1,73 @@
-"""Tool parts as calls: outcome, files, diagnostics, and what opencode keeps about them."""
+"""Tool parts and file parts: calls with outcomes, files and diagnostics; images, and files that a prompt brings."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import UNSET
 
-from weft.exchange.importers.transcript import NativeCall
-from weft.exchange.importers.values import mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.port import NativeCall
+from weft.exchange.importers.records.file_notes import patched_paths
+from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
-from weft.ledger.model import FileNote, LintNote
+from weft.ledger.model import FileNote, ImagePart, LintNote
+
+PASTED = frozenset({"clipboard"})
+"""What an image is called that never was a file."""
+
+
+def attached_image(part: dict[str, Any]) -> ImagePart | None:
+    url, mime = text(part.get("url")), text(part.get("mime")) or ""
+    if url is None or not url.startswith("data:"):
+        return None
+    return ImagePart(url) if mime.startswith("image/") or url.startswith("data:image/") else None
+
+
+def file_identity(part: dict[str, Any]) -> list[Any]:
+    return [part.get("mime"), part.get("filename"), part.get("url")]
+
+
+def file_description(part: dict[str, Any]) -> dict[str, Any] | None:
+    """Of a file that is no image: what it is; its content is in the verbatim copy alone if it was given by value."""
+    url = text(part.get("url")) or ""
+    return present(mime=part.get("mime"), filename=part.get("filename"), url=None if url.startswith("data:") else url)
+
+
+def attached_note(part: dict[str, Any]) -> FileNote | None:
+    source = mapping(part.get("source"))
+    path, start, end = _location(text(part.get("url")) or "")
+    path = path or text(source.get("path")) or text(source.get("uri")) or text(part.get("filename"))
+    if path is None or path in PASTED:
+        return None
+    if start is None and source.get("type") == "symbol":  # a language server's lines count from 0
+        range = mapping(source.get("range"))
+        first, last = (whole(mapping(range.get(name)).get("line")) for name in ("start", "end"))
+        start, end = (None if line is None else line + 1 for line in (first, last))
+    return FileNote(kind=FileKind.ATTACHED, path=path, line_start=start, line_end=end)
+
+
+def _location(url: str) -> tuple[str | None, int | None, int | None]:
+    """The path of a file URL and the lines that its query names."""
+    if not url.startswith("file:"):
+        return None, None, None
+    try:
+        parts = urlsplit(url)
+        asked = parse_qs(parts.query)
+    except ValueError:
+        return None, None, None
+    start, end = (_line_number(asked.get(name, [""])[0]) for name in ("start", "end"))
+    return unquote(parts.path) or None, start, end
+
+
+def _line_number(words: str) -> int | None:
+    return int(words) if words.isdecimal() and len(words) < 10 else None
+
 
 WRITERS = frozenset({"edit", "write", "multiedit", "patch", "apply_patch"})
 SEARCHERS = frozenset({"grep", "glob", "list"})
 PATHS = ("filePath", "path", "file_path")
-PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
 NUMBERED = re.compile(r"<(?:content|file)>\s*0*([0-9]{1,9})(?:\||:)")
 """The first line number that the read tool printed."""
 SEVERITIES = {1: LintSeverity.ERROR, 2: LintSeverity.WARNING, 3: LintSeverity.INFO, 4: LintSeverity.HINT}
@@ -23,10 +75,10 @@ REPEATED = frozenset({"preview", "display", "diagnostics", "filediff", "sessionI
 """What a tool's metadata repeat of its result, or what has a place of its own."""
 
 
-def call(part: dict[str, Any]) -> NativeCall:
+def tool_call(part: dict[str, Any]) -> NativeCall:
     state = mapping(part.get("state"))
     metadata, time = mapping(state.get("metadata")), mapping(state.get("time"))
-    name, arguments = text(part.get("tool")) or "", given(state)
+    name, arguments = text(part.get("tool")) or "", call_arguments(state)
     error, status = _failure(state, metadata)
     return NativeCall(
         id=text(part.get("callID")) or "",
@@ -39,22 +91,22 @@ def call(part: dict[str, Any]) -> NativeCall:
         done=millis(time.get("end")),
         spawned=text(metadata.get("sessionId")) or text(metadata.get("sessionID")),
         detail=_detail(state, metadata),
-        files=files(name, mapping(arguments), state, metadata) if status is ToolCallStatus.OK else (),
-        lints=lints(metadata.get("diagnostics")),
+        files=call_files(name, mapping(arguments), state, metadata) if status is ToolCallStatus.OK else (),
+        lints=call_lints(metadata.get("diagnostics")),
     )
 
 
-def reduced(part: dict[str, Any]) -> list[Any]:
+def call_identity(part: dict[str, Any]) -> list[Any]:
     """What makes the identity of a call, in the order that `call` takes it from."""
     state = mapping(part.get("state"))
-    made = [part.get("callID"), part.get("tool"), given(state), state.get("status")]
+    made = [part.get("callID"), part.get("tool"), call_arguments(state), state.get("status")]
     if state.get("status") == "completed":
         return [*made, state.get("output"), attachments(state)]
     metadata = mapping(state.get("metadata"))
     return [*made, state.get("error"), metadata.get("output") if metadata.get("interrupted") is True else None]
 
 
-def given(state: dict[str, Any]) -> Any:
+def call_arguments(state: dict[str, Any]) -> Any:
     """The arguments; while they are still written, their text so far."""
     arguments = state.get("input")
     return state.get("raw") if not arguments and text(state.get("raw")) else arguments
@@ -106,7 +158,7 @@ def _detail(state: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any] |
     return present(title=text(state.get("title")), metadata=beside, changed=changed, pruned_at=compacted)
 
 
-def files(
+def call_files(
     name: str, arguments: dict[str, Any], state: dict[str, Any], metadata: dict[str, Any]
 ) -> tuple[FileNote, ...]:
     if name in WRITERS:
@@ -129,41 +181,41 @@ def _read(path: str, state: dict[str, Any], metadata: dict[str, Any]) -> FileNot
     arguments = mapping(state.get("input"))
     if start is None and ("offset" in arguments or "limit" in arguments):
         output = state.get("output")
-        found = NUMBERED.search(output[:400]) if isinstance(output, str) else None
-        start = int(found[1]) if found else None
+        match = NUMBERED.search(output[:400]) if isinstance(output, str) else None
+        start = int(match[1]) if match else None
     return FileNote(kind=FileKind.READ, path=path, line_start=start, line_end=end)
 
 
 def _written(arguments: dict[str, Any], metadata: dict[str, Any]) -> list[str]:
-    found = [text(arguments.get(key)) for key in PATHS]
+    words = [text(arguments.get(key)) for key in PATHS]
     for file in map(mapping, sequence(metadata.get("files"))):
-        found += [text(file.get("filePath")), text(file.get("movePath"))]
-    if not any(found):
+        words += [text(file.get("filePath")), text(file.get("movePath"))]
+    if not any(words):
         patch = text(arguments.get("patchText")) or ""
-        found += [path.strip() for path in PATCHED.findall(patch)]
-    if not any(found):
-        found.append(text(mapping(metadata.get("filediff")).get("file")))
-    return list(dict.fromkeys(path for path in found if path))
+        words += patched_paths(patch)
+    if not any(words):
+        words.append(text(mapping(metadata.get("filediff")).get("file")))
+    return list(dict.fromkeys(path for path in words if path))
 
 
-def lints(diagnostics: Any) -> tuple[LintNote, ...]:
+def call_lints(diagnostics: Any) -> tuple[LintNote, ...]:
     """As language servers tell them, by file; their lines and columns count from 0, ours from 1."""
     return tuple(
         _lint(path, each) for path, found in mapping(diagnostics).items() for each in map(mapping, sequence(found))
     )
 
 
-def _lint(path: str, told: dict[str, Any]) -> LintNote:
-    start, end = (mapping(mapping(told.get("range")).get(name)) for name in ("start", "end"))
+def _lint(path: str, fields: dict[str, Any]) -> LintNote:
+    start, end = (mapping(mapping(fields.get("range")).get(name)) for name in ("start", "end"))
     return LintNote(
         path=path,
-        message=text(told.get("message")),
-        source=text(told.get("source")),
+        message=text(fields.get("message")),
+        source=text(fields.get("source")),
         start_line=_from_one(start.get("line")),
         start_col=_from_one(start.get("character")),
         end_line=_from_one(end.get("line")),
         end_col=_from_one(end.get("character")),
-        severity=SEVERITIES.get(whole(told.get("severity")) or 0),
+        severity=SEVERITIES.get(whole(fields.get("severity")) or 0),
     )
 
 

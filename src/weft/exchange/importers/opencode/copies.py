@@ -11,9 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from weft.exchange.importers.databases import Database
-from weft.exchange.importers.loading import loaded_object
-from weft.exchange.importers.opencode.verbatim import Drafted, Span
-from weft.exchange.importers.values import canonical
+from weft.exchange.importers.opencode.rows import RowDraft, Span
+from weft.exchange.importers.records.values import canonical, json_object
 
 LEAST = 2
 """A prompt and its answer: fewer messages at the same moments may be chance."""
@@ -101,18 +100,18 @@ def _shared(own: list[tuple[str, Any]], theirs: list[tuple[str, Any]]) -> int:
     return next((k for k, (ours, other) in enumerate(pairs) if ours[1] != other[1]), min(len(own), len(theirs)))
 
 
-def told_as_first(drafted: Drafted, rows: list[tuple[str | None, bytes]], fork: Fork) -> Drafted:
+def as_in_first_session(drafted: RowDraft, rows: list[tuple[str | None, bytes]], fork: Fork) -> RowDraft:
     """A message with the ids that it and its parts had first; `rows` are their own ids and their JSON."""
     (message, data), *parts = rows
     if message not in fork.ids:
         return drafted
     spans = [_renamed(span, *row, fork) for span, row in zip(drafted.parts, parts, strict=True)]
-    return Drafted(_renamed(drafted.message, message, data, fork), spans, drafted.number)
+    return RowDraft(_renamed(drafted.message, message, data, fork), spans, drafted.number)
 
 
 def _renamed(span: Span, id: str | None, data: bytes, fork: Fork) -> Span:
     try:
-        value = loaded_object(data)
+        value = json_object(data)
     except ValueError:
         return span
     value |= {name: fork.ids.get(value[name], value[name]) for name in NAMED if isinstance(value.get(name), str)}

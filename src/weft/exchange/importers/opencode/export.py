@@ -15,12 +15,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from weft.exchange.importers.jsonl import BOM
-from weft.exchange.importers.loading import loaded, loaded_object
-from weft.exchange.importers.opencode.newer import SETTINGS, Newer, Reshaped, is_known
 from weft.exchange.importers.opencode.rows import MessageRow, Row, Session
+from weft.exchange.importers.opencode.versions import SETTINGS, Reshaped, Version2, is_known
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.values import canonical, mapping, sequence, text
+from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.values import canonical, json_object, json_value, mapping, sequence, text
 
 ANNOUNCED = re.compile(rb"\s*Exporting session: [^{]{0,200}(?=\{)")
 KEY = re.compile(r'"(info|messages)"\s*:\s*')
@@ -46,10 +45,10 @@ _list = msgspec.json.Decoder(list[Raw])
 def read_export(data: bytes, report: Report) -> Session:
     try:
         document = _sections(data.removeprefix(BOM)[announced(data.removeprefix(BOM)) :])
-        info = loaded(document["info"]) if "info" in document else None
+        info = json_value(document["info"]) if "info" in document else None
         session = Session(info=mapping(info), is_told=isinstance(info, dict))
         _take_messages(session, document.get("messages", Raw(b"[]")), data, report)
-        session.todos = sequence(loaded(document["todos"])) if "todos" in document else []
+        session.todos = sequence(json_value(document["todos"])) if "todos" in document else []
     except (ValueError, RecursionError) as error:
         return _recovered(data, report, str(error))
     if info is not None and not session.is_told:
@@ -82,16 +81,16 @@ def _newer(raw: Raw) -> list[Raw] | list[bytes] | None:
         kinds = _kinds.decode(raw)
     except (ValueError, RecursionError):
         return None
-    is_newer = any(isinstance(each.type, str) for each in kinds) and all(each.info is UNSET for each in kinds)
+    is_newer = any(isinstance(kind.type, str) for kind in kinds) and all(kind.info is UNSET for kind in kinds)
     return _each(raw) if is_newer else None
 
 
 def _reshape(session: Session, raws: list[Raw] | list[bytes], data: bytes) -> None:
-    taker, at = Newer(), 0
+    taker, at = Version2(), 0
     drafted: list[tuple[MessageRow, Reshaped]] = []
     for raw in raws:
         at = max(data.find(raw, at), at)
-        value = mapping(loaded(raw))
+        value = mapping(json_value(raw))
         kind = text(value.get("type")) or "none"
         made = taker.take(kind, text(value.get("id")), value)
         if made is None:
@@ -112,7 +111,7 @@ def _sections(data: bytes) -> dict[str, Raw]:
     try:
         return _document.decode(data)
     except (ValueError, RecursionError):
-        return {name: Raw(canonical(value)) for name, value in loaded_object(data).items()}
+        return {name: Raw(canonical(value)) for name, value in json_object(data).items()}
 
 
 def _damaged(report: Report, what: str) -> None:
@@ -133,7 +132,7 @@ def _each(raw: Raw) -> list[Raw] | list[bytes]:
     try:
         return _list.decode(raw)
     except (ValueError, RecursionError):
-        messages = loaded(raw)
+        messages = json_value(raw)
         if not isinstance(messages, list):
             raise ValueError(f"its messages are a JSON {type(messages).__name__}") from None
         return [canonical(message) for message in messages]
@@ -142,7 +141,7 @@ def _each(raw: Raw) -> list[Raw] | list[bytes]:
 def _row(raw: Raw | bytes, report: Report) -> MessageRow | None:
     """What of an odd message is a message and its parts."""
     try:
-        value = mapping(loaded(raw))
+        value = mapping(json_value(raw))
     except ValueError:
         value = {}
     if "info" not in value:

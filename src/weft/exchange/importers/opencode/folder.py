@@ -11,12 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.loading import loaded, loaded_object
-from weft.exchange.importers.opencode.older import is_older, modern
-from weft.exchange.importers.opencode.rows import Session
-from weft.exchange.importers.opencode.verbatim import Drafted, Span, Verbatim
+from weft.exchange.importers.opencode.rows import RowDraft, Session, Span, Verbatim
+from weft.exchange.importers.opencode.versions import from_first_form, has_first_form
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.values import canonical, mapping, millis, sequence, text
+from weft.exchange.importers.records.values import canonical, json_object, json_value, mapping, millis, sequence, text
 
 
 class _File(Struct, frozen=True):
@@ -31,13 +29,13 @@ class Layout(Struct, frozen=True):
     """Where the files of a session lie."""
 
     root: Path
-    is_older: bool
+    is_first_form: bool
 
     def messages(self, session: str) -> Path:
         return self.root / "message" / session
 
     def parts(self, session: str, message: str) -> Path:
-        return self.root / "part" / session / message if self.is_older else self.root / "part" / message
+        return self.root / "part" / session / message if self.is_first_form else self.root / "part" / message
 
     def todos(self, session: str) -> Path:
         return self.root / "todo" / f"{session}.json"
@@ -46,14 +44,14 @@ class Layout(Struct, frozen=True):
 def layout(path: Path) -> Layout:
     """The one around a session's file."""
     if path.parent.name == "info" and path.parent.parent.name == "session":
-        return Layout(path.parent.parent, is_older=True)
-    return Layout(path.parent.parent.parent, is_older=False)
+        return Layout(path.parent.parent, is_first_form=True)
+    return Layout(path.parent.parent.parent, is_first_form=False)
 
 
 def read_folder(path: Path, report: Report) -> Session | None:
     data = path.read_bytes()
     try:
-        info = loaded_object(data)
+        info = json_object(data)
     except ValueError as error:
         report.found += 1
         report.damaged += 1
@@ -66,7 +64,7 @@ def read_folder(path: Path, report: Report) -> Session | None:
 
 def read_orphans(path: Path, report: Report) -> Session:
     """Messages whose session is gone; `path` is the first of them."""
-    found = Layout(path.parents[2], is_older=path.parents[2].name == "session")
+    found = Layout(path.parents[2], is_first_form=path.parents[2].name == "session")
     session = _read_messages(Session(info={}, is_told=False), found, path.parent.name, Verbatim(), report)
     ids = (text(_object(bytes(message.row.data)).get("sessionID")) for message in session.messages[:1])
     session.info["id"] = next(ids, None) or path.parent.name
@@ -91,7 +89,7 @@ def is_first_orphan(path: Path) -> bool:
 def parts_of(path: Path) -> list[Path]:
     """The messages and parts that a session's file, or the first of the messages that have lost it, stands for."""
     if path.parent.parent.name == "message":
-        found, id = Layout(path.parents[2], is_older=path.parents[2].name == "session"), path.parent.name
+        found, id = Layout(path.parents[2], is_first_form=path.parents[2].name == "session"), path.parent.name
     elif path.parent.name == "info" or path.parent.parent.name == "session":
         found, id = layout(path), path.stem
     else:
@@ -156,33 +154,33 @@ def _messages(folder: Path, report: Report) -> list[_File]:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        return mapping(loaded(data))
+        return mapping(json_value(data))
     except ValueError:
         return {}
 
 
 def _info(file: _File) -> dict[str, Any]:
-    return modern(file.value)[0] if is_older(file.value) else file.value
+    return from_first_form(file.value)[0] if has_first_form(file.value) else file.value
 
 
-def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report: Report) -> Drafted:
+def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report: Report) -> RowDraft:
     number = verbatim.count
     message, spans = verbatim.add("message", file.id, file.data), []
-    if is_older(file.value):
-        info, parts = modern(file.value)
+    if has_first_form(file.value):
+        info, parts = from_first_form(file.value)
         message = Span(0, 0, file.id, canonical(info))
         spans = [Span(0, 0, None, canonical(part)) for part in parts]
         verbatim.count += len(parts)
     for each in _files(found.parts(session, file.id)):
         if (part := _read(each, report)) is not None:
             spans.append(verbatim.add("part", each.stem, part))
-    return Drafted(message, spans, number)
+    return RowDraft(message, spans, number)
 
 
 def _todos(file: Path, verbatim: Verbatim) -> list[Any]:
     try:
         data = file.read_bytes()
-        todos = sequence(loaded(data))
+        todos = sequence(json_value(data))
     except (OSError, ValueError):
         return []
     verbatim.add("todo", None, data)

@@ -1,4 +1,7 @@
-"""Messages and their parts: what was said, by whom, at what cost."""
+"""Messages and their parts: what was said, by whom, at what cost.
+
+What a response cost is told as disjoint parts.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,60 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from weft.exchange.importers.opencode import attached, calls
-from weft.exchange.importers.opencode.tokens import summed, tokens
-from weft.exchange.importers.transcript import Item, NativeCall, NativeMessage
-from weft.exchange.importers.values import mapping, millis, present, sequence, text
+from weft.exchange.importers.opencode.calls import (
+    attached_image,
+    attached_note,
+    call_identity,
+    file_description,
+    file_identity,
+    tool_call,
+)
+from weft.exchange.importers.port import Item, NativeCall, NativeMessage, Tokens
+from weft.exchange.importers.records.values import mapping, millis, present, sequence, text, whole
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.model import FileNote, Part, ReasoningPart, TextPart
 
 
-class Said(Struct):
+def tokens(counted: Any) -> Tokens | None:
+    if not isinstance(counted, dict):
+        return None
+    cache = mapping(counted.get("cache"))
+    given, read, written = whole(counted.get("input")), whole(cache.get("read")), whole(cache.get("write"))
+    output, reasoning = whole(counted.get("output")), whole(counted.get("reasoning"))
+    if output is not None and reasoning:
+        total = whole(counted.get("total"))
+        left = None if total is None else total - (given or 0) - (read or 0) - (written or 0)
+        output = _with_reasoning(output, reasoning, left)
+    made = Tokens(input=given, output=output, cached=read, cache_write=written, reasoning=reasoning)
+    return None if made == Tokens() else made
+
+
+def _with_reasoning(output: int, reasoning: int, left: int | None) -> int:
+    if left is not None and output <= left <= output + reasoning:
+        return left
+    return output if reasoning <= output else output + reasoning
+
+
+def summed(steps: list[Any]) -> Tokens | None:
+    """Of a message that holds several responses."""
+    found = [each for step in steps if (each := tokens(step)) is not None]
+    if not found:
+        return None
+
+    def add(name: str) -> int | None:
+        counts = [count for each in found if (count := getattr(each, name)) is not None]
+        return sum(counts) if counts else None
+
+    return Tokens(
+        input=add("input"),
+        output=add("output"),
+        cached=add("cached"),
+        cache_write=add("cache_write"),
+        reasoning=add("reasoning"),
+    )
+
+
+class MessageParts(Struct):
     """What the parts of one message hold."""
 
     is_prompt: bool
@@ -39,107 +87,107 @@ class Said(Struct):
             self.beside.setdefault(name, []).append(value)
 
 
-def take(said: Said, part: dict[str, Any]) -> bool:
+def take_part(parts: MessageParts, part: dict[str, Any]) -> bool:
     """One part more; False if its kind is not known."""
     kind = text(part.get("type")) or ""
     taker = TAKERS.get(kind)
     if taker is None:
-        said.reduced.append([kind, text(part.get("id"))])
+        parts.reduced.append([kind, text(part.get("id"))])
         return False
-    reduced = taker(said, part)
+    reduced = taker(parts, part)
     if part.get("beside") is not True:  # else it is a field of the message, and no part that stands for itself
-        said.reduced.append([kind, text(part.get("id")), *reduced])
+        parts.reduced.append([kind, text(part.get("id")), *reduced])
     return True
 
 
-def _text(said: Said, part: dict[str, Any]) -> list[Any]:
+def _text(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     words = part.get("text")
     if not isinstance(words, str):
         return []
-    if said.is_prompt and part.get("ignored") is True:
-        said.ignored.append(words)
+    if parts.is_prompt and part.get("ignored") is True:
+        parts.ignored.append(words)
         return [words, "ignored"]
-    if said.is_prompt and part.get("synthetic") is True:
-        said.synthetic.append(words)
+    if parts.is_prompt and part.get("synthetic") is True:
+        parts.synthetic.append(words)
         return [words, "synthetic"]
     if words:
-        said.parts.append(TextPart(words))
+        parts.parts.append(TextPart(words))
     return [words]
 
 
-def _reasoning(said: Said, part: dict[str, Any]) -> list[Any]:
+def _reasoning(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     words = part.get("text")
     if isinstance(words, str) and words:
-        said.parts.append(ReasoningPart(words))
+        parts.parts.append(ReasoningPart(words))
     return [words]
 
 
-def _file(said: Said, part: dict[str, Any]) -> list[Any]:
-    if (image := attached.image(part)) is not None:
-        said.parts.append(image)
+def _file(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    if (image := attached_image(part)) is not None:
+        parts.parts.append(image)
     else:
-        said.note("attachments", attached.described(part))
-    if (note := attached.note(part)) is not None:
-        said.files.append(note)
-    return attached.reduced(part)
+        parts.note("attachments", file_description(part))
+    if (note := attached_note(part)) is not None:
+        parts.files.append(note)
+    return file_identity(part)
 
 
-def _tool(said: Said, part: dict[str, Any]) -> list[Any]:
-    said.calls.append(calls.call(part))
-    return calls.reduced(part)
+def _tool(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    parts.calls.append(tool_call(part))
+    return call_identity(part)
 
 
-def _patch(said: Said, part: dict[str, Any]) -> list[Any]:
-    said.patched += [path for path in sequence(part.get("files")) if isinstance(path, str)]
+def _patch(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    parts.patched += [path for path in sequence(part.get("files")) if isinstance(path, str)]
     return []
 
 
-def _step(said: Said, part: dict[str, Any]) -> list[Any]:
+def _step(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     if (counted := part.get("tokens")) is not None:
-        said.steps.append(counted)
-    said.note("snapshots", text(part.get("snapshot")))
+        parts.steps.append(counted)
+    parts.note("snapshots", text(part.get("snapshot")))
     return []
 
 
-def _subtask(said: Said, part: dict[str, Any]) -> list[Any]:
+def _subtask(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     """A command that is run by a subagent: its prompt is what the person asked for."""
     prompt = text(part.get("prompt"))
     if prompt is not None:
-        said.parts.append(TextPart(prompt))
+        parts.parts.append(TextPart(prompt))
     told = {name: part[name] for name in ("agent", "description", "command", "model") if part.get(name)}
-    said.note("subtasks", told)
+    parts.note("subtasks", told)
     return [prompt]
 
 
-def _agent(said: Said, part: dict[str, Any]) -> list[Any]:
-    said.note("agents", text(part.get("name")))
+def _agent(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    parts.note("agents", text(part.get("name")))
     return [part.get("name")]
 
 
-def _skill(said: Said, part: dict[str, Any]) -> list[Any]:
-    said.note("skills", text(part.get("name")))
+def _skill(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    parts.note("skills", text(part.get("name")))
     return [part.get("name")]
 
 
-def _shell(said: Said, part: dict[str, Any]) -> list[Any]:
+def _shell(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
     """What a person ran; the words of it are a text beside it."""
     told = {name: part[name] for name in ("command", "exit", "status") if part.get(name) is not None}
-    said.note("ran", told)
+    parts.note("ran", told)
     return [part.get("command")]
 
 
-def _retry(said: Said, part: dict[str, Any]) -> list[Any]:
-    error, when = failure(part.get("error")), mapping(part.get("time")).get("created")
-    said.note("retries", present(attempt=part.get("attempt"), error=error, at=when))
+def _retry(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    error, when = error_text(part.get("error")), mapping(part.get("time")).get("created")
+    parts.note("retries", present(attempt=part.get("attempt"), error=error, at=when))
     return []
 
 
-def _compaction(said: Said, part: dict[str, Any]) -> list[Any]:
-    said.compaction = part
+def _compaction(parts: MessageParts, part: dict[str, Any]) -> list[Any]:
+    parts.compaction = part
     return [part.get("auto") is True, part.get("overflow") is True, part.get("tail_start_id")]
 
 
-TAKERS: dict[str, Callable[[Said, dict[str, Any]], list[Any]]] = {
+TAKERS: dict[str, Callable[[MessageParts, dict[str, Any]], list[Any]]] = {
     "text": _text,
     "reasoning": _reasoning,
     "file": _file,
@@ -157,63 +205,63 @@ TAKERS: dict[str, Callable[[Said, dict[str, Any]], list[Any]]] = {
 }
 
 
-def failure(error: Any) -> str | None:
+def error_text(error: Any) -> str | None:
     """An error in words: its name and what it says."""
-    told = mapping(error)
-    name, message = text(told.get("name")), text(mapping(told.get("data")).get("message"))
-    return ": ".join(word for word in (name, message) if word) or ("error" if told else None)
+    fields = mapping(error)
+    name, message = text(fields.get("name")), text(mapping(fields.get("data")).get("message"))
+    return ": ".join(word for word in (name, message) if word) or ("error" if fields else None)
 
 
-def prompt(info: dict[str, Any], said: Said, native: str | None, is_subagent: bool) -> NativeMessage:
+def prompt_items(info: dict[str, Any], parts: MessageParts, native: str | None, is_subagent: bool) -> NativeMessage:
     """A user's message. Without words of its own, what opencode wrote into it is the prompt."""
-    is_event = not said.parts and bool(said.synthetic or said.ignored or said.compaction)
-    injected = [] if is_event else said.synthetic
-    own = [TextPart(words) for words in said.synthetic or said.ignored if words] if is_event else said.parts
+    is_event = not parts.parts and bool(parts.synthetic or parts.ignored or parts.compaction)
+    injected = [] if is_event else parts.synthetic
+    own = [TextPart(words) for words in parts.synthetic or parts.ignored if words] if is_event else parts.parts
     summary = mapping(info.get("summary"))
     human = MessageSource.AGENT if is_subagent else MessageSource.HUMAN
     return NativeMessage(
         role=MessageRole.USER,
         parts=tuple(own),
         native=native,
-        at=created(info),
+        at=created_at(info),
         source=MessageSource.EVENT if is_event else human,
         context=present(system=text(info.get("system")), injected=injected),
         metadata=present(
-            **said.beside,
+            **parts.beside,
             title=text(summary.get("title")),
             summary=text(summary.get("body")),
             format=info.get("format"),
-            not_shown=said.ignored if said.parts or said.synthetic else bool(said.ignored) or None,
+            not_shown=parts.ignored if parts.parts or parts.synthetic else bool(parts.ignored) or None,
         ),
-        files=tuple(said.files),
+        files=tuple(parts.files),
     )
 
 
-def response(info: dict[str, Any], said: Said, native: str | None) -> tuple[Item, ...]:
+def response_items(info: dict[str, Any], parts: MessageParts, native: str | None) -> tuple[Item, ...]:
     """An assistant's message, then its calls."""
-    written = {note.path for call in said.calls for note in call.files if note.kind == FileKind.WRITTEN}
-    patched = [path for path in dict.fromkeys(said.patched) if not _is_among(path, written)]
+    written = {note.path for call in parts.calls for note in call.files if note.kind == FileKind.WRITTEN}
+    patched = [path for path in dict.fromkeys(parts.patched) if not _is_among(path, written)]
     message = NativeMessage(
         role=MessageRole.ASSISTANT,
-        parts=tuple(said.parts),
+        parts=tuple(parts.parts),
         native=native,
-        at=created(info),
+        at=created_at(info),
         model=text(info.get("modelID")),
         provider=text(info.get("providerID")),
-        tokens=summed(said.steps) if len(said.steps) > 1 else tokens(info.get("tokens")),
+        tokens=summed(parts.steps) if len(parts.steps) > 1 else tokens(info.get("tokens")),
         finish_reason=text(info.get("finish")),
         metadata=present(
-            **said.beside,
+            **parts.beside,
             agent=text(info.get("agent")) or text(info.get("mode")),
             variant=text(info.get("variant")),
             cost=info.get("cost"),
-            completed=completed(info),
+            completed=completed_at(info),
             structured=info.get("structured"),
             error=_error(info.get("error")),
         ),
-        files=(*said.files, *(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched)),
+        files=(*parts.files, *(FileNote(kind=FileKind.WRITTEN, path=path) for path in patched)),
     )
-    return (message, *said.calls)
+    return (message, *parts.calls)
 
 
 def _is_among(path: str, written: set[str]) -> bool:
@@ -223,27 +271,27 @@ def _is_among(path: str, written: set[str]) -> bool:
 
 def _error(error: Any) -> Any:
     """All but the headers of the reply, which tell of the connection."""
-    told = mapping(error)
-    data = {name: value for name, value in mapping(told.get("data")).items() if name != "responseHeaders"}
-    return present(name=told.get("name"), data=data)
+    fields = mapping(error)
+    data = {name: value for name, value in mapping(fields.get("data")).items() if name != "responseHeaders"}
+    return present(name=fields.get("name"), data=data)
 
 
-def system(info: dict[str, Any], said: Said, native: str | None) -> tuple[Item, ...]:
+def system_items(info: dict[str, Any], parts: MessageParts, native: str | None) -> tuple[Item, ...]:
     message = NativeMessage(
         role=MessageRole.SYSTEM,
-        parts=tuple(said.parts),
+        parts=tuple(parts.parts),
         native=native,
-        at=created(info),
+        at=created_at(info),
         source=MessageSource.EVENT,
-        metadata=present(**said.beside),
-        files=tuple(said.files),
+        metadata=present(**parts.beside),
+        files=tuple(parts.files),
     )
-    return (message, *said.calls)
+    return (message, *parts.calls)
 
 
-def created(info: dict[str, Any]) -> int | None:
+def created_at(info: dict[str, Any]) -> int | None:
     return millis(mapping(info.get("time")).get("created"))
 
 
-def completed(info: dict[str, Any]) -> int | None:
+def completed_at(info: dict[str, Any]) -> int | None:
     return millis(mapping(info.get("time")).get("completed"))

@@ -1,17 +1,20 @@
 """A session as rows, whichever of the three containers they come from.
 
 Rows keep their JSON unread: an index takes from it what turns are made of, and each message is read when it is mapped.
+
+The rows are kept as JSON lines, where a container holds more than one session or file.
 """
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 import msgspec
+import orjson
 from msgspec import Raw, Struct, field
 
-from weft.exchange.importers.loading import Json, loaded
-from weft.exchange.importers.values import canonical, text
+from weft.exchange.importers.records.values import Json, canonical, json_value, text
 
 HIDDEN = "REDACTED"
 """What a redacted export has for every id."""
@@ -122,7 +125,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], row: Row) -> Any:
 def _slowly(kind: type[Struct], row: Row) -> Any:
     """By the patient reader, for JSON that the quick one refuses."""
     try:
-        value = loaded(row.data)
+        value = json_value(row.data)
     except ValueError:
         return None
     if not isinstance(value, dict):
@@ -131,3 +134,69 @@ def _slowly(kind: type[Struct], row: Row) -> Any:
     if "summary" in known:
         known["summary"] = Raw(canonical(known["summary"]))
     return kind(**known)
+
+
+_json = msgspec.json.Decoder(Raw)
+
+
+class Span(Struct, frozen=True):
+    """Where a row's JSON lies in the lines; what is no JSON stands here itself."""
+
+    start: int
+    end: int
+    id: str | None
+    odd: bytes | None = None
+
+
+class RowDraft(Struct):
+    """A message whose lines are written."""
+
+    message: Span
+    parts: list[Span]
+    number: int
+    """How many records stand before it."""
+
+
+class Verbatim:
+    def __init__(self) -> None:
+        self._file = BytesIO()
+        self.count = 0
+
+    def add(self, kind: str, id: str | None, data: bytes, **columns: Any) -> Span:
+        self.count += 1
+        head = orjson.dumps({"kind": kind, "id": id, **columns}, default=str)[:-1]
+        is_json = _is_json(data)
+        shown = data if is_json else orjson.dumps(data.decode(errors="replace"))
+        self._file.write(head)
+        self._file.write(b',"data":')
+        start = self._file.tell()
+        self._file.write(shown.replace(b"\r", b" ").replace(b"\n", b" "))
+        end = self._file.tell()
+        self._file.write(b"}\n")
+        return Span(start, end, id, None if is_json else data)
+
+    def finish(self, drafted: list[RowDraft]) -> tuple[bytes, list[MessageRow]]:
+        raw = self._file.getvalue()
+        view = memoryview(raw)
+        rows = [
+            MessageRow(
+                _row(view, each.message),
+                [_row(view, part) for part in each.parts],
+                each.number,
+                each.number + 1 + len(each.parts),
+            )
+            for each in drafted
+        ]
+        return raw, rows
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        _json.decode(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _row(view: memoryview, span: Span) -> Row:
+    return Row(view[span.start : span.end] if span.odd is None else span.odd, span.id)

@@ -6,16 +6,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.exchange.importers.openhands.kinds import Standing, classify, is_v1
-from weft.exchange.importers.openhands.layout import LINES, Container, container, is_part, parts_of, whole_of
-from weft.exchange.importers.openhands.making import Making, Span
-from weft.exchange.importers.openhands.reading import Conversation, read_folder, read_lines, read_list
-from weft.exchange.importers.openhands.stats import Stats
+from weft.exchange.importers.openhands.conversations import (
+    LINES,
+    Container,
+    Conversation,
+    Treatment,
+    classify,
+    container,
+    is_part,
+    is_v1,
+    parts_of,
+    read_folder,
+    read_lines,
+    read_list,
+    whole_of,
+)
+from weft.exchange.importers.openhands.turns import Span, TurnEvents
 from weft.exchange.importers.openhands.v0 import V0
-from weft.exchange.importers.openhands.v1 import V1
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import NativeSession, NativeTurn, Transcript
-from weft.exchange.importers.values import mapping, millis, present, text
+from weft.exchange.importers.openhands.v1 import V1, Stats
+from weft.exchange.importers.port import NativeSession, NativeTurn, Place, Report, Source, Transcript
+from weft.exchange.importers.records.values import mapping, millis, present, text
 
 READERS = {Container.LIST: read_list, Container.LINES: read_lines, Container.FOLDER: read_folder}
 SETTINGS = ("model", "temperature", "top_p", "reasoning_effort", "max_output_tokens", "usage_id")
@@ -26,11 +36,11 @@ class OpenHands:
     mapping = 1
 
     def places(self, home: Path, environment: Mapping[str, str]) -> list[Place]:
-        told = environment.get("OPENHANDS_CONVERSATIONS_DIR")
+        folder = environment.get("OPENHANDS_CONVERSATIONS_DIR")
         store = environment.get("FILE_STORE_PATH")
         root = home / store[2:] if store and store.startswith("~/") else Path(store) if store else home / ".openhands"
         return [
-            Place(Path(told) if told else home / ".openhands" / "conversations", "OpenHands"),
+            Place(Path(folder) if folder else home / ".openhands" / "conversations", "OpenHands"),
             Place(root / "sessions", "OpenHands before 1.0"),
             Place(root / "users", "OpenHands before 1.0"),
             Place(home / ".openhands-state" / "sessions", "OpenHands before 0.40"),
@@ -56,41 +66,41 @@ class OpenHands:
             yield _transcript(found, source, report)
 
 
-def _transcript(found: Conversation, source: Source, report: Report) -> Transcript:
-    turns = _turns(found, source, report)
-    workspace = text(mapping(found.state.get("workspace")).get("working_dir"))
+def _transcript(conversation: Conversation, source: Source, report: Report) -> Transcript:
+    turns = _turns(conversation, source, report)
+    workspace = text(mapping(conversation.state.get("workspace")).get("working_dir"))
     for turn in turns:
         turn.workspace = turn.workspace or workspace
-        turn.config = turn.config or _config(found.state)
-    return Transcript(session=_session(found, workspace), turns=turns, raw=found.raw)
+        turn.config = turn.config or _config(conversation.state)
+    return Transcript(session=_session(conversation, workspace), turns=turns, raw=conversation.raw)
 
 
-def _turns(found: Conversation, source: Source, report: Report) -> list[NativeTurn]:
-    newer = any(is_v1(event.value) for event in found.events) or bool(found.state)
-    making = Making("" if newer else f"{found.id}/")
-    stats = Stats(found.state.get("stats"))
-    forms: dict[bool, V0 | V1] = {True: V1(making, stats), False: V0(making)}
-    for number, event in enumerate(found.events):
+def _turns(conversation: Conversation, source: Source, report: Report) -> list[NativeTurn]:
+    newer = any(is_v1(event.value) for event in conversation.events) or bool(conversation.state)
+    turn_events = TurnEvents("" if newer else f"{conversation.id}/")
+    stats = Stats(conversation.state.get("stats"))
+    forms: dict[bool, V0 | V1] = {True: V1(turn_events, stats), False: V0(turn_events)}
+    for number, event in enumerate(conversation.events):
         kind, standing = classify(event.value)
-        (report.mapped if standing is Standing.MAPPED else report.kept)[kind] += 1
-        if standing is Standing.UNKNOWN:
+        (report.mapped if standing is Treatment.MAPPED else report.kept)[kind] += 1
+        if standing is Treatment.UNKNOWN:
             report.unknown[kind] += 1
-        elif standing is Standing.MAPPED:
+        elif standing is Treatment.MAPPED:
             id = event.value.get("id")
             named = text(id) or (str(id) if isinstance(id, int) else f"#{number}")
             forms[is_v1(event.value)].take(event.value, Span(named, event.offset, event.end))
     if (left := stats.left()) is not None:
-        making.spend(left)
-    making.state(text(found.state.get("execution_status")) or text(found.state.get("agent_status")))
-    if (failed := text(found.details.get("error"))) is not None and making.drafts:
-        making.drafts[-1].error = making.drafts[-1].error or failed
-    return making.turns(source.size)
+        turn_events.spend(left)
+    turn_events.state(text(conversation.state.get("execution_status")) or text(conversation.state.get("agent_status")))
+    if (failed := text(conversation.details.get("error"))) is not None and turn_events.drafts:
+        turn_events.drafts[-1].error = turn_events.drafts[-1].error or failed
+    return turn_events.turns(source.size)
 
 
-def _session(found: Conversation, workspace: str | None) -> NativeSession:
-    details = found.details
+def _session(conversation: Conversation, workspace: str | None) -> NativeSession:
+    details = conversation.details
     return NativeSession(
-        id=found.id,
+        id=conversation.id,
         title=text(details.get("title")) or text(details.get("instance_id")),
         workspace=workspace,
         git_branch=text(details.get("selected_branch")),
@@ -98,7 +108,7 @@ def _session(found: Conversation, workspace: str | None) -> NativeSession:
         metadata=present(
             repository=text(details.get("selected_repository")),
             trigger=text(details.get("trigger")),
-            agent=text(mapping(found.state.get("agent")).get("kind")),
+            agent=text(mapping(conversation.state.get("agent")).get("kind")),
             model=text(details.get("llm_model")),
             cost=details.get("accumulated_cost"),
         ),
@@ -108,6 +118,6 @@ def _session(found: Conversation, workspace: str | None) -> NativeSession:
 def _config(state: dict[str, Any]) -> dict[str, Any] | None:
     """The model's settings, chosen by name: keys lie beside them."""
     model = mapping(mapping(state.get("agent")).get("llm"))
-    told = present(**{name: model.get(name) for name in SETTINGS})
+    fields = present(**{name: model.get(name) for name in SETTINGS})
     policy = text(mapping(state.get("confirmation_policy")).get("kind"))
-    return present(model=told, confirmation=policy, iterations=state.get("max_iterations"))
+    return present(model=fields, confirmation=policy, iterations=state.get("max_iterations"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
-from weft.exchange.importers.pi.content import plain, words
-from weft.exchange.importers.transcript import NativeCall
-from weft.exchange.importers.values import mapping, millis, sequence, text, whole
+from weft.exchange.importers.records.builder import PendingCall
+from weft.exchange.importers.records.file_notes import patched_paths
+from weft.exchange.importers.records.values import mapping, millis, sequence, text, whole
 from weft.kernel.enums import FileKind, LintSeverity, ToolCallStatus
 from weft.ledger.model import FileNote, LintNote
 
@@ -20,7 +20,6 @@ PATHS = ("path", "file_path", "filePath")
 REPEATED = frozenset({"displayContent", "content", "truncation"})
 """What a tool's details repeat of its result."""
 
-PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
 SELECTED = re.compile(r"(.+):([0-9]{1,9})(?:-([0-9]{1,9}))?")
 LINT = re.compile(
     r"(?P<path>.+?):(?P<line>[0-9]{1,9}):(?P<col>[0-9]{1,9}) \[(?P<severity>[a-z]+)\] "
@@ -30,44 +29,44 @@ LINT = re.compile(
 SEVERITIES = {severity.value: severity for severity in LintSeverity}
 
 
-class Call(Struct):
-    """A call whose outcome may still be found."""
-
-    id: str
-    name: str
-    arguments: Any
-    began: int | None
+class Call(PendingCall):
     asked_by: int = 0
     """Which of its turn's items is the response that asked for it."""
-    outcome: dict[str, Any] | None = None
-    done: int | None = None
 
-    def made(self) -> NativeCall:
-        if self.outcome is None:
-            return NativeCall(id=self.id, name=self.name, arguments=self.arguments, at=self.began)
-        content, details = self.outcome.get("content"), mapping(self.outcome.get("details"))
-        failed = self.outcome.get("isError") is True
-        told = plain(content)
-        error = words(content) if failed else None
-        only_error = failed and isinstance(told, str)
-        return NativeCall(
-            id=self.id,
-            name=self.name,
-            arguments=self.arguments,
-            result=UNSET if only_error or told is None else told,
-            error=error,
-            status=status(error) if error is not None else ToolCallStatus.OK,
-            at=self.began,
-            done=self.done,
-            detail=detail(self.outcome),
-            files=() if failed else files(self.name, mapping(self.arguments), details),
-            lints=lints(details),
-        )
+    def settle(self, outcome: dict[str, Any], done: int | None) -> None:
+        """Take the message with the tool's result."""
+        content, details = outcome.get("content"), mapping(outcome.get("details"))
+        failed = outcome.get("isError") is True
+        result = plain(content)
+        self.error = words(content) if failed else None
+        only_error = failed and isinstance(result, str)
+        self.result = UNSET if only_error or result is None else result
+        self.status = status(self.error) if self.error is not None else ToolCallStatus.OK
+        self.done, self.detail = done, detail(outcome)
+        self.files = () if failed else files(self.name, mapping(self.arguments), details)
+        self.lints = lints(details)
 
 
 def call_of(block: dict[str, Any], starts: dict[str, int]) -> Call:
     id = text(block.get("id")) or ""
-    return Call(id, text(block.get("name")) or "", block.get("arguments"), starts.get(id))
+    return Call(id, text(block.get("name")) or "", block.get("arguments"), at=starts.get(id))
+
+
+def plain(content: Any) -> Any:
+    """What a tool gave back: a text where it is one, else its blocks."""
+    if isinstance(content, list) and len(content) == 1:
+        only = content[0]
+        if isinstance(only, dict) and only.get("type") == "text" and isinstance(only.get("text"), str):
+            return only["text"]
+    return content
+
+
+def words(content: Any) -> str:
+    """The text in it."""
+    if isinstance(content, str):
+        return content
+    texts = (block.get("text") for block in sequence(content) if isinstance(block, dict))
+    return "\n".join(words for words in texts if isinstance(words, str))
 
 
 def status(error: str) -> ToolCallStatus:
@@ -120,13 +119,13 @@ def _written(arguments: dict[str, Any], details: dict[str, Any]) -> list[str]:
     if path is not None:
         return [path]
     patch = text(arguments.get("input")) or text(arguments.get("patch")) or ""
-    return list(dict.fromkeys(path.strip() for path in PATCHED.findall(patch)))
+    return patched_paths(patch)
 
 
 def lints(details: dict[str, Any]) -> tuple[LintNote, ...]:
     """oh-my-pi: lines such as `src/a.ts:3:7 [error] [tsserver] what is wrong`."""
-    found = mapping(details.get("diagnostics")).get("messages")
-    return tuple(_lint(line) for line in sequence(found) if isinstance(line, str))
+    messages = mapping(details.get("diagnostics")).get("messages")
+    return tuple(_lint(line) for line in sequence(messages) if isinstance(line, str))
 
 
 def _lint(line: str) -> LintNote:

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
-import orjson
 from msgspec import Struct, field
 
-from weft.exchange.importers.jsonl import Record, record_at, records
 from weft.exchange.importers.pi.calls import Call
-from weft.exchange.importers.pi.content import Said, said
-from weft.exchange.importers.port import Report, Source
-from weft.exchange.importers.transcript import (
+from weft.exchange.importers.pi.turns import content_of
+from weft.exchange.importers.port import (
     NativeCompaction,
     NativeMessage,
     NativeSession,
     NativeTurn,
+    Report,
+    Source,
     Tokens,
     Transcript,
 )
-from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.records.builder import MessageContent, TurnBuilder
+from weft.exchange.importers.records.jsonl import Record, records
+from weft.exchange.importers.records.planned_turns import Entry, PlannedTurn, TurnPlan, entry_of
+from weft.exchange.importers.records.values import (
+    canonical,
+    json_in_text,
+    mapping,
+    millis,
+    present,
+    sequence,
+    text,
+    whole,
+)
+from weft.exchange.importers.records.walk import walk_turns
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
 
-SAID = frozenset({"user/message", "assistant/message", "tool/call", "tool/result", "compaction/summary", "turn/end"})
+CONTENT = frozenset({"user/message", "assistant/message", "tool/call", "tool/result", "compaction/summary", "turn/end"})
 SETTINGS = {"request/context": ("provider", "model", "contextWindow"), "permission/preset": ("preset",)}
-KNOWN = frozenset(
+IGNORED = frozenset(
     "turn/start step/start step/end assistant/chunk text-chunks reasoning-chunks tool-call-chunks request/header "
     "agent-preset/selected approval/asked approval/decided approval/policy command/run command/done compaction/start "
     "compaction/end compaction/prune hook/invoked hook/result llm/retry llm/retry-started plan/mode sandbox/mode "
@@ -35,21 +47,9 @@ KNOWN = frozenset(
 """Events that only the verbatim copy tells: pieces of what is told whole later, and the state of the harness."""
 
 
-class Event(Struct, frozen=True, gc=False):
-    kind: str
-    line: int
-    offset: int
-    end: int
-
-
-class Group(Struct):
-    """The events of one turn."""
-
+class DshTurn(PlannedTurn, kw_only=True):
     number: int | None
     config: dict[str, Any]
-    events: list[Event] = field(default_factory=list)
-    is_ended: bool = False
-    is_compaction: bool = False
 
 
 class Log(Struct):
@@ -58,14 +58,14 @@ class Log(Struct):
     header: dict[str, Any] = field(default_factory=dict)
     title: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
-    open: Group | None = None
+    plan: TurnPlan[DshTurn] = field(default_factory=TurnPlan[DshTurn])
+    open: DshTurn | None = None
 
     def take(self, record: Record, report: Report) -> None:
         value = record.value
         kind, data = text(value.get("type")) or "untyped", mapping(value.get("data"))
-        if kind in SAID:
-            self._said(kind, data, record)
+        if kind in CONTENT:
+            self._take_content(kind, data, record)
             return
         if kind == "session" and not self.header:
             self.header = value
@@ -82,27 +82,33 @@ class Log(Struct):
         if kind == "turn/start":
             self.open = self._begin(whole(data.get("turn")))
         report.kept[kind] += 1
-        if kind not in KNOWN:
+        if kind not in IGNORED:
             report.unknown[kind] += 1
 
-    def _begin(self, number: int | None) -> Group:
-        self.groups.append(Group(number, self.config))
-        return self.groups[-1]
+    def _begin(self, number: int | None) -> DshTurn:
+        self.plan.begin(DshTurn(parent=None, number=number, config=self.config))
+        return self.plan.turns[-1]
 
-    def _said(self, kind: str, data: dict[str, Any], record: Record) -> None:
+    def _take_content(self, kind: str, data: dict[str, Any], record: Record) -> None:
         number = whole(data.get("turn"))
-        group = self.open
+        turn = self.open
         if kind == "compaction/summary":
-            group = self._begin(None)
-            group.is_compaction = True
+            turn = self._begin(None)
+            turn.is_compaction = True
             self.open = None
-        elif group is None or group.is_ended or (number is not None and group.number not in (None, number)):
-            group = self.open = self._begin(number)
-        group.number = number if group.number is None else group.number
-        group.is_ended = group.is_ended or kind == "turn/end"
-        group.events.append(Event(kind, record.line, record.offset, record.end))
-        if not group.is_compaction:
-            group.config = self.config
+        elif turn is None or turn.is_finished or (number is not None and turn.number not in (None, number)):
+            turn = self.open = self._begin(number)
+        turn.number = number if turn.number is None else turn.number
+        turn.is_finished = turn.is_finished or kind == "turn/end"
+        turn.entries.append(self.plan.add(entry_of(record, kind)))
+        if not turn.is_compaction:
+            turn.config = self.config
+
+    def finish(self) -> None:
+        """Turns follow one another; those without content are left out."""
+        self.plan.turns = [turn for turn in self.plan.turns if turn.entries]
+        for number, turn in enumerate(self.plan.turns):
+            turn.parent = number - 1 if number else None
 
 
 def is_dsh_header(value: dict[str, Any]) -> bool:
@@ -113,6 +119,7 @@ def read_dsh(source: Source, report: Report) -> Iterator[Transcript]:
     log = Log()
     for record in records(source, report):
         log.take(record, report)
+    log.finish()
     id = text(log.header.get("id")) or source.path.stem
     session = NativeSession(
         id=id,
@@ -127,63 +134,40 @@ def read_dsh(source: Source, report: Report) -> Iterator[Transcript]:
 
 
 def _turns(source: Source, log: Log, id: str, report: Report) -> Iterator[NativeTurn]:
-    groups = [group for group in log.groups if group.events]
     keys: set[str] = set()
-    with source.path.open("rb") as file:
-        for number, group in enumerate(groups):
-            making = Making()
-            for event in group.events:
-                _take(making, file, event, report)
-            key = making.key or f"{id}#{number}"
-            key = f"{key}#{number}" if key in keys else key
-            keys.add(key)
-            yield NativeTurn(
-                key=key,
-                records=tuple(making.records) or (canonical([key]),),
-                names=tuple(making.names),
-                items=tuple(item.made() if isinstance(item, Call) else item for item in making.items),
-                parent=number - 1 if number else None,
-                compaction=making.compaction,
-                closed=group.is_ended or group.is_compaction or number < len(groups) - 1,
-                error=making.error,
-                interrupted=making.is_interrupted,
-                started=making.times[0] if making.times else None,
-                ended=making.times[-1] if making.times else None,
-                workspace=text(log.header.get("cwd")),
-                permissions=group.config.get("preset"),
-                config=present(**{name: group.config.get(name) for name in ("model", "provider")}),
-                offset=group.events[0].offset,
-                end=group.events[-1].end,
-            )
+
+    def turn_of(number: int, planned: DshTurn, builder: DshBuilder) -> NativeTurn:
+        key = builder.key or f"{id}#{number}"
+        planned.key = f"{key}#{number}" if key in keys else key
+        keys.add(planned.key)
+        is_last = number == len(log.plan.turns) - 1
+        return builder.turn(
+            planned,
+            log.plan.entries_of(planned),
+            names=tuple(builder.names),
+            compaction=builder.compaction,
+            closed=planned.is_finished or planned.is_compaction or not is_last,
+            started=builder.times[0] if builder.times else None,
+            ended=builder.times[-1] if builder.times else None,
+            workspace=text(log.header.get("cwd")),
+            permissions=planned.config.get("preset"),
+            config=present(**{name: planned.config.get(name) for name in ("model", "provider")}),
+        )
+
+    return walk_turns(source, log.plan, report, lambda number, planned: DshBuilder(), turn_of)
 
 
-def _take(making: Making, file: BinaryIO, event: Event, report: Report) -> None:
-    try:
-        value = record_at(file, event.offset, event.end)
-    except (ValueError, RecursionError):
-        report.damaged += 1
-        report.problem(event.line, "changed while it was read")
-        return
-    making.take(event.kind, value)
-    report.mapped[event.kind] += 1
+class DshBuilder(TurnBuilder, kw_only=True):
+    """A turn of dsh, event by event."""
 
-
-class Making(Struct):
-    """A turn under way."""
-
-    items: list[NativeMessage | Call] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
     calls: dict[Any, Call] = field(default_factory=dict)
     """By id, and by the number of the event."""
     key: str | None = None
     compaction: NativeCompaction | None = None
-    error: str | None = None
-    is_interrupted: bool = False
 
-    def take(self, kind: str, event: dict[str, Any]) -> None:
-        data, when = mapping(event.get("data")), millis(event.get("time"))
+    def take(self, entry: Entry, value: dict[str, Any]) -> None:
+        kind, data, when = entry.kind, mapping(value.get("data")), millis(value.get("time"))
         if when is not None:
             self.times.append(when)
         if kind == "user/message":
@@ -191,9 +175,9 @@ class Making(Struct):
         elif kind == "assistant/message":
             self._message(data, mapping(data.get("message")), MessageRole.ASSISTANT, when)
         elif kind == "tool/call":
-            self._call(data, event.get("seq"), when)
+            self._call(data, value.get("seq"), when)
         elif kind == "tool/result":
-            self._result(data, sequence(event.get("sourceEventSeqs")), when)
+            self._result(data, sequence(value.get("sourceEventSeqs")), when)
         elif kind == "compaction/summary":
             self._summary(data)
         else:
@@ -203,7 +187,7 @@ class Making(Struct):
         content, source = _content(message.get("content")), mapping(message.get("source"))
         id, is_prompt = text(message.get("id")), role is MessageRole.USER
         by_person = MessageSource.HUMAN if source.get("kind", "user") == "user" else MessageSource.EVENT
-        made = NativeMessage(
+        item = NativeMessage(
             role=role,
             parts=tuple(content.parts),
             native=id,
@@ -212,15 +196,15 @@ class Making(Struct):
             model=text(source.get("model")),
             provider=text(source.get("provider")),
             tokens=_tokens(data.get("usage")),
-            metadata=present(blocks=content.elsewhere, source=source if is_prompt else None),
+            metadata=present(blocks=content.other_blocks, source=source if is_prompt else None),
         )
-        self.items.append(made)
-        self._record([role.value, id, content.reduced], id)
+        self.items.append(item)
+        self._record([role.value, id, content.identity], id)
         self.key = self.key or (id if is_prompt else None)
 
     def _call(self, data: dict[str, Any], seq: Any, when: int | None) -> None:
         id = text(data.get("callId")) or ""
-        call = Call(id, text(data.get("name")) or "", _arguments(data.get("arguments")), when)
+        call = Call(id, text(data.get("name")) or "", json_in_text(data.get("arguments")), at=when)
         self.items.append(call)
         self.calls[id] = call
         if (number := whole(seq)) is not None:
@@ -238,11 +222,10 @@ class Making(Struct):
             [{"type": "text", "text": text(mapping(error).get("name")) or "error"}] if is_error else []
         )
         id = text(message.get("id"))
-        if call is not None and call.outcome is None:
-            call.outcome = {"content": content, "isError": is_error, "details": data.get("meta")}
-            call.done = when
+        if call is not None and call.is_open:
+            call.settle({"content": content, "isError": is_error, "details": data.get("meta")}, when)
         else:
-            parts = tuple(said(content).parts)
+            parts = tuple(content_of(content).parts)
             self.items.append(NativeMessage(role=MessageRole.TOOL, parts=parts, native=id, at=when))
         self._record(["result", call.id if call else named, content, is_error, id], id)
 
@@ -265,14 +248,14 @@ class Making(Struct):
             )
         )
         self.key = text(data.get("compactionId"))
-        self._record(["compaction", self.key, content.reduced], self.key)
+        self._record(["compaction", self.key, content.identity], self.key)
 
     def _end(self, reason: dict[str, Any]) -> None:
         kind = text(reason.get("kind"))
-        told = mapping(reason.get("error"))
+        fields = mapping(reason.get("error"))
         self.is_interrupted = kind in ("aborted", "cancelled", "interrupted")
         if kind in ("error", "failed"):
-            self.error = text(told.get("message")) or text(told.get("name")) or kind
+            self.error = text(fields.get("message")) or text(fields.get("name")) or kind
         self._record(["end", kind, self.error], None)
 
     def _record(self, reduced: list[Any], name: str | None) -> None:
@@ -281,16 +264,16 @@ class Making(Struct):
             self.names.append(name)
 
 
-def _content(blocks: Any) -> Said:
+def _content(blocks: Any) -> MessageContent:
     """Its reasoning blocks have another name than pi's; its tool calls are events of their own."""
     if not isinstance(blocks, list):
-        return said(blocks)
+        return content_of(blocks)
     named = [
         {"type": "thinking", "thinking": block.get("text")} if mapping(block).get("type") == "reasoning" else block
         for block in blocks
         if mapping(block).get("type") != "tool-call"
     ]
-    return said(named)
+    return content_of(named)
 
 
 def _inner(block: Any) -> list[Any]:
@@ -298,16 +281,6 @@ def _inner(block: Any) -> list[Any]:
         return [block]
     inner = block.get("content")
     return inner if isinstance(inner, list) else [] if inner is None else [{"type": "text", "text": inner}]
-
-
-def _arguments(told: Any) -> Any:
-    """Written as JSON in a text; what is none stays the text it is."""
-    if not isinstance(told, str):
-        return told
-    try:
-        return orjson.loads(told)
-    except orjson.JSONDecodeError:
-        return told
 
 
 def _tokens(usage: Any) -> Tokens | None:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from weft.exchange.importers.jsonl import first_objects, record_at, records
 from weft.exchange.importers.pi.dsh import is_dsh_header, read_dsh
-from weft.exchange.importers.pi.index import Entry, Index, Indexer, Plan
-from weft.exchange.importers.pi.kinds import ROLES, TYPES
-from weft.exchange.importers.pi.settings import names
-from weft.exchange.importers.pi.turns import Making
-from weft.exchange.importers.port import Place, Report, Source
-from weft.exchange.importers.transcript import (
+from weft.exchange.importers.pi.index import MESSAGE_ROLES, RECORD_ROLES, Index, Indexer, PiTurn
+from weft.exchange.importers.pi.turns import PiBuilder
+from weft.exchange.importers.port import (
     NativeCompaction,
     NativeLink,
     NativeSession,
     NativeTurn,
+    Place,
+    Report,
+    Source,
     Transcript,
 )
-from weft.exchange.importers.values import canonical, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.records.jsonl import first_objects, records
+from weft.exchange.importers.records.values import mapping, millis, names, present, sequence, text, whole
+from weft.exchange.importers.records.walk import walk_turns
 from weft.kernel.enums import AgentRole, LinkReason
 
 STAMPED = re.compile(r"\d{4}-\d\d-\d\dT[0-9-]+Z?_(.+)")
@@ -40,12 +41,12 @@ class Pi:
             told = environment.get(variable)
             return home / usual if not told else home / told[2:] if told.startswith("~/") else Path(told)
 
-        found = [Place(folder("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "pi")]
+        places = [Place(folder("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "pi")]
         if environment.get("PI_CODING_AGENT_SESSION_DIR"):
-            found.append(Place(folder("PI_CODING_AGENT_SESSION_DIR", ""), "pi"))
-        found.append(Place(home / ".omp/agent/sessions", "oh-my-pi"))
-        found.append(Place(folder("OPENCLAW_STATE_DIR", ".openclaw") / "agents", "OpenClaw"))
-        return found
+            places.append(Place(folder("PI_CODING_AGENT_SESSION_DIR", ""), "pi"))
+        places.append(Place(home / ".omp/agent/sessions", "oh-my-pi"))
+        places.append(Place(folder("OPENCLAW_STATE_DIR", ".openclaw") / "agents", "OpenClaw"))
+        return places
 
     def recognises(self, source: Source) -> bool:
         objects = first_objects(source.head)
@@ -86,8 +87,8 @@ def is_entry(value: dict[str, Any]) -> bool:
     """Pi's own kinds; only the first, linear version has entries without an id."""
     kind = value.get("type")
     if kind == "message":
-        return text(mapping(value.get("message")).get("role")) in ROLES
-    return isinstance(kind, str) and kind in TYPES and "timestamp" in value
+        return text(mapping(value.get("message")).get("role")) in MESSAGE_ROLES
+    return isinstance(kind, str) and kind in RECORD_ROLES and "timestamp" in value
 
 
 def has_pi_words(value: dict[str, Any]) -> bool:
@@ -133,75 +134,51 @@ def _parent_session(header: dict[str, Any]) -> str | None:
 def _link(index: Index) -> NativeLink | None:
     """The session that this one goes on from; not where it was copied from, for then the same turns are in both."""
     named = _parent_session(index.header)
-    made = millis(index.header.get("timestamp"))
-    if named is None or made is None or index.first_time is None or index.first_time < made:
+    created = millis(index.header.get("timestamp"))
+    if named is None or created is None or index.first_time is None or index.first_time < created:
         return None
     parent = fallback_id(Path(re.split(r"[/\\]", named)[-1]))
     return NativeLink(to=parent, why=LinkReason.CONTINUATION, session=parent)
 
 
 def _turns(source: Source, index: Index, report: Report) -> Iterator[NativeTurn]:
-    with source.path.open("rb") as file:
-        for number, plan in enumerate(index.plans):
-            making = Making(index.call_starts)
-            entries = [index.entries[each] for each in plan.entries]
-            for entry in entries[: plan.shared]:
-                _take(making, file, entry, report, is_fresh=False)
-            making.forget_costs()
-            for entry in entries[plan.shared :]:
-                _take(making, file, entry, report, is_fresh=True)
-            yield _turn(index, plan, making, is_last=number == len(index.plans) - 1)
-
-
-def _take(making: Making, file: BinaryIO, entry: Entry, report: Report, is_fresh: bool) -> None:
-    try:
-        value = record_at(file, entry.offset, entry.end)
-    except (ValueError, RecursionError):
-        if is_fresh:
-            report.damaged += 1
-            report.problem(entry.line, "changed while it was read")
-        return
-    making.take(entry.kind, value)
-    if is_fresh:
-        report.mapped[entry.kind] += 1
-
-
-def _turn(index: Index, plan: Plan, making: Making, is_last: bool) -> NativeTurn:
-    first = index.entries[plan.entries[plan.shared]]
-    settings = plan.settings
-    return NativeTurn(
-        key=plan.key,
-        records=tuple(making.records) or (canonical([plan.key]),),
-        names=tuple(id for number in plan.entries if (id := index.entries[number].id) is not None),
-        items=making.finished(),
-        parent=plan.parent,
-        link=_link(index) if plan.parent is None and plan is index.plans[0] else None,
-        compaction=_compaction(index, plan, making),
-        closed=not is_last or plan.is_finished or index.exit is not None,
-        error=making.error,
-        interrupted=making.is_interrupted,
-        started=making.times[0] if making.times else None,
-        ended=making.times[-1] if making.times else None,
-        role=AgentRole.WORKER if index.init else AgentRole.UNIFIED,
-        workspace=text(index.header.get("cwd")),
-        tools=settings.tools or names(index.init.get("tools")),
-        config=settings.config(),
-        metadata=present(context_reset=settings.is_reset or None),
-        offset=first.offset,
-        end=index.entries[plan.entries[-1]].end,
+    last = len(index.plan.turns) - 1
+    return walk_turns(
+        source,
+        index.plan,
+        report,
+        builder_of=lambda number, planned: PiBuilder(starts=index.call_starts),
+        turn_of=lambda number, planned, builder: _turn(index, planned, builder, is_last=number == last),
     )
 
 
-def _compaction(index: Index, plan: Plan, making: Making) -> NativeCompaction | None:
-    if not plan.is_compaction:
+def _turn(index: Index, planned: PiTurn, builder: PiBuilder, is_last: bool) -> NativeTurn:
+    entries, settings = index.plan.entries_of(planned), planned.settings
+    return builder.turn(
+        planned,
+        entries,
+        names=tuple(entry.id for entry in entries if entry.id is not None),
+        link=_link(index) if planned.parent is None and planned is index.plan.turns[0] else None,
+        compaction=_compaction(index, planned, builder),
+        closed=not is_last or planned.is_finished or index.exit is not None,
+        started=builder.times[0] if builder.times else None,
+        ended=builder.times[-1] if builder.times else None,
+        role=AgentRole.WORKER if index.init else AgentRole.UNIFIED,
+        workspace=text(index.header.get("cwd")),
+        tools=settings.tools or names(index.init.get("tools")) or None,
+        config=settings.config(),
+        metadata=present(context_reset=settings.is_reset or None),
+    )
+
+
+def _compaction(index: Index, planned: PiTurn, builder: PiBuilder) -> NativeCompaction | None:
+    if not planned.is_compaction:
         return None
-    entry = making.compaction or {}
-    kept = plan.first_kept
-    through = None if kept is None else kept if plan.is_split else index.plans[kept].parent
+    entry = builder.compaction or {}
     return NativeCompaction(
-        summary=making.summary,
-        through=through,
-        first_kept=kept,
+        summary=builder.summary,
+        through=index.plan.last_summarised(planned),
+        first_kept=planned.first_kept,
         tokens_before=whole(entry.get("tokensBefore")),
         tokens_after=whole(entry.get("tokensAfter")),
         metadata=present(

@@ -1,4 +1,4 @@
-"""One pass over a session file: which records make which turn, and where they lie.
+"""The first pass over a session file of pi: what each record is, and which records make which turn.
 
 Entries form a tree by `id` and `parentId`. A place in it is a turn and how many of the turn's entries lead there; what
 carries no words of the conversation (settings, labels, extensions' state) stands where its parent does.
@@ -11,26 +11,116 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.jsonl import Record
-from weft.exchange.importers.pi.kinds import CONTENT, Standing, classify
-from weft.exchange.importers.pi.settings import Settings
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.values import mapping, millis, sequence, text, whole
+from weft.exchange.importers.records.jsonl import Record
+from weft.exchange.importers.records.planned_turns import (
+    LONGEST_SHARED_RECORDS,
+    Entry,
+    PlannedTurn,
+    TurnPlan,
+    entry_of,
+)
+from weft.exchange.importers.records.roles import IN_TURNS, Role, count_kept
+from weft.exchange.importers.records.values import mapping, millis, names, present, sequence, text, whole
 
-LONGEST_WAY = 1000
-LONGEST_SHARED = 256
-"""An answer that leaves another one later than this is told as its continuation, not with all that led to it."""
+LONGEST_WAY_TURNS = 1000
 TERMINAL = frozenset({"stop", "length", "error", "aborted"})
 
+MESSAGE_ROLES = {
+    "user": Role.PROMPT,
+    "assistant": Role.ANSWER,
+    "toolResult": Role.ANSWER,
+    "bashExecution": Role.INJECTED,
+    "pythonExecution": Role.INJECTED,
+    "fileMention": Role.INJECTED,
+    "custom": Role.INJECTED,
+    "hookMessage": Role.INJECTED,
+    "branchSummary": Role.INJECTED,
+    "compactionSummary": Role.INJECTED,
+    "developer": Role.INJECTED,
+    "system": Role.INJECTED,
+}
 
-class Entry(Struct, frozen=True, gc=False):
-    """A record of the conversation: where it lies, and by which id it is known."""
+RECORD_ROLES = {
+    "custom_message": Role.INJECTED,
+    "branch_summary": Role.INJECTED,
+    "session_init": Role.INJECTED,
+    "compaction": Role.COMPACTION,
+    "model_change": Role.SETTING,
+    "thinking_level_change": Role.SETTING,
+    "mode_change": Role.SETTING,
+    "service_tier_change": Role.SETTING,
+    "active_tools_change": Role.SETTING,
+    "reset_boundary": Role.SETTING,
+    "session": Role.SESSION,
+    "session_info": Role.SESSION,
+    "title": Role.SESSION,
+    "title_change": Role.SESSION,
+    "label": Role.SESSION,
+    "model_usage": Role.SESSION,
+    "custom": Role.IGNORED,
+    "archive": Role.IGNORED,
+    "credential_pin": Role.IGNORED,
+    "ttsr_injection": Role.IGNORED,
+}
 
-    kind: str
-    id: str | None
-    line: int
-    offset: int
-    end: int
+CORE_CUSTOM = frozenset({"tool_execution_start", "session_exit"})
+"""`custom` records that oh-my-pi itself writes and that tell of calls or the session."""
+
+
+def classify(value: dict[str, Any]) -> tuple[str, Role]:
+    """A record's kind, as it is counted, and its role."""
+    kind = text(value.get("type")) or "untyped"
+    if kind == "message":
+        role = text(mapping(value.get("message")).get("role")) or "none"
+        return f"message.{role}", MESSAGE_ROLES.get(role, Role.UNKNOWN)
+    if kind == "custom" and (custom := text(value.get("customType"))) in CORE_CUSTOM:
+        return f"custom.{custom}", Role.SESSION
+    return kind, RECORD_ROLES.get(kind, Role.UNKNOWN)
+
+
+class Settings(Struct, frozen=True):
+    """What turns run with, as the records before them have set it."""
+
+    model: str | None = None
+    provider: str | None = None
+    thinking: str | None = None
+    mode: str | None = None
+    tier: Any = None
+    tools: tuple[str, ...] | None = None
+    is_reset: bool = False
+    """The context was cleared, and no turn has begun since."""
+
+    def begun(self, header: dict[str, Any]) -> Settings:
+        """The first version of the format has them in its header."""
+        return replace(
+            self,
+            model=text(header.get("modelId")),
+            provider=text(header.get("provider")),
+            thinking=text(header.get("thinkingLevel")),
+        )
+
+    def changed(self, kind: str, value: dict[str, Any]) -> Settings:
+        """As they are after a record of this kind."""
+        if kind == "model_change":
+            provider, model = text(value.get("provider")), text(value.get("modelId"))
+            if model is None and (both := text(value.get("model"))) is not None:  # oh-my-pi: provider/model
+                provider, model = both.split("/", 1) if "/" in both else (None, both)
+            return replace(self, provider=provider, model=model)
+        if kind == "thinking_level_change":
+            return replace(self, thinking=text(value.get("thinkingLevel")))
+        if kind == "mode_change":
+            return replace(self, mode=text(value.get("mode")))
+        if kind == "service_tier_change":
+            return replace(self, tier=value.get("serviceTier"))
+        if kind == "active_tools_change":
+            return replace(self, tools=names(value.get("activeToolNames")) or None)
+        return replace(self, is_reset=True)
+
+    def config(self) -> dict[str, Any] | None:
+        return present(
+            model=self.model, provider=self.provider, thinking=self.thinking, mode=self.mode, service_tier=self.tier
+        )
 
 
 class Place(Struct, frozen=True):
@@ -46,27 +136,10 @@ class Place(Struct, frozen=True):
 ROOT = Place(None, 0, Settings())
 
 
-class Plan(Struct):
-    """A turn to be: its entries, of which the first `shared` belong to an earlier answer to the same prompt too."""
-
-    entries: list[int]
-    parent: int | None
+class PiTurn(PlannedTurn, kw_only=True):
     root: int
+    """The first turn of its tree."""
     settings: Settings
-    shared: int = 0
-    prompt: int | None = None
-    continues: str | None = None
-    """Key of the prompt that this turn goes on answering, or answers again."""
-    is_compaction: bool = False
-    is_finished: bool = False
-    is_answered: bool = False
-    first_kept: int | None = None
-    """Of a compaction: the first turn that stays in the context."""
-    is_split: bool = False
-    """Only the end of that turn does."""
-    amid: str | None = None
-    """Key of the prompt that was being answered when the context was compacted."""
-    key: str = ""
 
     @property
     def is_begun(self) -> bool:
@@ -83,8 +156,7 @@ class Index(Struct):
     exit: Any = None
     other_usage: list[Any] = field(default_factory=list)
     """Of model calls that are no part of the conversation."""
-    entries: list[Entry] = field(default_factory=list)
-    plans: list[Plan] = field(default_factory=list)
+    plan: TurnPlan[PiTurn] = field(default_factory=TurnPlan[PiTurn])
     call_starts: dict[str, int] = field(default_factory=dict)
     first_time: int | None = None
 
@@ -94,6 +166,7 @@ class Indexer:
 
     def __init__(self, report: Report, fallback_id: str) -> None:
         self.index = Index()
+        self._plan = self.index.plan
         self._report, self._fallback = report, fallback_id
         self._places: dict[str, Place] = {}
         self._calls: dict[str, int] = {}
@@ -106,27 +179,23 @@ class Indexer:
         return text(self.index.header.get("id")) or self._fallback
 
     def take(self, record: Record) -> None:
-        kind, standing = classify(record.value)
-        is_told = standing is Standing.SESSION and self._tell(kind, record.value)
-        if is_told or standing is Standing.SETTING:
+        kind, role = classify(record.value)
+        is_told = role is Role.SESSION and self._tell(kind, record.value)
+        if is_told or role is Role.SETTING:
             self._report.mapped[kind] += 1
-        elif standing not in CONTENT:
-            self._report.kept[kind] += 1
-            if standing is Standing.UNKNOWN:
-                self._report.unknown[kind] += 1
+        elif role not in IN_TURNS:
+            count_kept(self._report, kind, role)
         if kind == "session":
             self._order.append(self._last)
         elif kind != "title":
-            self._arrive(record, kind, standing)
+            self._arrive(record, kind, role)
 
-    def _arrive(self, record: Record, kind: str, standing: Standing) -> None:
+    def _arrive(self, record: Record, kind: str, role: Role) -> None:
         value = record.value
         place = self._origin(value)
-        id = text(value.get("id"))
-        if standing in CONTENT:
-            entry = Entry(kind, id, record.line, record.offset, record.end)
-            place = self._grow(place, entry, standing, value)
-        elif standing is Standing.SETTING:
+        if role in IN_TURNS:
+            place = self._grow(place, entry_of(record, kind), role, value)
+        elif role is Role.SETTING:
             place = Place(place.turn, place.depth, place.settings.changed(kind, value))
         elif place.is_entry:
             place = replace(place, is_entry=False)
@@ -134,7 +203,7 @@ class Indexer:
             self.index.first_time = millis(value.get("timestamp"))
         self._last = place
         self._order.append(place)
-        if id is not None:
+        if (id := text(value.get("id"))) is not None:
             self._places[id] = place
 
     def _origin(self, value: dict[str, Any]) -> Place:
@@ -142,76 +211,78 @@ class Indexer:
         if "parentId" not in value:
             return self._last
         parent = text(value["parentId"])
-        if parent is not None and (found := self._places.get(parent)) is not None:
-            return found
+        if parent is not None and (place := self._places.get(parent)) is not None:
+            return place
         if parent is not None and (turn := self._calls.get(parent)) is not None:  # OpenClaw hangs a result on its call
-            plan = self.index.plans[turn]
-            return Place(turn, len(plan.entries), plan.settings)
+            planned = self._plan.turns[turn]
+            return Place(turn, len(planned.entries), planned.settings)
         if not self._has_prompt and (parent is None or parent == self.index.header.get("id")):
             return self._last
         return ROOT
 
-    def _grow(self, place: Place, entry: Entry, standing: Standing, value: dict[str, Any]) -> Place:
-        plan = None if place.turn is None else self.index.plans[place.turn]
-        tip = place.turn if plan is not None and place.depth == len(plan.entries) else None
-        if standing is Standing.COMPACTION:
-            amid = None if plan is None else plan.amid if plan.is_compaction else self._key_of(plan)
-            turn = self._begin(place, is_compaction=True, is_finished=True, amid=amid)
-            self._keep_from(self.index.plans[turn], value)
-        elif standing is Standing.ANSWER:
-            turn = self._answer(place, plan, tip)
-        elif plan is None or tip is None or plan.is_finished or (plan.is_begun and standing is Standing.PROMPT):
-            turn = self._begin(place)
+    def _grow(self, place: Place, entry: Entry, role: Role, value: dict[str, Any]) -> Place:
+        planned = None if place.turn is None else self._plan.turns[place.turn]
+        tip = place.turn if planned is not None and place.depth == len(planned.entries) else None
+        if role is Role.COMPACTION:
+            turn = self._compact(place, planned, value)
+        elif role is Role.ANSWER:
+            turn = self._answer(place, planned, tip)
+        elif planned is None or tip is None or planned.is_finished or (planned.is_begun and role is Role.PROMPT):
+            turn = self._plan.begin(self._planned(place))
         else:
             turn = tip
-        self._has_prompt |= standing is Standing.PROMPT
-        return self._append(turn, entry, standing, value, place.settings)
+        self._has_prompt |= role is Role.PROMPT
+        return self._append(turn, entry, role, value, place.settings)
 
-    def _answer(self, place: Place, plan: Plan | None, tip: int | None) -> int:
-        if plan is None:
-            return self._begin(place)
-        if plan.is_compaction:
-            return self._begin(place, continues=plan.amid)
+    def _compact(self, place: Place, before: PiTurn | None, value: dict[str, Any]) -> int:
+        compaction = self._planned(place)
+        compaction.is_compaction = compaction.is_finished = True
+        if before is not None:
+            compaction.compacted_prompt = before.compacted_prompt if before.is_compaction else self._key_of(before)
+        self._keep_from(compaction, value)
+        return self._plan.begin(compaction)
+
+    def _answer(self, place: Place, planned: PiTurn | None, tip: int | None) -> int:
+        if planned is None:
+            return self._plan.begin(self._planned(place))
+        if planned.is_compaction:
+            return self._plan.begin(self._planned(place, planned.compacted_prompt))
         if tip is not None:
             return tip
-        if place.depth > LONGEST_SHARED:
-            return self._begin(place, continues=self._key_of(plan))
-        again = self._begin(Place(plan.parent, 0, plan.settings), continues=self._key_of(plan), prompt=plan.prompt)
-        self.index.plans[again].entries.extend(plan.entries[: place.depth])
-        self.index.plans[again].shared = place.depth
-        return again
+        if place.depth > LONGEST_SHARED_RECORDS:
+            return self._plan.begin(self._planned(place, self._key_of(planned)))
+        again = self._planned(Place(planned.parent, 0, planned.settings), self._key_of(planned))
+        return self._plan.begin_again(again, planned, place.depth)
 
-    def _begin(self, place: Place, **what: Any) -> int:
-        plans = self.index.plans
-        root = len(plans) if place.turn is None else plans[place.turn].root
-        plans.append(Plan(entries=[], parent=place.turn, root=root, settings=place.settings, **what))
-        return len(plans) - 1
+    def _planned(self, place: Place, continues: str | None = None) -> PiTurn:
+        turns = self._plan.turns
+        root = len(turns) if place.turn is None else turns[place.turn].root
+        return PiTurn(parent=place.turn, root=root, settings=place.settings, continues=continues)
 
-    def _append(self, turn: int, entry: Entry, standing: Standing, value: dict[str, Any], settings: Settings) -> Place:
-        plan = self.index.plans[turn]
-        plan.entries.append(len(self.index.entries))
-        self.index.entries.append(entry)
-        if standing is Standing.PROMPT and plan.prompt is None:
-            plan.prompt = plan.entries[-1]
-        if not plan.is_answered:
-            plan.settings = replace(settings, is_reset=settings.is_reset or plan.settings.is_reset)
+    def _append(self, turn: int, entry: Entry, role: Role, value: dict[str, Any], settings: Settings) -> Place:
+        planned = self._plan.turns[turn]
+        number = self._plan.append(turn, entry)
+        if role is Role.PROMPT and planned.prompt is None:
+            planned.prompt = number
+        if not planned.is_answered:
+            planned.settings = replace(settings, is_reset=settings.is_reset or planned.settings.is_reset)
         if entry.kind == "message.assistant":
-            self._note_answer(turn, plan, mapping(value.get("message")))
+            self._note_answer(turn, planned, mapping(value.get("message")))
         elif entry.kind == "session_init" and not self.index.init:
-            self.index.init = {name: told for name, told in value.items() if name != "systemPrompt"}
+            self.index.init = {name: field for name, field in value.items() if name != "systemPrompt"}
         after = replace(settings, is_reset=False) if settings.is_reset else settings
-        return Place(turn, len(plan.entries), after, is_entry=True)
+        return Place(turn, len(planned.entries), after, is_entry=True)
 
-    def _note_answer(self, turn: int, plan: Plan, message: dict[str, Any]) -> None:
+    def _note_answer(self, turn: int, planned: PiTurn, message: dict[str, Any]) -> None:
         calls = [block for block in sequence(message.get("content")) if mapping(block).get("type") == "toolCall"]
         for block in calls:
             if (id := text(block.get("id"))) is not None:
                 self._calls[id] = turn
         stop = text(message.get("stopReason"))
-        plan.is_answered = True
-        plan.is_finished = not calls if stop is None else stop in TERMINAL
+        planned.is_answered = True
+        planned.is_finished = not calls if stop is None else stop in TERMINAL
 
-    def _keep_from(self, compaction: Plan, value: dict[str, Any]) -> None:
+    def _keep_from(self, compaction: PiTurn, value: dict[str, Any]) -> None:
         kept = self._places.get(text(value.get("firstKeptEntryId")) or "")
         if kept is None and (number := whole(value.get("firstKeptEntryIndex"))) is not None:
             kept = self._order[number] if 0 < number < len(self._order) else None
@@ -223,35 +294,25 @@ class Indexer:
     def _turn_after(self, turn: int | None, tip: int | None) -> int | None:
         """The turn that follows one on the way to another: what is kept is recent, so the way is short."""
         if turn is None:
-            return None if tip is None else self.index.plans[tip].root
-        for _ in range(LONGEST_WAY):
+            return None if tip is None else self._plan.turns[tip].root
+        for _ in range(LONGEST_WAY_TURNS):
             if tip is None or tip == turn:
                 break
-            parent = self.index.plans[tip].parent
+            parent = self._plan.turns[tip].parent
             if parent == turn:
                 return tip
             tip = parent
         return None
 
-    def _key_of(self, plan: Plan) -> str:
-        if plan.continues is not None:
-            return plan.continues
-        return self._name(plan.entries[0] if plan.prompt is None else plan.prompt)
+    def _key_of(self, planned: PiTurn) -> str:
+        return self._plan.prompt_key(planned, self._name)
 
     def _name(self, number: int) -> str:
         """An entry's id; the first version of the format has none, so its place in the session stands for it."""
-        return self.index.entries[number].id or f"{self.session_id}#{number}"
+        return self._plan.entries[number].id or f"{self.session_id}#{number}"
 
     def finish(self) -> Index:
-        taken: dict[str, int] = {}
-        for plan in self.index.plans:
-            key = plan.key = self._key_of(plan)
-            if plan.continues is not None:
-                key = plan.key = f"{key}#{self._name(plan.entries[plan.shared])}"
-            while plan.key in taken:
-                taken[key] += 1
-                plan.key = f"{key}~{taken[key]}"
-            taken[plan.key] = 1
+        self._plan.assign_keys(self._name)
         return self.index
 
     def _tell(self, kind: str, value: dict[str, Any]) -> bool:

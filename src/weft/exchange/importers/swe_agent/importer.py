@@ -10,13 +10,11 @@ from typing import Any
 import orjson
 
 from weft.exchange.importers.documents import read_document, report_damage
-from weft.exchange.importers.identity import fingerprint
-from weft.exchange.importers.jsonl import BOM
-from weft.exchange.importers.port import Place, Report, Source
+from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.values import fingerprint, mapping, present, text
 from weft.exchange.importers.swe_agent.mini import mini_run, read_mini
 from weft.exchange.importers.swe_agent.trajectory import beginning, config_of, read_runs
-from weft.exchange.importers.transcript import NativeSession, Transcript
-from weft.exchange.importers.values import mapping, present, text
 
 FORMAT = re.compile(rb'"trajectory_format"\s*:\s*"mini-swe-agent')
 MINI = re.compile(rb'\s*\{\s*"(info|messages)"')

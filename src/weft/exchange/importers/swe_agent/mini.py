@@ -12,19 +12,22 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.asked import Asked
-from weft.exchange.importers.chat import arguments, chat_tokens, plain, said
-from weft.exchange.importers.identity import identity
-from weft.exchange.importers.port import Report
-from weft.exchange.importers.swe_agent.files import patched
-from weft.exchange.importers.swe_agent.kinds import account, account_sections, objects
-from weft.exchange.importers.swe_agent.making import Making, answer, with_files
-from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn
-from weft.exchange.importers.values import mapping, millis, present, sequence, text
+from weft.exchange.importers.chat import chat_tokens, content_of, plain_result
+from weft.exchange.importers.port import Item, NativeMessage, NativeTurn, Report
+from weft.exchange.importers.records.builder import PendingCall, identity
+from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, millis, present, sequence, text
+from weft.exchange.importers.swe_agent.runs import (
+    RunItems,
+    account,
+    account_sections,
+    answer,
+    objects,
+    patched,
+    with_files,
+)
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import Part, ReasoningPart
 
-Json = dict[str, Any]
 NEW_TASK = "The user added a new task: "
 FENCED = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 RETURNED = re.compile(r"<returncode>(-?\d{1,9})</returncode>")
@@ -37,22 +40,22 @@ SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECAS
 class MiniRun(Struct, frozen=True):
     """A run's messages and what is told of it."""
 
-    messages: list[Json]
-    info: Json
+    messages: list[JsonObject]
+    info: JsonObject
 
     @property
     def id(self) -> str | None:
         """The id of its first response: no other run has it."""
-        found = (text(_response(each).get("id")) for each in self.messages)
-        return next((id for id in found if id is not None), None)
+        words = (text(_response(message).get("id")) for message in self.messages)
+        return next((id for id in words if id is not None), None)
 
     @property
     def beginning(self) -> list[Any]:
         """What was said up to the first response."""
-        return [[_role(each), each.get("content"), each.get("output")] for each in self.messages[:3]]
+        return [[_role(message), message.get("content"), message.get("output")] for message in self.messages[:3]]
 
 
-def mini_run(document: Json, report: Report) -> MiniRun:
+def mini_run(document: JsonObject, report: Report) -> MiniRun:
     account_sections(report, document)
     messages = objects(sequence(document.get("messages")), "message", report)
     return MiniRun(messages, mapping(document.get("info")))
@@ -68,7 +71,7 @@ def read_mini(run: MiniRun, key: str, size: int, report: Report) -> Iterator[Nat
         for message in run.messages[begin:end]:
             made.take(message)
         is_last = end == len(run.messages)
-        items = made.making.finished()
+        items = made.run_items.finished()
         items = with_files(items, patched(run.info.get("submission"))) if is_last else items
         if items:
             turn_key = key if given == 0 else f"{key}#{given}"
@@ -76,7 +79,7 @@ def read_mini(run: MiniRun, key: str, size: int, report: Report) -> Iterator[Nat
             given += 1
 
 
-def _is_task(message: Json) -> bool:
+def _is_task(message: JsonObject) -> bool:
     return mapping(message.get("extra")).get("interrupt_type") == "UserNewTask" or (
         message.get("role") == "user"
         and isinstance(content := message.get("content"), str)
@@ -90,7 +93,7 @@ def _turn(
     status = text(run.info.get("exit_status")) if is_last else "Submitted"
     is_stopped = status in INTERRUPTED
     config = mapping(run.info.get("config"))
-    told = run.info if is_last else {}
+    fields = run.info if is_last else {}
     return NativeTurn(
         key=key,
         records=identity(items),
@@ -105,12 +108,12 @@ def _turn(
         workspace=text(mapping(config.get("environment")).get("cwd")),
         version=text(run.info.get("mini_version")),
         config=_settings(config),
-        metadata=present(**{name: told.get(name) for name in ("exit_status", "model_stats", "submission")}),
+        metadata=present(**{name: fields.get(name) for name in ("exit_status", "model_stats", "submission")}),
         end=size,
     )
 
 
-def _settings(config: Json) -> dict[str, Any] | None:
+def _settings(config: JsonObject) -> dict[str, Any] | None:
     """The model's and the limits, without what may be a key."""
     model, agent = mapping(config.get("model")), mapping(config.get("agent"))
     told = {name: model.get(name) for name in SETTINGS if name != "model_kwargs"}
@@ -119,7 +122,7 @@ def _settings(config: Json) -> dict[str, Any] | None:
     return present(model=present(**told, model_kwargs=further), **limits)
 
 
-def _response(message: Json) -> Json:
+def _response(message: JsonObject) -> JsonObject:
     """What the provider sent, in full."""
     if message.get("object") == "response":
         return message
@@ -129,14 +132,14 @@ def _response(message: Json) -> Json:
 class _Run:
     def __init__(self, run: MiniRun, report: Report) -> None:
         self._run, self._report = run, report
-        self.making = Making()
+        self.run_items = RunItems()
         self.times: list[int] = []
         self._number = 0
         self._has_answered = False
         model = mapping(mapping(run.info.get("config")).get("model"))
         self._model = text(model.get("model_name"))
 
-    def take(self, message: Json) -> None:
+    def take(self, message: JsonObject) -> None:
         kind = "output" if message.get("type") == "function_call_output" else _role(message)
         is_known = kind in ROLES or kind == "output"
         account(self._report, f"message.{kind}", is_mapped=is_known, is_unknown=not is_known)
@@ -147,20 +150,20 @@ class _Run:
         elif is_known:
             self._other(message, kind, when)
 
-    def _other(self, message: Json, kind: str, when: int | None) -> None:
+    def _other(self, message: JsonObject, kind: str, when: int | None) -> None:
         extra = mapping(message.get("extra"))
         content = message.get("output") if kind == "output" else message.get("content")
         id = text(message.get("tool_call_id")) or text(message.get("call_id"))
         is_answer = kind in ("user", "tool", "output") and extra.get("interrupt_type") is None
-        call = self.making.waiting([id] if id is not None else ()) if is_answer else None
+        call = self.run_items.waiting([id] if id is not None else ()) if is_answer else None
         if call is not None:
             _answer(call, content, extra, when)
             return
-        found = said(content)
+        found = content_of(content)
         if kind == "exit" and not found.parts:
             return
         is_prompt = kind == "user"
-        self.making.items.append(
+        self.run_items.items.append(
             NativeMessage(
                 role=MessageRole.USER if is_prompt else MessageRole.SYSTEM,
                 parts=tuple(found.parts),
@@ -170,19 +173,19 @@ class _Run:
                     role=kind if kind not in ("user", "system") else None,
                     interrupt=extra.get("interrupt_type"),
                     exit_status=extra.get("exit_status"),
-                    blocks=found.elsewhere,
+                    blocks=found.other_blocks,
                 ),
             )
         )
 
-    def _source(self, message: Json, is_prompt: bool) -> MessageSource | None:
+    def _source(self, message: JsonObject, is_prompt: bool) -> MessageSource | None:
         """A task may come from anybody; what is added to it while it runs comes from a person."""
         kind = text(mapping(message.get("extra")).get("interrupt_type")) or ""
         if kind.startswith("User") or (is_prompt and _is_task(message)):
             return MessageSource.HUMAN
         return None if is_prompt and not self._has_answered else MessageSource.EVENT
 
-    def _respond(self, message: Json, when: int | None) -> None:
+    def _respond(self, message: JsonObject, when: int | None) -> None:
         self._has_answered = True
         response, extra = _response(message), mapping(message.get("extra"))
         parts, calls = _said(message)
@@ -190,7 +193,7 @@ class _Run:
         asked = calls or self._actions(message, extra)
         for call in asked:
             call.at = when
-        self.making.say(
+        self.run_items.say(
             NativeMessage(
                 role=MessageRole.ASSISTANT,
                 parts=(*_reasoning(message, mapping(choice.get("message")), parts), *parts),
@@ -205,26 +208,26 @@ class _Run:
             asked,
         )
 
-    def _actions(self, message: Json, extra: Json) -> list[Asked]:
+    def _actions(self, message: JsonObject, extra: JsonObject) -> list[PendingCall]:
         """Commands in the text: as the tool itself read them, or as it would have."""
-        told = [text(mapping(each).get("command")) for each in sequence(extra.get("actions"))]
-        commands = [command for command in told if command is not None]
+        words = [text(mapping(action).get("command")) for action in sequence(extra.get("actions"))]
+        commands = [command for command in words if command is not None]
         if not commands and "actions" not in extra:
             content = message.get("content")
-            commands = [each.strip() for each in FENCED.findall(content if isinstance(content, str) else "")]
+            commands = [command.strip() for command in FENCED.findall(content if isinstance(content, str) else "")]
             commands = commands if len(commands) == 1 else []  # anything else was refused, and asked for again
         found = []
         for command in commands:
             self._number += 1
-            found.append(Asked(f"command-{self._number}", "bash", {"command": command}))
+            found.append(PendingCall(f"command-{self._number}", "bash", {"command": command}))
         return found
 
 
-def _role(message: Json) -> str:
+def _role(message: JsonObject) -> str:
     return "assistant" if message.get("object") == "response" else text(message.get("role")) or "none"
 
 
-def _time(message: Json) -> int | None:
+def _time(message: JsonObject) -> int | None:
     """When a message was written; else when its response was made."""
     seconds = mapping(message.get("extra")).get("timestamp")
     if seconds is None:
@@ -235,29 +238,29 @@ def _time(message: Json) -> int | None:
     return millis(seconds * 1000)
 
 
-def _said(message: Json) -> tuple[list[Part], list[Asked]]:
+def _said(message: JsonObject) -> tuple[list[Part], list[PendingCall]]:
     """Text and calls of a chat message, or of the items of a response."""
     if message.get("object") != "response":
-        told = [mapping(each) for each in sequence(message.get("tool_calls"))]
-        calls = [_call(text(each.get("id")), mapping(each.get("function"))) for each in told]
-        return said(message.get("content")).parts, calls
+        fields = [mapping(tool_call) for tool_call in sequence(message.get("tool_calls"))]
+        calls = [_call(text(tool_call.get("id")), mapping(tool_call.get("function"))) for tool_call in fields]
+        return content_of(message.get("content")).parts, calls
     parts: list[Part] = []
     calls = []
     for item in map(mapping, sequence(message.get("output"))):
         if item.get("type") == "function_call":
             calls.append(_call(text(item.get("call_id")) or text(item.get("id")), item))
         elif item.get("type") == "reasoning":
-            parts += said([item]).parts
+            parts += content_of([item]).parts
         else:
-            parts += said(item.get("content")).parts
+            parts += content_of(item.get("content")).parts
     return parts, calls
 
 
-def _call(id: str | None, function: Json) -> Asked:
-    return Asked(id or "", text(function.get("name")) or "", arguments(function.get("arguments")))
+def _call(id: str | None, function: JsonObject) -> PendingCall:
+    return PendingCall(id or "", text(function.get("name")) or "", json_in_text(function.get("arguments")))
 
 
-def _reasoning(message: Json, choice: Json, parts: list[Part]) -> list[Part]:
+def _reasoning(message: JsonObject, choice: JsonObject, parts: list[Part]) -> list[Part]:
     """What a provider gives beside the text."""
     if any(isinstance(part, ReasoningPart) for part in parts):
         return []
@@ -265,13 +268,13 @@ def _reasoning(message: Json, choice: Json, parts: list[Part]) -> list[Part]:
         for name in ("reasoning_content", "reasoning"):
             if (thought := text(told.get(name))) is not None:
                 return [ReasoningPart(thought)]
-        if thoughts := said(sequence(told.get("thinking_blocks"))).parts:
+        if thoughts := content_of(sequence(told.get("thinking_blocks"))).parts:
             return thoughts
     return []
 
 
-def _answer(call: Asked, content: Any, extra: Json, when: int | None) -> None:
-    answer(call, plain(content))
+def _answer(call: PendingCall, content: Any, extra: JsonObject, when: int | None) -> None:
+    answer(call, plain_result(content))
     call.done = when
     code = RETURNED.search(content[:2000]) if isinstance(content, str) else None
     call.detail = present(

@@ -9,17 +9,32 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weft.exchange.importers.asked import Asked
-from weft.exchange.importers.chat import arguments, plain, said, words
+from weft.exchange.importers.chat import content_of, content_text, plain_result
 from weft.exchange.importers.documents import read_document
-from weft.exchange.importers.identity import identity
-from weft.exchange.importers.port import Report
-from weft.exchange.importers.swe_agent.alignment import Json, align
-from weft.exchange.importers.swe_agent.files import called, commanded, patched
-from weft.exchange.importers.swe_agent.kinds import account, account_sections, objects
-from weft.exchange.importers.swe_agent.making import Making, answer, with_files
-from weft.exchange.importers.transcript import Item, NativeMessage, NativeTurn, Tokens
-from weft.exchange.importers.values import canonical, mapping, present, sequence, text, whole
+from weft.exchange.importers.port import Item, NativeMessage, NativeTurn, Report, Tokens
+from weft.exchange.importers.records.builder import PendingCall, identity
+from weft.exchange.importers.records.values import (
+    JsonObject,
+    canonical,
+    json_in_text,
+    mapping,
+    present,
+    sequence,
+    text,
+    whole,
+)
+from weft.exchange.importers.swe_agent.runs import (
+    RunItems,
+    account,
+    account_sections,
+    align,
+    answer,
+    called,
+    commanded,
+    objects,
+    patched,
+    with_files,
+)
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import Part, ReasoningPart, TextPart
 
@@ -31,17 +46,17 @@ TOLD = ("exit_status", "model_stats", "swe_agent_hash", "swe_rex_version", "swe_
 class Run(Struct, frozen=True):
     """One attempt at a task."""
 
-    history: list[Json]
-    steps: list[Json]
-    info: Json
-    config: Json
+    history: list[JsonObject]
+    steps: list[JsonObject]
+    info: JsonObject
+    config: JsonObject
 
     @property
     def model(self) -> str | None:
         return text(mapping(mapping(self.config.get("agent")).get("model")).get("name"))
 
 
-def run_of(document: Json, report: Report) -> Run:
+def run_of(document: JsonObject, report: Report) -> Run:
     return Run(
         history=objects(sequence(document.get("history")), "history", report),
         steps=objects(sequence(document.get("trajectory")), "step", report),
@@ -50,26 +65,26 @@ def run_of(document: Json, report: Report) -> Run:
     )
 
 
-def config_of(value: Any) -> Json:
+def config_of(value: Any) -> JsonObject:
     """The settings of a run: an object, or JSON in a text."""
     return mapping(read_document(value.encode("utf-8", "surrogatepass")).value if isinstance(value, str) else value)
 
 
-def beginning(document: Json) -> list[Any]:
+def beginning(document: JsonObject) -> list[Any]:
     """What tells a run from others of the same task in folders of the same name: all up to its first response."""
     first = next(iter(sequence(document.get("attempts"))), None)
     run = mapping(first) or document
-    told: list[Any] = []
+    values: list[Any] = []
     for message in map(mapping, sequence(run.get("history"))):
         if not message.get("is_demo"):
-            told.append([message.get("role"), message.get("content"), message.get("tool_calls")])
+            values.append([message.get("role"), message.get("content"), message.get("tool_calls")])
             if message.get("role") == "assistant":
                 break
     steps = [mapping(each) for each in sequence(run.get("trajectory"))[:1]]
-    return [told, [[step.get("response"), step.get("action")] for step in steps]]
+    return [values, [[step.get("response"), step.get("action")] for step in steps]]
 
 
-def read_runs(document: Json, key: str, size: int, report: Report) -> Iterator[NativeTurn]:
+def read_runs(document: JsonObject, key: str, size: int, report: Report) -> Iterator[NativeTurn]:
     """Every attempt as a turn of its own; where there were several, the one that was chosen comes last."""
     account_sections(report, document)
     attempts = objects(sequence(document.get("attempts")), "attempt", report)
@@ -94,7 +109,7 @@ class _Run:
 
     def __init__(self, run: Run, report: Report) -> None:
         self._run, self._report = run, report
-        self._making = Making()
+        self._run_items = RunItems()
         self._at = 0
         self._has_answered = False
         self._observation: Any = UNSET  # what the last step says came of its action, if no message does
@@ -125,8 +140,8 @@ class _Run:
 
     def _settings(self) -> dict[str, Any] | None:
         """The model's, chosen by name: keys lie beside them."""
-        told = mapping(mapping(self._run.config.get("agent")).get("model"))
-        return present(**{name: told.get(name) for name in SETTINGS})
+        fields = mapping(mapping(self._run.config.get("agent")).get("model"))
+        return present(**{name: fields.get(name) for name in SETTINGS})
 
     def _items(self) -> list[Item]:
         history = self._run.history
@@ -142,7 +157,7 @@ class _Run:
             self._respond(pair.message, pair.step)
         self._between(len(history))
         self._fall_back()
-        return self._counted(self._making.finished())
+        return self._counted(self._run_items.finished())
 
     def _between(self, end: int) -> None:
         """What stands between two responses: the outcome of the first, or somebody else's words."""
@@ -154,17 +169,19 @@ class _Run:
                 self._other(message, role)
         self._at = max(self._at, end)
 
-    def _other(self, message: Json, role: str) -> None:
+    def _other(self, message: JsonObject, role: str) -> None:
         content = message.get("content")
         if not message.get("is_demo") and role in ("user", "tool"):
-            ids = [each for each in sequence(message.get("tool_call_ids")) if isinstance(each, str)]
-            call = self._making.waiting(ids)
+            ids = [
+                tool_call_id for tool_call_id in sequence(message.get("tool_call_ids")) if isinstance(tool_call_id, str)
+            ]
+            call = self._run_items.waiting(ids)
             if call is not None:
-                answer(call, plain(content))
+                answer(call, plain_result(content))
                 return
-        found = said(content)
+        found = content_of(content)
         is_prompt = role == "user" and not message.get("is_demo")
-        self._making.items.append(
+        self._run_items.items.append(
             NativeMessage(
                 role=MessageRole.USER if is_prompt else MessageRole.SYSTEM,
                 parts=tuple(found.parts),
@@ -173,12 +190,12 @@ class _Run:
                     is_demo=message.get("is_demo") or None,
                     role=role if message.get("is_demo") or role == "tool" else None,
                     agent=self._other_agent(message),
-                    blocks=found.elsewhere,
+                    blocks=found.other_blocks,
                 ),
             )
         )
 
-    def _other_agent(self, message: Json) -> str | None:
+    def _other_agent(self, message: JsonObject) -> str | None:
         agent = text(message.get("agent"))
         return agent if agent != self._agent else None
 
@@ -191,8 +208,8 @@ class _Run:
             account(self._report, "history.assistant", is_mapped=True)
         if number is not None:
             account(self._report, "step", is_mapped=True)
-        content = said(message.get("content") if message else step.get("response") or step.get("thought"))
-        self._making.say(
+        content = content_of(message.get("content") if message else step.get("response") or step.get("thought"))
+        self._run_items.say(
             NativeMessage(
                 role=MessageRole.ASSISTANT,
                 parts=(*_thoughts(message.get("thinking_blocks")), *content.parts),
@@ -201,15 +218,15 @@ class _Run:
                     agent=self._other_agent(message) if message else None,
                     is_attempt=True if not message and number != len(self._run.steps) - 1 else None,
                     extra=step.get("extra_info"),
-                    blocks=content.elsewhere,
+                    blocks=content.other_blocks,
                 ),
             ),
             self._calls(message, step, number if number is not None else place),
         )
-        if number is not None and not self._making.asked:
+        if number is not None and not self._run_items.asked:
             self._observed(step)
 
-    def _calls(self, message: Json, step: Json, number: int | None) -> list[Asked]:
+    def _calls(self, message: JsonObject, step: JsonObject, number: int | None) -> list[PendingCall]:
         state = _state(step)
         detail = present(
             state={name: value for name, value in state.items() if name != "diff"},
@@ -221,31 +238,31 @@ class _Run:
         ]
         action = text(message.get("action")) or text(step.get("action"))
         if not found and action is not None and action.strip():
-            asked = Asked(f"step-{number}", "bash", {"command": action}, detail=detail)
+            asked = PendingCall(f"step-{number}", "bash", {"command": action}, detail=detail)
             asked.files = commanded(action, state)
             found = [asked]
         if found and step.get("observation") is not None:
             self._observation = step["observation"]
         return found
 
-    def _call(self, told: Any, detail: Any, state: Json) -> Asked:
-        function = mapping(mapping(told).get("function"))
-        name, given = text(function.get("name")) or "", arguments(function.get("arguments"))
-        asked = Asked(text(mapping(told).get("id")) or "", name, given, detail=detail)
+    def _call(self, value: Any, detail: Any, state: JsonObject) -> PendingCall:
+        function = mapping(mapping(value).get("function"))
+        name, given = text(function.get("name")) or "", json_in_text(function.get("arguments"))
+        asked = PendingCall(text(mapping(value).get("id")) or "", name, given, detail=detail)
         asked.files = called(name, given, state)
         return asked
 
     def _fall_back(self) -> None:
-        call = self._making.waiting()
+        call = self._run_items.waiting()
         if call is not None and self._observation is not UNSET:
             answer(call, self._observation)
         self._observation = UNSET
 
-    def _observed(self, step: Json) -> None:
+    def _observed(self, step: JsonObject) -> None:
         """An answer to a response that asked for nothing: why it has to be repeated."""
-        if told := words(step.get("observation")):
+        if told := content_text(step.get("observation")):
             event = NativeMessage(role=MessageRole.USER, parts=(TextPart(told),), source=MessageSource.EVENT)
-            self._making.items.append(event)
+            self._run_items.items.append(event)
 
     def _counted(self, items: list[Item]) -> list[Item]:
         """Only the whole run's tokens are told; its last response carries them."""
@@ -262,7 +279,7 @@ class _Run:
         return items
 
 
-def _next(responses: list[tuple[int, Json]], at: int, end: int) -> int:
+def _next(responses: list[tuple[int, JsonObject]], at: int, end: int) -> int:
     """Where the next response stands."""
     number = bisect_left(responses, at, key=lambda response: response[0])
     return responses[number][0] if number < len(responses) else end
@@ -272,14 +289,14 @@ def _with_tokens(message: NativeMessage, tokens: Tokens) -> NativeMessage:
     return replace(message, tokens=tokens, metadata={**mapping(message.metadata), "tokens_of": "the whole run"})
 
 
-def _state(step: Json) -> Json:
+def _state(step: JsonObject) -> JsonObject:
     """Where the shell stood: an object, or JSON in a text."""
     return config_of(step.get("state"))
 
 
 def _thoughts(blocks: Any) -> list[Part]:
-    return [part for part in said(sequence(blocks)).parts if isinstance(part, ReasoningPart)]
+    return [part for part in content_of(sequence(blocks)).parts if isinstance(part, ReasoningPart)]
 
 
-def _public(repository: Json) -> dict[str, Any] | None:
+def _public(repository: JsonObject) -> dict[str, Any] | None:
     return present(**{name: repository.get(name) for name in ("type", "repo_name", "github_url", "base_commit")})

@@ -34,7 +34,7 @@ TOGETHER = ({"watch", "background"},)
 
 
 def _formats(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    from weft.exchange.importers.plugins import importer_names
+    from weft.exchange.importers.port import importer_names
 
     return [name for name in importer_names() if name.startswith(begun)]
 
@@ -68,7 +68,7 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     With --watch a turn is in the ledger moments after it has ended, and what is still open is shown as provisional by
     `weft sessions`, `weft log` and `weft show`. With --json each thing that happens is a line of JSON.
     """
-    from weft.exchange.importers.plugins import load_importers
+    from weft.exchange.importers.port import load_importers
     from weft.ledger.read.revisions import parse_moment
 
     chosen = {name for name, given in modes.items() if given}

@@ -1,0 +1,457 @@
+"""The entries of one native turn, read into messages, calls and compactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import Any
+
+from msgspec import Struct, field
+
+from weft.exchange.importers.codex.contents import (
+    Compaction,
+    Content,
+    Echoes,
+    Prompts,
+    attached,
+    compaction_of,
+    content_of,
+    event_words,
+)
+from weft.exchange.importers.codex.entries import Entry, Sort
+from weft.exchange.importers.codex.groups import Group
+from weft.exchange.importers.codex.responses import (
+    Call,
+    Response,
+    call_of,
+    names_of,
+    output_text,
+    settle,
+    take_end,
+    take_event,
+    take_output,
+)
+from weft.exchange.importers.codex.threads import Thread, tool_names
+from weft.exchange.importers.codex.usage import Bill, Meter, says_usage, tokens_of
+from weft.exchange.importers.port import NativeCall, NativeMessage, Tokens
+from weft.exchange.importers.records.values import epoch_millis, mapping, text, without_none
+from weft.kernel.enums import MessageRole, MessageSource
+from weft.ledger.model import FileNote, TextPart
+
+_HARMLESS = frozenset({"thread_rollback_failed", "active_turn_not_steerable"})
+"""Errors of a request beside the turn, which go on with it."""
+_NEAR_CALLS = 64
+"""How many calls back an event's call is looked for that no id names."""
+
+
+class Message(Struct, kw_only=True):
+    """A message that no model gave."""
+
+    role: MessageRole
+    content: Content
+    native: str | None
+    at: int | None
+    literal_time: str | None
+    source: MessageSource | None
+    files: tuple[FileNote, ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def items(self, context: dict[str, Any] | None) -> list[NativeMessage | NativeCall]:
+        message = NativeMessage(
+            role=self.role,
+            parts=tuple(self.content.parts),
+            native=self.native,
+            at=self.at,
+            literal_time=self.literal_time,
+            source=self.source,
+            context=context,
+            metadata=self.notes or None,
+            files=self.files,
+        )
+        return [message]
+
+
+class Stretch(Struct):
+    """A stretch of a native turn: what lies before, between and after its compactions, or one of these."""
+
+    things: list[Message | Response] = field(default_factory=list)
+    plain: list[Any] = field(default_factory=list)
+    """Identity: what will be its records."""
+    names: list[str] = field(default_factory=list)
+    injected: list[dict[str, Any]] = field(default_factory=list)
+    context: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    compaction: Compaction | None = None
+    first: Entry | None = None
+    end: int = 0
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """Where its entries lie."""
+
+    def items(self) -> tuple[NativeMessage | NativeCall, ...]:
+        """What was injected is told with the first prompt, else with whatever comes first."""
+        context = {**self.context, **({"injected": self.injected} if self.injected else {})} or None
+        prompts = (thing for thing in self.things if isinstance(thing, Message) and thing.role == MessageRole.USER)
+        bearer = next(prompts, self.things[0] if self.things else None)
+        return tuple(item for thing in self.things for item in thing.items(context if thing is bearer else None))
+
+
+def _before_compaction(group: Group) -> Iterator[Entry]:
+    return takewhile(lambda entry: entry.sort != Sort.COMPACTED, group.entries)
+
+
+class TurnContents:
+    """Walks the entries of one group."""
+
+    def __init__(self, thread: Thread, meter: Meter, group: Group) -> None:
+        self._thread, self._meter, self._group = thread, meter, group
+        metas = [entry for entry in _before_compaction(group) if entry.sort == Sort.META]
+        self._told_by_meta = {id(entry): thread.take_meta(entry) for entry in metas}
+        self.later_metas: list[Entry] = []
+        """Those behind a compaction, before which the turn may have been read already: they are for what comes next."""
+        self.copied = thread.is_copied(group)
+        self.owner = thread.owner_of(self.copied)
+        thread.take_side(self.copied)
+        self.pieces = [Stretch(context=thread.take_left_over())]
+        self.start: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.started: int | None = None
+        self.ended: int | None = None
+        self.abort: str | None = None
+        self.error: str | None = None
+        self.notes: list[dict[str, Any]] = []
+        self.counted: list[tuple[Entry, bool]] = []
+        self.tools: list[str] = []
+        self._prompts = Prompts(group.entries)
+        self._echoes = Echoes(group.entries)
+        self._open: Response | None = None
+        self._responses: list[Response] = []
+        self._marks: list[int | Tokens] = []
+        self._usage_marks: list[int | Tokens] = []
+        self._reports_total = False
+        self._calls: list[Call] = []
+        self._by_id: dict[str, list[int]] = {}
+        self._oldest = 0
+        """Every call before it has its output."""
+        self._settled: dict[int, int] = {}
+        """Where in the group a call's output came."""
+        self._outcomes: list[tuple[int, int, Entry]] = []
+        for at, entry in enumerate(group.entries):
+            self._take(at, entry)
+        self._resolve()
+
+    def _take(self, at: int, entry: Entry) -> None:
+        if entry.sort != Sort.COMPACTED:
+            piece = self.pieces[-1]
+            piece.first = piece.first or entry
+            piece.end = max(piece.end, entry.end)
+            if entry.kind:
+                piece.places.append((entry.offset, entry.end))
+        taken = _TAKERS[entry.sort](self, at, entry)
+        if entry.kind:
+            self.counted.append((entry, taken is not False))
+
+    def _time(self, entry: Entry) -> tuple[int | None, str | None]:
+        """When it was written; the lines of a copy tell only when it was copied."""
+        if self.copied:
+            return None, None
+        at = epoch_millis(entry.at)
+        return at, None if at is not None else text(entry.at)
+
+    def _bound(self, entry: Entry, name: str) -> int | None:
+        """When a turn began or ended: by its line, but where that may be a copy's, by what the event itself tells."""
+        written, stated = self._time(entry)[0], epoch_millis(entry.value.get(name))
+        return (written or stated) if self.copied is False else (stated or written)
+
+    def _skip(self, at: int, entry: Entry) -> bool:
+        return False
+
+    def _meta(self, at: int, entry: Entry) -> None:
+        if id(entry) in self._told_by_meta:
+            self.pieces[-1].context.update(self._told_by_meta[id(entry)])
+        else:
+            self.later_metas.append(entry)
+
+    def _settings(self, at: int, entry: Entry) -> None:
+        piece = self.pieces[-1]
+        piece.context.update(self._thread.take_settings(entry))
+        if entry.name == "turn_context":
+            piece.settings = entry.value
+        else:
+            self._note(at, entry)
+
+    def _begin(self, at: int, entry: Entry) -> None:
+        self.start = entry.value
+        self.started = self._bound(entry, "started_at")
+
+    def _finish(self, at: int, entry: Entry) -> None:
+        self.end = entry.value
+        self.ended = self._bound(entry, "completed_at")
+        if entry.sort == Sort.ABORT:
+            self.abort = text(entry.value.get("reason")) or "unknown"
+        failure = entry.value.get("error")
+        self.error = text(failure) or text(mapping(failure).get("message")) or self.error
+        if entry.name == "turn.completed":  # errors that are printed on the way were overcome
+            self.error = None
+        last = text(entry.value.get("last_agent_message"))
+        if last is not None and not self._echoes.answers:
+            self._echoes.answers = True
+            self._response(entry).say_event(last)
+
+    def _fail(self, at: int, entry: Entry) -> None:
+        failure = mapping(entry.value.get("error"))
+        info = text(entry.value.get("codex_error_info"))
+        if info not in _HARMLESS:
+            words = text(entry.value.get("message")) or text(failure.get("message"))
+            self.error = words or self.error or info or "error"
+        self._note(at, entry)
+
+    def _user(self, at: int, entry: Entry) -> None:
+        """A prompt, or something that stands in its place."""
+        if entry.sort == Sort.INJECTED and at not in self._prompts.events:
+            self._inject(entry)
+            return
+        content = self._prompts.contents[at]
+        source = self._prompts.source(at, entry.sort, self._thread.is_led)
+        message = self._tell(entry, MessageRole.USER, content, source, self._prompts.files(at))
+        event = self._prompts.events.get(at)
+        if event is not None and (client := text(event.value.get("client_id"))) is not None:
+            message.notes["client_id"] = client
+
+    def _inject(self, entry: Entry) -> None:
+        content = content_of(entry.value.get("content"))
+        self.pieces[-1].injected.append({"role": entry.value.get("role"), "content": content.plain})
+        self._open = None
+
+    def _user_event(self, at: int, entry: Entry) -> None:
+        content = self._prompts.alone.get(at)
+        if content is not None:
+            source = self._prompts.source(at, Sort.USER, self._thread.is_led)
+            self._tell(entry, MessageRole.USER, content, source, attached(entry))
+
+    def _agent(self, at: int, entry: Entry) -> None:
+        item = entry.value
+        message = self._tell(entry, MessageRole.USER, content_of(item.get("content")), MessageSource.AGENT)
+        who = without_none(author=text(item.get("author")), recipient=text(item.get("recipient")))
+        message.notes.update(who)
+        self.pieces[-1].plain[-1].append(who)
+
+    def _tool_text(self, at: int, entry: Entry) -> None:
+        message = self._tell(entry, MessageRole.TOOL, content_of(entry.value.get("content")), None)
+        message.notes.update(without_none(name=text(entry.value.get("name"))))
+
+    def _tell(
+        self,
+        entry: Entry,
+        role: MessageRole,
+        content: Content,
+        source: MessageSource | None,
+        files: tuple[FileNote, ...] = (),
+    ) -> Message:
+        piece = self.pieces[-1]
+        at, words = self._time(entry)
+        id = None if entry.sort == Sort.PROMPT_EVENT else text(entry.value.get("id"))
+        message = Message(role=role, content=content, native=id, at=at, literal_time=words, source=source, files=files)
+        if content.strange:
+            message.notes["blocks"] = content.strange
+        if content.sealed:
+            message.notes["encrypted_letters"] = content.sealed
+        piece.things.append(message)
+        piece.plain.append([role, id, content.plain])
+        piece.names += names_of(entry.value) if id else []
+        self._open = None
+        return message
+
+    def _response(self, entry: Entry) -> Response:
+        """The response at hand, or a new one."""
+        if self._open is None:
+            at, words = self._time(entry)
+            plain: list[Any] = ["response"]
+            thread = self._thread
+            self._open = Response(at=at, literal_time=words, model=thread.model, provider=thread.provider, plain=plain)
+            self._marks.append(len(self._responses))
+            self._usage_marks.append(len(self._responses))
+            self._responses.append(self._open)
+            self.pieces[-1].things.append(self._open)
+            self.pieces[-1].plain.append(plain)
+        return self._open
+
+    def _say(self, at: int, entry: Entry) -> None:
+        self._response(entry).say(entry)
+        self.pieces[-1].names += names_of(entry.value)
+
+    def _think(self, at: int, entry: Entry) -> None:
+        self._response(entry).think(entry)
+        self.pieces[-1].names += names_of(entry.value)
+
+    def _call(self, at: int, entry: Entry) -> None:
+        call = call_of(entry, self._time(entry)[0])
+        self._response(entry).call(call, entry.value)
+        self._by_id.setdefault(call.id, []).append(len(self._calls))
+        self._calls.append(call)
+        self.pieces[-1].names += names_of(entry.value)
+
+    def _say_event(self, at: int, entry: Entry) -> None:
+        words = event_words(entry)
+        if self._echoes.is_new_text(words, entry.name):
+            self._response(entry).say_event(words)
+
+    def _think_event(self, at: int, entry: Entry) -> None:
+        if fresh := self._echoes.new_thoughts(entry):
+            self._response(entry).think_event(fresh)
+
+    def _output(self, at: int, entry: Entry) -> None:
+        self._open = None
+        call = self._call_for(text(entry.value.get("call_id")))
+        if call is None:
+            self._stray(entry)
+            return
+        take_output(self._calls[call], entry, self._time(entry)[0])
+        self._settled.setdefault(call, at)
+        self.pieces[-1].names += names_of(entry.value)
+
+    def _stray(self, entry: Entry) -> None:
+        """The output of a call that this turn does not have."""
+        output = entry.value.get("output")
+        words = output_text(output)
+        message = self._tell(entry, MessageRole.TOOL, Content([TextPart(words)] if words else [], [output]), None)
+        shape = None if isinstance(output, str) else output
+        message.notes.update(without_none(call_id=text(entry.value.get("call_id")), output=shape))
+
+    def _call_for(self, id: str | None) -> int | None:
+        """The call that an output answers: the oldest of that id without one; without an id, the oldest of all."""
+        if id is not None:
+            numbers = self._by_id.get(id, [])
+            return next((k for k in numbers if k not in self._settled), numbers[-1] if numbers else None)
+        while self._oldest in self._settled:
+            self._oldest += 1
+        return self._oldest if self._oldest < len(self._calls) else None
+
+    def _settle(self, at: int, entry: Entry) -> None:
+        self._open = None
+        call = self._call_for(text(entry.value.get("call_id")))
+        if call is None:
+            self._note(at, entry)
+            return
+        take_end(self._calls[call], entry)
+        self._settled.setdefault(call, at)
+
+    def _outcome(self, at: int, entry: Entry) -> None:
+        """Resolved when all calls are known: some events stand before the item of their call."""
+        self._outcomes.append((at, len(self._calls), entry))
+
+    def _tokens(self, at: int, entry: Entry) -> bool:
+        report = self._meter.read(entry.value)
+        piece = self.pieces[-2] if len(self.pieces) > 1 else None
+        if piece is not None and piece.compaction is not None and piece.compaction.tokens_after is None:
+            piece.compaction.tokens_after = self._meter.context
+        if report is not None:
+            self._marks.append(report)
+        return says_usage(entry.value)
+
+    def _usage(self, at: int, entry: Entry) -> bool:
+        report = tokens_of(entry.value.get("usage"))
+        if report is not None:
+            self._usage_marks.append(report)
+            self._reports_total = entry.name == "turn.completed"
+        return report is not None
+
+    def _compacted(self, at: int, entry: Entry) -> None:
+        self._open = None
+        made = compaction_of(entry, self._time(entry), self._meter.context, self._thread.model)
+        here = Stretch(plain=[made.plain], names=list(made.names), compaction=made, first=entry, end=entry.end)
+        here.places.append((entry.offset, entry.end))
+        self.pieces += [here, Stretch(settings=self.pieces[-1].settings)]
+
+    def _compacted_note(self, at: int, entry: Entry) -> bool:
+        return self._group.compacts
+
+    def _world(self, at: int, entry: Entry) -> None:
+        self.pieces[-1].context.setdefault("world_state", []).append(entry.value)
+
+    def _tools_item(self, at: int, entry: Entry) -> None:
+        self.tools += tool_names(entry.value)
+
+    def _title(self, at: int, entry: Entry) -> None:
+        if text(entry.value.get("thread_id")) in (None, self._thread.session.id):
+            self._thread.take_title(text(entry.value.get("thread_name")), epoch_millis(entry.at))
+
+    def _note(self, at: int, entry: Entry) -> None:
+        told = {name: fact for name, fact in entry.value.items() if name not in ("type", "turn_id", "thread_id")}
+        self.notes.append({"event": entry.name, **told})
+
+    def _resolve(self) -> None:
+        """Once the whole turn is known."""
+        for at, known, entry in self._outcomes:
+            self._place(at, known, entry)
+        for call in self._calls:
+            settle(call, self._thread.workspace)
+        reported = any(isinstance(mark, Tokens) for mark in self._marks)
+        self.bill = Bill(self._marks if reported else self._usage_marks)
+        if self.bill.marks and not self._responses:
+            self._answer_unseen()
+
+    def _answer_unseen(self) -> None:
+        """A report without any response: something was answered, a summary perhaps, and nothing of it was written."""
+        thread = self._thread
+        unseen = Response(at=None, literal_time=None, model=thread.model, provider=thread.provider, plain=["response"])
+        piece = next((each for each in self.pieces if each.compaction is not None), self.pieces[-1])
+        piece.things.append(unseen)
+        piece.plain.append(unseen.plain)
+        self._responses.append(unseen)
+        self.bill.marks.insert(0, 0)
+
+    def _place(self, at: int, known: int, entry: Entry) -> None:
+        event = entry.value
+        named = ("call_id", "callId", "event_id", "target_item_id", "id")
+        ids = [id for name in named if (id := text(event.get(name))) is not None]
+        own = next((self._by_id[id][-1] for id in ids if id in self._by_id), None)
+        if own is not None:
+            take_event(self._calls[own], entry, is_own=True)
+        elif known:
+            near = range(known - 1, max(known - _NEAR_CALLS, 0) - 1, -1)
+            running = next((k for k in near if self._settled.get(k, at + 1) > at), known - 1)
+            take_event(self._calls[running], entry, is_own=False)
+        else:
+            self._note(at, entry)
+
+    def charge(self, reports_first: bool) -> None:
+        """Give every response what it cost."""
+        for k, tokens in self.bill.shares(reports_first).items():
+            self._responses[k].tokens = tokens
+            if self._reports_total:  # of the thread up to here: it is one sum, in however many runs it is told
+                self._responses[k].native = f"{self._thread.printed_of}/total"
+
+
+_TAKERS: dict[Sort, Callable[[TurnContents, int, Entry], bool | None]] = {
+    Sort.META: TurnContents._meta,
+    Sort.SETTINGS: TurnContents._settings,
+    Sort.START: TurnContents._begin,
+    Sort.END: TurnContents._finish,
+    Sort.ABORT: TurnContents._finish,
+    Sort.PROMPT_EVENT: TurnContents._user_event,
+    Sort.USER: TurnContents._user,
+    Sort.NOTICE: TurnContents._user,
+    Sort.INJECTED: TurnContents._user,
+    Sort.AGENT: TurnContents._agent,
+    Sort.SAID: TurnContents._say,
+    Sort.THOUGHT: TurnContents._think,
+    Sort.CALL: TurnContents._call,
+    Sort.SAID_EVENT: TurnContents._say_event,
+    Sort.THOUGHT_EVENT: TurnContents._think_event,
+    Sort.OUTPUT: TurnContents._output,
+    Sort.TOOL_TEXT: TurnContents._tool_text,
+    Sort.OUTCOME: TurnContents._outcome,
+    Sort.SETTLED: TurnContents._settle,
+    Sort.TOKENS: TurnContents._tokens,
+    Sort.USAGE: TurnContents._usage,
+    Sort.COMPACTED: TurnContents._compacted,
+    Sort.COMPACTED_NOTE: TurnContents._compacted_note,
+    Sort.ROLLBACK: TurnContents._skip,
+    Sort.ERROR: TurnContents._fail,
+    Sort.TITLE: TurnContents._title,
+    Sort.WORLD: TurnContents._world,
+    Sort.TOOLS: TurnContents._tools_item,
+    Sort.NOTE: TurnContents._note,
+    Sort.SILENT: TurnContents._skip,
+    Sort.UNKNOWN: TurnContents._skip,
+}
