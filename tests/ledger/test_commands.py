@@ -13,6 +13,7 @@ from tests.faults.processes import Process, Say
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import problems, select, texts
 from weft.kernel.ambient import FixedClock
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, SessionBusy
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import NewMessage, RecordedTurn
@@ -79,7 +80,7 @@ def test_another_turn_with_the_same_key_is_refused(ledger: Ledger, other: dict[s
 
 def test_a_turn_told_in_other_types_is_the_same_turn(ledger: Ledger) -> None:
     first = ledger.record_turn(session="main", query="q", response="r", key="k", wait=1)
-    query, response = NewMessage(role="user", content="q"), {"role": "assistant", "content": "r"}
+    query, response = NewMessage(role=MessageRole.USER, content="q"), {"role": "assistant", "content": "r"}
     assert ledger.record_turn(session="main", query=query, response=[response], key="k", wait=2) == first
 
 
@@ -92,10 +93,14 @@ def test_stored_contents_of_a_request_are_compared_by_their_reference(ledger: Le
 
 
 def test_turns_without_a_session_and_failed_ones_have_keys_too(ledger: Ledger) -> None:
-    for fields in ({"query": "q"}, {"session": "main", "query": "q", "error": {"message": "overloaded"}}):
+    requests: list[dict[str, Any]] = [
+        {"query": "q"},
+        {"session": "main", "query": "q", "error": {"message": "overloaded"}},
+    ]
+    for fields in requests:
         key = f"key of {sorted(fields)}"
-        first = ledger.record_turn(**fields, key=key)  # type: ignore[arg-type]
-        assert ledger.record_turn(**fields, key=key) == first  # type: ignore[arg-type]
+        first = ledger.record_turn(**fields, key=key)
+        assert ledger.record_turn(**fields, key=key) == first
     assert len(list(ledger.log())) == 2
 
 

@@ -25,8 +25,11 @@ TTL_MS = 30_000
 class Holder(Protocol):
     """What every kind of lease is asked to do."""
 
-    lost: type[Conflict]
-    busy: type[Conflict]
+    @property
+    def lost(self) -> type[Conflict]: ...
+
+    @property
+    def busy(self) -> type[Conflict]: ...
 
     def take(self, ledger: Ledger) -> Any: ...
     def renew(self, held: Any) -> None: ...
