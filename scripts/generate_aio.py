@@ -66,12 +66,15 @@ ATTRIBUTES = {
     "ImportWriter": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
 }
 AT_HAND = {
-    "Ledger": ("path", "replica"), "Thread": ("id", "depth"), "FullThreads": ("strands",), "Programs": ("acting_as",),
-}  # fmt: skip
+    "Ledger": ("path", "replica", "authority", "acting_as"),
+    "Thread": ("id", "depth"),
+    "FullThreads": ("strands",),
+    "Programs": ("acting_as",),
+}
 """What reads nothing: properties, and another mirror of the same ledger."""
 WAITING = ("record_turn", "record", "cherry_pick", "summarize")
 FUNCTIONS = ("copy", "examine", "restore", "salvage")
-LEFT_OUT = ("close",)  # written by hand
+LEFT_OUT = {"Ledger": ("close", "acting_as")}  # written by hand
 HEAD = '''"""{about}
 
 `make docs` writes this module from the synchronous API, and a test compares the two.
@@ -115,6 +118,13 @@ LEDGER = '''
     def __init__(self, sync: SyncLedger, pool: crossing.Pool) -> None:
         super().__init__(sync, pool)
         self._news = crossing.News(pool, sync.newest)
+        self._is_original = True
+
+    def acting_as(self, who: Authority | str) -> Self:
+        """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
+        ledger = type(self)(self._sync.acting_as(who), self._pool)
+        ledger._is_original = False
+        return ledger
 
     async def __aenter__(self) -> Ledger:
         return self
@@ -124,7 +134,8 @@ LEDGER = '''
 
     async def close(self) -> None:
         """Everything that was begun ends first, awaited or not; then as the synchronous one."""
-        await self._pool.close(self._sync.close)
+        if self._is_original:
+            await self._pool.close(self._sync.close)
 '''
 WRITER = """
     async def __aenter__(self) -> TurnWriter:
@@ -221,7 +232,8 @@ def method(owner: str, name: str, member: Any, names: Names) -> str:
     lead = "    @property\n" if isinstance(member, property) else ""
     target = f"self._sync.{name}"
     if name in AT_HAND.get(owner, ()) and not lead:
-        made = f"{returns}(self.ledger, {arguments_of(node)})"
+        handed = arguments_of(node).replace("who=who, ", "")
+        made = f"{returns}(self.ledger.acting_as(who), {handed})"
         return f"    def {name}({signature}) -> {returns}:\n{doc}        return {made}\n"
     if name in AT_HAND.get(owner, ()):
         return f"{lead}    def {name}({signature}) -> {returns}:\n{doc}        return {target}\n"
@@ -267,7 +279,7 @@ def constructor(owner: str, names: Names) -> str:
     return (
         f"    def __init__({ast.unparse(node.args)}) -> None:\n"
         f"        super().__init__(Sync{owner}({handed}), ledger._pool)\n"
-        "        self.ledger, self.actor = ledger, actor\n"
+        "        self.ledger = ledger\n"
     )
 
 
@@ -280,7 +292,7 @@ def mirror(owner: str, names: Names) -> str:
         made.append(
             f"    @property\n    def {attribute}(self) -> {annotation}:\n        return self._sync.{attribute}\n"
         )
-    made += [method(owner, name, member, names) for name, member in public(kind) if name not in LEFT_OUT]
+    made += [method(owner, name, member, names) for name, member in public(kind) if name not in LEFT_OUT.get(owner, ())]
     return "\n".join(made)
 
 
@@ -330,6 +342,7 @@ ALWAYS = {
     "AsyncIterator": ("collections.abc", "AsyncIterator"),
     "Generator": ("collections.abc", "Generator"),
     "partial": ("functools", "partial"),
+    "Self": ("typing", "Self"),
     "TracebackType": ("types", "TracebackType"),
     "crossing": ("weft.aio", "crossing"),
     "opening": ("weft", "opening"),

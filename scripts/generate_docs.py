@@ -46,8 +46,10 @@ ENVELOPE = {
     "ts": "null where the origin gave no usable time; absent in imported chains",
     "stream": "the stream it belongs to",
     "prev": "the event before it in that stream; null for the first",
-    "actor": "the agent that acted: `local`, `imported`, or the ulid of one",
+    "actor": "the agent or person that acted: `local`, `imported`, or a ulid",
     "replica": "the ledger that wrote it; absent in imported chains",
+    "on_behalf_of": "for whom the actor acted, the nearest first: `local`, or ulids of agents, people and sessions; "
+    "absent where it acted for itself",
 }
 
 ABOUT = {

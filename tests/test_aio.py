@@ -365,7 +365,8 @@ def test_programs_are_made_changed_and_found(path: Path) -> None:
         await programs.create("human", "bln", {"permissions": ["configure"]})
         person = programs.acting_as("bln")
         made = await person.create("information", "ada", {"infoType": "fact", "content": {"born": 1815}})
-        assert (made.created_by, person.actor, person.ledger) == ("bln", "bln", ledger)
+        acting = person.ledger
+        assert (made.created_by, acting.authority.principal.id, acting.path) == ("bln", "bln", ledger.path)
         assert await person.add_tags("ada", "first", "second") == ["first", "second"]
         assert [one.name for one in await programs.query(path="$.born", equals=1815)] == ["ada"]
         await asyncio.gather(*(programs.change("bln", {"name": f"B{i}"}) for i in range(4)))

@@ -57,6 +57,8 @@ def structs(record: type[Struct]) -> st.SearchStrategy[Any]:
     types = field_types(record)
     made = {name: streams if name == "stream" else values(kind) for name, kind in types.items()}
     made |= {name: st.integers(0, MAX_INTEGER) for name in types if "tokens" in name}
+    if "on_behalf_of" in types:
+        made["on_behalf_of"] = st.lists(MARKED["name"] | ulids, min_size=1, max_size=3).map(tuple)
     optional = {name for name, kind in types.items() if UnsetType in get_args(kind)}
     required = {name: strategy for name, strategy in made.items() if name not in optional}
     chosen = st.fixed_dictionaries(required, optional={name: made[name] for name in optional})

@@ -138,7 +138,7 @@ def test_a_turn_that_is_being_held_when_the_ledger_closes_is_given_up_with_the_o
             closing.join(0.05)  # it would be through by now, if nothing kept it
             super().__setitem__(key, lease)
 
-    ledger_writer._held = Noted()
+    ledger_writer._state.held = Noted()
     lease = Lease("session", "s", "owner", 1, 0, "turn")
     ledger_writer.hold(lease)
     closing.join()

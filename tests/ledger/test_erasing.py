@@ -87,7 +87,8 @@ def test_every_reader_shows_what_is_erased_as_erased(ledger: Ledger) -> None:
 
 def test_a_tombstone_says_who_when_and_why(ledger: Ledger) -> None:
     (turn,) = grow(ledger, "main", "a secret")
-    ledger.erasure.erase(turn, reason=WHY, actor="ann")
+    ledger.create_session("hers", persona="ann")
+    ledger.acting_as("ann").erasure.erase(turn, reason=WHY)
     assert {(found.actor, found.reason, found.turn_id) for found in ledger.erasure.done()} == {("ann", WHY, turn)}
     assert len(ledger.erasure.done()) == 2
     assert ledger.upkeep.stats()["erased_contents"] == 2
@@ -235,7 +236,7 @@ def test_an_erasure_needs_a_reason_and_an_actor_who_may(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput):
         ledger.erasure.erase(turn, reason=" ")
     with pytest.raises(NotApplicable):
-        ledger.erasure.erase(turn, reason=WHY, actor="imported")
+        ledger.acting_as("imported").erasure.erase(turn, reason=WHY)
     assert ledger.erasure.done() == []
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.kernel.authority import pattern_matcher, rights
 from weft.ledger.reports.permissions import (
     MISSING,
     PermissionVerdict,
     ToolUse,
     commands_of,
-    covers,
     judge,
     parse_grant,
     parts_of,
@@ -181,11 +181,31 @@ def test_a_rule_counts_as_used_where_a_call_needed_it() -> None:
 
 @given(st.text(string.ascii_letters + ":.()/ ", max_size=12), st.text(string.ascii_letters, max_size=4))
 def test_what_was_granted_covers_itself_and_what_its_pattern_stands_for(right: str, more: str) -> None:
-    assert covers(right, right)
-    assert covers(right + "*", right + more)
-    assert not covers(right, right + "x" + more)
+    assert pattern_matcher(right)(right)
+    assert pattern_matcher(right + "*")(right + more)
+    assert not pattern_matcher(right)(right + "x" + more)
 
 
 @given(JSON, JSON)
 def test_any_json_can_be_granted_and_any_arguments_given(granted: Any, arguments: Any) -> None:
     assert verdict("tool", granted, arguments, ["tool"]) in PermissionVerdict
+
+
+TOOL_NAMES = st.text(string.ascii_letters[:4] + "_", min_size=1, max_size=3)
+TOOL_PATTERNS = TOOL_NAMES | st.builds(lambda name, mark: name + mark, TOOL_NAMES, st.sampled_from(["*", "?"]))
+SUBJECTS = st.sampled_from(["git status", "git", "rm -rf x", "https://a.example/b", "notes.md", "", "git push && rm x"])
+SUBJECT_PATTERNS = st.sampled_from(["git:*", "git *", "*", "**", "rm*", "domain:example", "*.md", "?it status", "git"])
+TOOL_RULES = TOOL_PATTERNS | st.builds(lambda name, uses: f"{name}({uses})", TOOL_PATTERNS, SUBJECT_PATTERNS)
+
+
+@given(st.lists(TOOL_RULES, min_size=1, max_size=4), st.lists(TOOL_RULES, max_size=2), TOOL_NAMES, SUBJECTS)
+def test_enforcement_and_audit_give_the_same_verdict(
+    allow: list[str], deny: list[str], tool: str, command: str
+) -> None:
+    """Rights that the runtime would enforce, and the grant that an audit reads out of the record."""
+    enforced = rights([f"tool:{rule}" for rule in allow], [f"tool:{rule}" for rule in deny])
+    arguments = {"command": command}
+    subjects = [subject for subject in parts_of(arguments) if isinstance(subject, str)]
+    is_allowed = all(enforced.allows(f"tool:{tool}", subject) for subject in subjects)
+    verdict = judge(ToolUse(tool, None, arguments), None, parse_grant({"allow": allow, "deny": deny}))
+    assert (verdict is PermissionVerdict.ALLOWED) == is_allowed

@@ -12,8 +12,9 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import Script, Scripted, scripted
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
+from weft.kernel.authority import Principal, PrincipalKind
 from weft.programs import Programs
-from weft.runtime.context import ExecutionContext, Principal, PrincipalKind, context_for
+from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.egress.credentials import Keyring
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken

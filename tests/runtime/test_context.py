@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.kernel.authority import EVERYTHING, LONGEST_CHAIN, Layer, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput, NotAllowed
 from weft.runtime.context import (
-    LONGEST_CHAIN,
     ExecutionContext,
-    Principal,
-    PrincipalKind,
     acting,
     context_for,
     context_from_env,
@@ -27,7 +25,6 @@ from weft.runtime.context import (
     run_with_context,
 )
 from weft.runtime.egress.credentials import Credential, Keyring, Secret, origin_of
-from weft.runtime.rights import EVERYTHING, Layer, Rights, rights
 
 PERSON = Principal(PrincipalKind.HUMAN, "bln")
 AGENT = Principal(PrincipalKind.AGENT, "scout")

@@ -11,6 +11,7 @@ import pytest
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.invoking import VARIABLES, Bench, as_tester, run
 from tests.runtime.scripted import HANG, answer, chat, failure
+from weft.kernel.authority import rights
 from weft.kernel.errors import (
     CodeFailed,
     CredentialRefused,
@@ -24,7 +25,6 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.runtime.invoke.model_settings import provider_settings
-from weft.runtime.rights import rights
 from weft.runtime.sandbox.bubblewrap import Sandbox
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})

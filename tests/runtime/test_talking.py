@@ -11,6 +11,7 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.invoking import VARIABLES, Bench, as_tester, run
 from tests.runtime.scripted import CHAT_STREAM, chat, failure
 from weft.exchange.sync import pull
+from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.errors import (
     CredentialMissing,
     CredentialWithheld,
@@ -21,7 +22,7 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.programs import Programs
-from weft.runtime.context import Principal, PrincipalKind, context_for
+from weft.runtime.context import context_for
 from weft.runtime.egress.credentials import Credential, Keyring
 from weft.runtime.invoke.model_settings import model_settings
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, VariableMissing
 from weft.ledger.reports.prices import shipped_prices
 from weft.programs.model import Program
-from weft.runtime.context import ExecutionContext, Principal, PrincipalKind
+from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.inference.settings import Parameters, ProviderKind
 from weft.surfaces.cli.chatting.blocks import split_blocks
 from weft.surfaces.cli.chatting.models import EMBEDDED, default_name, find_choice, of_program
@@ -120,7 +121,7 @@ def among(*programs: Program) -> Callable[[str], Program]:
 
 
 def acting() -> ExecutionContext:
-    return ExecutionContext(chain=(Principal(PrincipalKind.HUMAN, "ann"),))
+    return context_for(Principal(PrincipalKind.HUMAN, "ann"))
 
 
 def test_a_model_program_is_asked_at_its_provider_with_its_key() -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
+from weft.kernel.authority import Authority
 from weft.kernel.chain import Receipt
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.base import WAIT
@@ -71,6 +72,13 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     def __init__(self, sync: Ledger, pool: crossing.Pool) -> None:
         super().__init__(sync, pool)
         self._news = crossing.News(pool, sync.newest)
+        self._is_original = True
+
+    def acting_as(self, who: Authority | str) -> Self:
+        """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
+        ledger = type(self)(self._sync.acting_as(who), self._pool)
+        ledger._is_original = False
+        return ledger
 
     async def __aenter__(self) -> AsyncLedger:
         return self
@@ -80,7 +88,8 @@ class AsyncLedger(crossing.Mirror[Ledger]):
 
     async def close(self) -> None:
         """Everything that was begun ends first, awaited or not; then as the synchronous one."""
-        await self._pool.close(self._sync.close)
+        if self._is_original:
+            await self._pool.close(self._sync.close)
 
     @property
     def path(self) -> str:
@@ -89,6 +98,11 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     @property
     def replica(self) -> str:
         return self._sync.replica
+
+    @property
+    def authority(self) -> Authority:
+        """In whose name this ledger is changed, and with which rights."""
+        return self._sync.authority
 
     async def session(self, name: str) -> Session:
         """By label, by alias, or by id."""
@@ -764,7 +778,6 @@ class AsyncErasures(crossing.Mirror[Erasures]):
         reason: str,
         tree: bool = False,
         everywhere: bool = False,
-        actor: str = DEFAULT_AGENT,
         progress: Any = None,
     ) -> Erasure:
         """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
@@ -775,7 +788,6 @@ class AsyncErasures(crossing.Mirror[Erasures]):
                 reason=reason,
                 tree=tree,
                 everywhere=everywhere,
-                actor=actor,
                 progress=crossing.told(progress),
             )
         )

@@ -16,7 +16,7 @@ from weft.aio import crossing
 from weft.aio.ledger import (
     AsyncLedger,
 )
-from weft.ledger.model import DEFAULT_AGENT
+from weft.kernel.authority import Authority
 from weft.ledger.views.lease_rows import Lease
 from weft.programs.applying import Planned, WantedProgram
 from weft.programs.criteria import Observations
@@ -30,11 +30,11 @@ from weft.store.port import Progress
 
 
 class AsyncPrograms(crossing.Mirror[Programs]):
-    """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
+    """Programs of one open ledger, changed in the name that the ledger acts in."""
 
-    def __init__(self, ledger: AsyncLedger, actor: str = DEFAULT_AGENT, hold: Lease | None = None) -> None:
-        super().__init__(Programs(ledger._sync, actor=actor, hold=hold), ledger._pool)
-        self.ledger, self.actor = ledger, actor
+    def __init__(self, ledger: AsyncLedger, hold: Lease | None = None) -> None:
+        super().__init__(Programs(ledger._sync, hold=hold), ledger._pool)
+        self.ledger = ledger
 
     async def get(self, name: str, *kinds: str) -> Program:
         """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
@@ -290,9 +290,10 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         """Where two versions of its configuration differ: by default the last two."""
         return await self._run(partial(self._sync.diff, name=name, before=before, after=after))
 
-    def acting_as(self, actor: str, hold: Lease | None = None) -> AsyncPrograms:
-        """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
-        return AsyncPrograms(self.ledger, actor=actor, hold=hold)
+    def acting_as(self, who: Authority | str, hold: Lease | None = None) -> AsyncPrograms:
+        """The same programs, changed in the name of somebody else: an authority, or the name of an agent or a person;
+        with a hold of an agent, only while it lasts."""
+        return AsyncPrograms(self.ledger.acting_as(who), hold=hold)
 
     async def apply(
         self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
@@ -304,9 +305,9 @@ class AsyncPrograms(crossing.Mirror[Programs]):
 class AsyncSimilarity(crossing.Mirror[Similarity]):
     """Similar nodes of one ledger, by one model. Thread-safe."""
 
-    def __init__(self, ledger: AsyncLedger, embedder: Embedder, actor: str = DEFAULT_AGENT, *, few: int = FEW) -> None:
-        super().__init__(Similarity(ledger._sync, embedder=embedder, actor=actor, few=few), ledger._pool)
-        self.ledger, self.actor = ledger, actor
+    def __init__(self, ledger: AsyncLedger, embedder: Embedder, *, few: int = FEW) -> None:
+        super().__init__(Similarity(ledger._sync, embedder=embedder, few=few), ledger._pool)
+        self.ledger = ledger
 
     async def get(self, name: str, *kinds: str) -> Program:
         """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""

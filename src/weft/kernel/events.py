@@ -23,6 +23,7 @@ class Event(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind"):
     """The envelope. A run's events carry its turn id in `stream`, its agent in `actor`.
 
     `ts` says when it happened; null when the origin gave no usable time, absent in imported chains, as is `replica`.
+    `on_behalf_of` names everybody for whom the actor acted, the nearest first; absent where it acted for itself.
     """
 
     about: ClassVar[str]
@@ -34,6 +35,7 @@ class Event(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind"):
     prev: Digest | None
     actor: Name | Ulid
     replica: Ulid | UnsetType = UNSET
+    on_behalf_of: tuple[Name | Ulid, ...] | UnsetType = UNSET
 
 
 class UnknownEvent(Struct, frozen=True, gc=False):

@@ -117,6 +117,8 @@ def check_event(event: Event) -> None:
             _check_stream(text)
         elif not any(CHECKS[kind](text) for kind in kinds):
             raise InvalidFact(path, f"{text!r:.80} is no {' or '.join(sorted(kinds)) or 'value of this field'}")
+    if event.on_behalf_of == ():
+        raise InvalidFact("$.on_behalf_of", "it is empty; an actor that acts for itself has no such field")
     _check_counts(event)
 
 

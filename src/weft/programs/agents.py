@@ -24,7 +24,7 @@ from weft.kernel.program_events import (
 )
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.programs import making, sessions
-from weft.programs.clerk import Clerk
+from weft.programs.program_writer import ProgramWriter
 
 STEPS: dict[str, type[Event]] = {
     "think": AgentThinking,
@@ -37,7 +37,7 @@ STEPS: dict[str, type[Event]] = {
 }
 
 
-def assign(clerk: Clerk, agent: ProgramRow, task: ProgramRow) -> ProgramRow:
+def assign(clerk: ProgramWriter, agent: ProgramRow, task: ProgramRow) -> ProgramRow:
     """An idle agent gets a task, and a new session to work on it."""
     clerk.permit("assign", f"give {agent.name!r} the task {task.name!r}")
     if agent.state != "idle" or agent.task is not None:
@@ -55,14 +55,14 @@ def assign(clerk: Clerk, agent: ProgramRow, task: ProgramRow) -> ProgramRow:
     return clerk.add(agent, AgentTaskAssigned, task=task.id, session=session.id)
 
 
-def step(clerk: Clerk, agent: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
+def step(clerk: ProgramWriter, agent: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
     clerk.permit("assign", f"{verb} for the agent {agent.name!r}", agent.id)
     if verb not in STEPS:
         raise InvalidInput(f"an agent cannot {verb!r}", f"it can {', '.join((*STEPS, 'fail'))}")
     return clerk.step(agent, verb, STEPS[verb], reason=clerk.reason(reason))
 
 
-def fail(clerk: Clerk, agent: ProgramRow, message: str, code: str, details: Any) -> ProgramRow:
+def fail(clerk: ProgramWriter, agent: ProgramRow, message: str, code: str, details: Any) -> ProgramRow:
     clerk.permit("assign", f"fail the agent {agent.name!r}", agent.id)
     clerk.ensure_legal(agent, "fail")
     error = ErrorFact(
@@ -73,7 +73,7 @@ def fail(clerk: Clerk, agent: ProgramRow, message: str, code: str, details: Any)
     return clerk.step(agent, "fail", AgentFailed, error=error)
 
 
-def checkpoint(clerk: Clerk, agent: ProgramRow, state: Any) -> ProgramRow:
+def checkpoint(clerk: ProgramWriter, agent: ProgramRow, state: Any) -> ProgramRow:
     """What it needs to go on from here, after as many turns as it has taken."""
     clerk.permit("assign", f"keep a checkpoint of {agent.name!r}", agent.id)
     if agent.kind != ProgramKind.AGENT or agent.task is None:

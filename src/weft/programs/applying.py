@@ -18,9 +18,9 @@ from weft.ledger.views.program_rows import PROGRAM, ProgramRow, find_program
 from weft.ledger.views.rows import find_session
 from weft.ledger.write.append import LedgerWriter
 from weft.programs import information, making, sessions, tags
-from weft.programs.clerk import Clerk, perform
 from weft.programs.configs import checked_config, references
 from weft.programs.json_values import differences
+from weft.programs.program_writer import ProgramWriter, perform
 
 TOLD = ("version", "ulid", "createdAt", "updatedAt", "createdBy", "result", "type")
 """What a program is shown with and nobody decides: a program that was printed can be applied."""
@@ -113,13 +113,13 @@ def _state(kind: ProgramKind, states: list[Any], where: str) -> str | None:
 
 
 def apply(
-    writer: LedgerWriter, actor: str, wanted: Sequence[WantedProgram], *, prune: bool, dry_run: bool, key: str | None
+    writer: LedgerWriter, wanted: Sequence[WantedProgram], *, prune: bool, dry_run: bool, key: str | None
 ) -> list[Planned]:
     """Everything in one append, or with `dry_run` nothing; what was or would be done, in order."""
     ordered = in_order(wanted)
     plan: list[Planned] = []
 
-    def work(clerk: Clerk) -> str:
+    def work(clerk: ProgramWriter) -> str:
         plan[:] = [_apply_one(clerk, one) for one in ordered]
         if prune:
             plan.extend(_prune(clerk, {one.name for one in ordered}))
@@ -129,7 +129,7 @@ def apply(
 
     request = [prune, [[one.kind, one.name, one.config, one.state, one.tags] for one in ordered]]
     try:
-        perform(writer, actor, "apply", work, None if dry_run else key, request)
+        perform(writer, "apply", work, None if dry_run else key, request)
     except Rehearsed:
         return plan
     return plan or [Planned(action="unchanged", kind=one.kind, name=one.name) for one in ordered]
@@ -153,7 +153,7 @@ def in_order(wanted: Iterable[WantedProgram]) -> list[WantedProgram]:
     return done
 
 
-def _apply_one(clerk: Clerk, wanted: WantedProgram) -> Planned:
+def _apply_one(clerk: ProgramWriter, wanted: WantedProgram) -> Planned:
     if wanted.kind is ProgramKind.SESSION:
         return _apply_session(clerk, wanted)
     row = find_program(clerk.sql, wanted.name)
@@ -174,7 +174,7 @@ def _apply_one(clerk: Clerk, wanted: WantedProgram) -> Planned:
     return Planned(action=action, kind=wanted.kind, name=wanted.name, changes=changes)
 
 
-def _brought_to(clerk: Clerk, row: ProgramRow, state: str | None) -> ProgramRow:
+def _brought_to(clerk: ProgramWriter, row: ProgramRow, state: str | None) -> ProgramRow:
     """Step by step to the state that the file asks for. There is no way back to an earlier one but from the archive."""
     if state is None:
         return row
@@ -186,7 +186,7 @@ def _brought_to(clerk: Clerk, row: ProgramRow, state: str | None) -> ProgramRow:
     return row
 
 
-def _one_step(clerk: Clerk, row: ProgramRow) -> ProgramRow:
+def _one_step(clerk: ProgramWriter, row: ProgramRow) -> ProgramRow:
     steps = {
         "published": making.deprecate,
         "validated": information.activate,
@@ -199,7 +199,7 @@ def _one_step(clerk: Clerk, row: ProgramRow) -> ProgramRow:
     return steps[row.state](clerk, row, None)
 
 
-def _tag(clerk: Clerk, node: str, wanted: list[str] | None) -> bool:
+def _tag(clerk: ProgramWriter, node: str, wanted: list[str] | None) -> bool:
     """Exactly these tags, where a file says any; did they change?"""
     there = tags.tags_of(clerk.sql, node)
     if wanted is None or sorted(wanted) == there:
@@ -211,7 +211,7 @@ def _tag(clerk: Clerk, node: str, wanted: list[str] | None) -> bool:
     return True
 
 
-def _apply_session(clerk: Clerk, wanted: WantedProgram) -> Planned:
+def _apply_session(clerk: ProgramWriter, wanted: WantedProgram) -> Planned:
     row = clerk.append.view.find_session(wanted.name) or find_session(clerk.sql, wanted.name)
     before = {} if row is None else clerk.config_of(row)
     if row is None:
@@ -224,7 +224,7 @@ def _apply_session(clerk: Clerk, wanted: WantedProgram) -> Planned:
     return Planned(action=action, kind=wanted.kind, name=wanted.name, changes=changes)
 
 
-def _prune(clerk: Clerk, kept: set[str]) -> list[Planned]:
+def _prune(clerk: ProgramWriter, kept: set[str]) -> list[Planned]:
     """Programs that earlier files brought and these do not say; those that name others go first."""
     rows = clerk.sql.all(f"{PROGRAM.select} WHERE applied = 1 AND deleted = 0 ORDER BY kind, name")
     doomed = {row.name: row for row in (ProgramRow(*row) for row in rows) if row.name not in kept}

@@ -10,11 +10,11 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_count, checked_flag
 from weft.ledger.views.rows import SessionRow
 from weft.programs import making, sessions, tags
-from weft.programs.clerk import Clerk, find_any, name_in
 from weft.programs.configs import PROVIDER_KEYS
 from weft.programs.face import Room, checked_kind
 from weft.programs.json_values import differences, merged
 from weft.programs.model import Difference, Program, ProgramChange
+from weft.programs.program_writer import ProgramWriter, find_any, name_in
 from weft.programs.reading import find, history, list_programs, to_program
 
 
@@ -35,7 +35,7 @@ class Describing(Room):
         made = checked_kind(kind)
         checked_flag(draft, "draft")
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             row = making.create(clerk, made, name, config, draft=draft)
             if tagged:
                 tags.add(clerk, row.id, tagged)
@@ -54,9 +54,9 @@ class Describing(Room):
     ) -> Program:
         """A session of the ledger, with a model of its own; without a label it gets one."""
         given = {**(config or {}), **({} if model is None else {"defaultModel": model})}
-        by = owner or self.actor
+        by = owner or self.ledger.authority.principal.id
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             return sessions.create(clerk, label, by, given)
 
         return self._change("create_session", work, key, label, by, given)
@@ -106,7 +106,7 @@ class Describing(Room):
     ) -> Program:
         seen = None if expected is None else checked_count(expected, "expected version")
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             found = self._session(clerk, name)
             if found is not None:
                 before = clerk.config_of(found) if verb == "change" else {}
@@ -117,7 +117,7 @@ class Describing(Room):
 
         return self._change(verb, work, key, name, given, expected, reason)
 
-    def _session(self, clerk: Clerk, name: str) -> SessionRow | None:
+    def _session(self, clerk: ProgramWriter, name: str) -> SessionRow | None:
         """A session, where no program has this name."""
         found = find_any(clerk.sql, name_in(clerk.sql, name))
         return clerk.require_session(found.id) if isinstance(found, SessionRow) else None
@@ -133,7 +133,7 @@ class Describing(Room):
     ) -> Program:
         """Hidden and deprecated; its name is free, its history stays. A session is deleted as one."""
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             found = self._session(clerk, name)
             if found is not None:
                 return sessions.delete(clerk, found, expected=expected, reason=reason)
@@ -153,7 +153,7 @@ class Describing(Room):
         """The configuration of an earlier version again; the versions between stay in its history."""
         wanted = checked_count(version, "version")
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             if self._session(clerk, name) is not None:
                 raise InvalidInput("a session's configuration is not reverted", "configure it anew")
             return making.revert(clerk, clerk.require(name), wanted, expected=expected, reason=reason)

@@ -10,35 +10,34 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, LeaseLost
 from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
-from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.write.leases import renew
 from weft.programs.addresses import parse_address
-from weft.programs.clerk import Clerk, name_in, perform
 from weft.programs.model import Program
+from weft.programs.program_writer import ProgramWriter, name_in, perform
 from weft.programs.reading import find, to_program
 from weft.store.port import ReadTxn
 
 
 class Room:
-    """Programs of one open ledger, seen and changed by one actor. Thread-safe, as the ledger is."""
+    """Programs of one open ledger, changed in the ledger's name. Thread-safe, as the ledger is."""
 
-    def __init__(self, ledger: Ledger, actor: str = DEFAULT_AGENT, hold: Lease | None = None) -> None:
-        self.ledger, self.actor, self._hold = ledger, actor, hold
+    def __init__(self, ledger: Ledger, hold: Lease | None = None) -> None:
+        self.ledger, self._hold = ledger, hold
         self._writer, self._store = writer_of(ledger), store_of(ledger)
 
-    def _perform(self, verb: str, work: Callable[[Clerk], str], key: str | None, *request: Any) -> str:
+    def _perform(self, verb: str, work: Callable[[ProgramWriter], str], key: str | None, *request: Any) -> str:
         hold = self._hold
         if hold is None:
-            return perform(self._writer, self.actor, verb, work, key, request)
+            return perform(self._writer, verb, work, key, request)
 
-        def under_lease(clerk: Clerk) -> str:
+        def under_lease(clerk: ProgramWriter) -> str:
             renewed(clerk, hold)
             return work(clerk)
 
-        return perform(self._writer, self.actor, verb, under_lease, key, request)
+        return perform(self._writer, verb, under_lease, key, request)
 
-    def _change(self, verb: str, work: Callable[[Clerk], Any], key: str | None, *request: Any) -> Program:
+    def _change(self, verb: str, work: Callable[[ProgramWriter], Any], key: str | None, *request: Any) -> Program:
         """A verb whose work answers with a row; the program as it is then."""
         return self.get(self._perform(verb, lambda clerk: str(work(clerk).id), key, *request))
 
@@ -56,7 +55,7 @@ class Room:
             return to_program(txn, find(txn, called, wanted), version)
 
 
-def renewed(clerk: Clerk, hold: Lease) -> str:
+def renewed(clerk: ProgramWriter, hold: Lease) -> str:
     """Renew an agent's lease; returns the agent's id. Raises AgentBusy where it was ended or taken over."""
     try:
         renew(clerk.append, hold)

@@ -11,10 +11,10 @@ from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
 from weft.ledger.arguments import checked_flag
 from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
-from weft.programs.clerk import Clerk
+from weft.programs.program_writer import ProgramWriter
 
 
-def presence(clerk: Clerk, human: ProgramRow, wanted: str) -> ProgramRow:
+def presence(clerk: ProgramWriter, human: ProgramRow, wanted: str) -> ProgramRow:
     clerk.permit("configure", f"say that {human.name!r} is {wanted}", human.id)
     if wanted not in tuple(Presence):
         raise InvalidInput(f"presence is {wanted!r:.80}", f"one of {', '.join(Presence)}")
@@ -23,7 +23,7 @@ def presence(clerk: Clerk, human: ProgramRow, wanted: str) -> ProgramRow:
 
 
 def notify(
-    clerk: Clerk, human: ProgramRow, text: str, *, asks: bool, program: str | None = None, data: Any = None
+    clerk: ProgramWriter, human: ProgramRow, text: str, *, asks: bool, program: str | None = None, data: Any = None
 ) -> str:
     """What a person is to be told or asked, kept before anybody tries to reach them. Returns the request's id."""
     if not isinstance(text, str) or not text.strip():
@@ -41,7 +41,7 @@ def notify(
     return request
 
 
-def answer(clerk: Clerk, request: str, approved: bool, reason: str | None) -> str:
+def answer(clerk: ProgramWriter, request: str, approved: bool, reason: str | None) -> str:
     """Yes or no, once, by the very person who was asked, who must have the right to."""
     row = _pending(clerk, request)
     human = clerk.require(row.human, ProgramKind.HUMAN)
@@ -53,7 +53,7 @@ def answer(clerk: Clerk, request: str, approved: bool, reason: str | None) -> st
     return row.id
 
 
-def _pending(clerk: Clerk, request: str) -> RequestRow:
+def _pending(clerk: ProgramWriter, request: str) -> RequestRow:
     if not isinstance(request, str):
         raise InvalidInput(f"request is {request!r:.80}", "give its id")
     found = clerk.sql.all("SELECT id FROM human_request WHERE id LIKE ?", (f"%{_plain(request)}",))

@@ -10,12 +10,12 @@ from weft.kernel.errors import NotApplicable, SchemaMismatch
 from weft.kernel.program_events import InformationActivated, InformationArchived, InformationValidated
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.values import json_of
-from weft.programs.clerk import Clerk
+from weft.programs.program_writer import ProgramWriter
 from weft.programs.schemas import check_schema, problems_with
 from weft.store.port import ReadTxn
 
 
-def ensure_valid(clerk: Clerk, row: ProgramRow) -> dict[str, Any]:
+def ensure_valid(clerk: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
     """It fits its schema, and a schema is one; returns the fields that say by which it was checked."""
     config = clerk.config_of(row)
     if config.get("infoType") == "schema":
@@ -33,7 +33,7 @@ def ensure_valid(clerk: Clerk, row: ProgramRow) -> dict[str, Any]:
     return {"schema": schema.id, "version": version}
 
 
-def _content(clerk: Clerk, schema: ProgramRow, version: int) -> Any:
+def _content(clerk: ProgramWriter, schema: ProgramRow, version: int) -> Any:
     found = clerk.sql.one(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (schema.id, version),
@@ -44,18 +44,18 @@ def _content(clerk: Clerk, schema: ProgramRow, version: int) -> Any:
     return config.get("content")
 
 
-def validate(clerk: Clerk, row: ProgramRow, reason: str | None = None) -> ProgramRow:
+def validate(clerk: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
     clerk.permit("configure", f"validate the information {row.name!r}")
     clerk.ensure_legal(row, "validate")
     by = {"schema": UNSET, "version": UNSET, **ensure_valid(clerk, row)}
     return clerk.step(row, "validate", InformationValidated, **by, reason=clerk.reason(reason))
 
 
-def activate(clerk: Clerk, row: ProgramRow, reason: str | None = None) -> ProgramRow:
+def activate(clerk: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
     clerk.permit("configure", f"activate the information {row.name!r}")
     return clerk.step(row, "activate", InformationActivated, reason=clerk.reason(reason))
 
 
-def archive(clerk: Clerk, row: ProgramRow, reason: str | None = None) -> ProgramRow:
+def archive(clerk: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
     clerk.permit("configure", f"archive the information {row.name!r}")
     return clerk.step(row, "archive", InformationArchived, reason=clerk.reason(reason))

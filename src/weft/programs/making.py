@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
-from weft.kernel.events import Event, program_stream
+from weft.kernel.events import Event
 from weft.kernel.ledger_events import AgentCreated
 from weft.kernel.program_events import (
     AgentConfigured,
@@ -33,10 +33,10 @@ from weft.ledger.views.program_rows import ProgramRow, find_program
 from weft.ledger.views.values import json_of
 from weft.programs import information, tasks
 from weft.programs.addresses import checked_name
-from weft.programs.clerk import Clerk, granted
 from weft.programs.configs import ACTORS, checked_config
 from weft.programs.foreign import is_foreign
 from weft.programs.json_values import is_same
+from weft.programs.program_writer import ProgramWriter, granted
 from weft.store.port import ReadTxn
 
 CREATED: dict[ProgramKind, type[Event]] = {
@@ -62,7 +62,7 @@ ENDED = ("deprecated", "completed", "failed")
 
 
 def create(
-    clerk: Clerk, kind: ProgramKind, name: str, config: Any, *, draft: bool = False, applied: bool = False
+    clerk: ProgramWriter, kind: ProgramKind, name: str, config: Any, *, draft: bool = False, applied: bool = False
 ) -> ProgramRow:
     """A new program, in use unless it is to stay a draft. An agent that was only named so far is described now."""
     clerk.permit("configure", f"create the {kind} {name!r}")
@@ -78,13 +78,13 @@ def create(
         raise LabelTaken(name, f"a {there.kind}")
     program = clerk.append.ulids.mint()
     fields = _fields(clerk, kind, checked, applied)
-    stream = clerk.append.stream(program_stream(program), None, clerk.actor)
+    stream = clerk.new_stream(kind, program)
     stream.add(CREATED[kind], name=clerk.append.put_text(name, "name"), **fields)
     row = clerk.reload(program)
     return _settle(clerk, row, None, checked, draft)
 
 
-def _fields(clerk: Clerk, kind: ProgramKind, config: dict[str, Any], applied: bool) -> dict[str, Any]:
+def _fields(clerk: ProgramWriter, kind: ProgramKind, config: dict[str, Any], applied: bool) -> dict[str, Any]:
     fields = {**clerk.referred(kind, config), "applied": True if applied else UNSET}
     if kind is ProgramKind.INFORMATION:
         fields["info_type"] = config["infoType"]
@@ -92,7 +92,7 @@ def _fields(clerk: Clerk, kind: ProgramKind, config: dict[str, Any], applied: bo
 
 
 def _settle(
-    clerk: Clerk, row: ProgramRow, before: dict[str, Any] | None, config: dict[str, Any], draft: bool
+    clerk: ProgramWriter, row: ProgramRow, before: dict[str, Any] | None, config: dict[str, Any], draft: bool
 ) -> ProgramRow:
     """What follows from a new configuration, in the same append."""
     kind = ProgramKind(row.kind)
@@ -107,7 +107,7 @@ def _settle(
 
 
 def configure(
-    clerk: Clerk,
+    clerk: ProgramWriter,
     row: ProgramRow,
     config: Any,
     *,
@@ -137,18 +137,20 @@ def configure(
 
 
 def _permit_grants(
-    clerk: Clerk, kind: ProgramKind, row: ProgramRow | None, before: dict[str, Any], config: dict[str, Any]
+    clerk: ProgramWriter, kind: ProgramKind, row: ProgramRow | None, before: dict[str, Any], config: dict[str, Any]
 ) -> None:
     """Nobody gives a right that they lack, and nobody changes their own."""
     if kind not in ACTORS or before.get("permissions") == config.get("permissions"):
         return
-    if row is not None and row.id == clerk.actor:
+    if row is not None and row.id in clerk.append.acting_ids:
         raise NotAllowed("configure", [clerk.actor_name], "change its own permissions", "somebody else must do it")
     for right in sorted(set(granted(config)) - set(granted(before))):
         clerk.permit(right, f"give the permission {right!r}, which it lacks")
 
 
-def revert(clerk: Clerk, row: ProgramRow, version: int, *, expected: int | None, reason: str | None) -> ProgramRow:
+def revert(
+    clerk: ProgramWriter, row: ProgramRow, version: int, *, expected: int | None, reason: str | None
+) -> ProgramRow:
     """The configuration of an earlier version again, as a new one."""
     found = clerk.sql.one(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL", (row.id, version)
@@ -161,17 +163,17 @@ def revert(clerk: Clerk, row: ProgramRow, version: int, *, expected: int | None,
     return configure(clerk, row, config, expected=expected, reason=reason, reverts=version)
 
 
-def publish(clerk: Clerk, row: ProgramRow, reason: str | None) -> ProgramRow:
+def publish(clerk: ProgramWriter, row: ProgramRow, reason: str | None) -> ProgramRow:
     clerk.permit("configure", f"publish {row.name!r}")
     return clerk.step(row, "publish", ProgramPublished, reason=clerk.reason(reason))
 
 
-def deprecate(clerk: Clerk, row: ProgramRow, reason: str | None) -> ProgramRow:
+def deprecate(clerk: ProgramWriter, row: ProgramRow, reason: str | None) -> ProgramRow:
     clerk.permit("configure", f"deprecate {row.name!r}")
     return clerk.step(row, "deprecate", ProgramDeprecated, reason=clerk.reason(reason))
 
 
-def delete(clerk: Clerk, row: ProgramRow, *, expected: int | None, reason: str | None) -> ProgramRow:
+def delete(clerk: ProgramWriter, row: ProgramRow, *, expected: int | None, reason: str | None) -> ProgramRow:
     """Hidden, its name free again; one that others name and need stays."""
     clerk.permit("configure", f"delete {row.name!r}")
     clerk.ensure_version(row.name, expected, row.version)
@@ -183,7 +185,9 @@ def delete(clerk: Clerk, row: ProgramRow, *, expected: int | None, reason: str |
     return clerk.add(row, ProgramDeleted, reason=clerk.reason(reason))
 
 
-def assign(clerk: Clerk, task: ProgramRow, assignee: ProgramRow | None, reason: str | None = None) -> ProgramRow:
+def assign(
+    clerk: ProgramWriter, task: ProgramRow, assignee: ProgramRow | None, reason: str | None = None
+) -> ProgramRow:
     """A task becomes somebody's, or nobody's."""
     clerk.permit("assign", f"assign the task {task.name!r}")
     config = clerk.config_of(task)

@@ -10,7 +10,7 @@ from weft.kernel.ulid import is_ulid
 from weft.ledger.read.revisions import resolve
 from weft.ledger.views.rows import SessionRow
 from weft.programs.addresses import is_address, parse_address
-from weft.programs.clerk import find_any
+from weft.programs.program_writer import find_any
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.kernel.authority import Authority
 from weft.ledger.views.lease_rows import Lease
 from weft.programs.applying import Planned, WantedProgram, apply
 from weft.programs.describing import Describing
@@ -12,14 +13,15 @@ from weft.programs.working import Working
 
 
 class Programs(Describing, Working, Telling):
-    """Programs of one open ledger, changed on behalf of `actor`: 'local', or the name of a person or an agent."""
+    """Programs of one open ledger, changed in the name that the ledger acts in."""
 
-    def acting_as(self, actor: str, hold: Lease | None = None) -> Programs:
-        """The same programs, changed on behalf of somebody else; with a hold of an agent, only while it lasts."""
-        return Programs(self.ledger, actor, hold)
+    def acting_as(self, who: Authority | str, hold: Lease | None = None) -> Programs:
+        """The same programs, changed in the name of somebody else: an authority, or the name of an agent or a person;
+        with a hold of an agent, only while it lasts."""
+        return Programs(self.ledger.acting_as(who), hold)
 
     def apply(
         self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
     ) -> list[Planned]:
         """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
-        return apply(self._writer, self.actor, wanted, prune=prune, dry_run=dry_run, key=key)
+        return apply(self._writer, wanted, prune=prune, dry_run=dry_run, key=key)

@@ -20,9 +20,9 @@ from weft.ledger.views.program_rows import (
 )
 from weft.ledger.views.rows import SESSION, SessionRow, load_session
 from weft.ledger.views.values import json_of, text_of
-from weft.programs.clerk import LISTED, find_any, name_in
 from weft.programs.foreign import is_foreign
 from weft.programs.model import Check, Program, ProgramChange, Request
+from weft.programs.program_writer import LISTED, find_any, name_in
 from weft.programs.tags import tags_of
 from weft.store.port import ReadTxn
 

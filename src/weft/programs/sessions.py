@@ -17,27 +17,27 @@ from weft.kernel.program_events import (
     SessionResumed,
 )
 from weft.ledger.arguments import checked_label
-from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.placement import create_session
-from weft.programs.clerk import Clerk
 from weft.programs.configs import checked_config
 from weft.programs.json_values import is_same
+from weft.programs.program_writer import ProgramWriter
 
 STEPS: dict[str, type[Event]] = {"pause": SessionPaused, "resume": SessionResumed, "complete": SessionCompleted}
 
 
-def create(clerk: Clerk, label: str | None, owner: str, config: Any) -> SessionRow:
+def create(clerk: ProgramWriter, label: str | None, owner: str, config: Any) -> SessionRow:
     """A session of one's own, or with the right to configure somebody else's."""
     found = find_program(clerk.sql, owner)
     clerk.permit("configure", f"make a session of {owner!r}", None if found is None else found.id)
     return make(clerk, label, owner, config)
 
 
-def make(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: str | None = None) -> SessionRow:
+def make(clerk: ProgramWriter, label: str | None, owner: str, config: Any, *, task: str | None = None) -> SessionRow:
     """A session of the ledger; without a label it goes by the end of its id."""
     checked = checked_config(ProgramKind.SESSION, config)
+    clerk.ensure_allowed(ProgramKind.SESSION)
     append = clerk.append
     name = f"session-{append.ulids.mint()[-8:].lower()}" if label is None else checked_label(label)
     if append.view.find_session(name) is not None:
@@ -47,7 +47,7 @@ def make(clerk: Clerk, label: str | None, owner: str, config: Any, *, task: str 
     return _configured(clerk, row, checked) if checked else row
 
 
-def configure(clerk: Clerk, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
+def configure(clerk: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
     clerk.permit("configure", f"configure the session {row.label!r}", row.persona)
     clerk.ensure_version(row.label, expected, row.config_version)
     if row.lifecycle == "completed":
@@ -55,11 +55,11 @@ def configure(clerk: Clerk, row: SessionRow, config: Any, expected: int | None =
     return _configured(clerk, row, checked_config(ProgramKind.SESSION, config))
 
 
-def _configured(clerk: Clerk, row: SessionRow, checked: dict[str, Any]) -> SessionRow:
+def _configured(clerk: ProgramWriter, row: SessionRow, checked: dict[str, Any]) -> SessionRow:
     before = row.model
     if is_same(clerk.config_of(row), checked):
         return row
-    stream = stream_of(clerk.append, row, clerk.actor)
+    stream = clerk.session_stream(row)
     first = row.config_version == 0
     stream.add(SessionConfigured, **clerk.referred(ProgramKind.SESSION, checked))
     row = clerk.append.view.session(row.id)
@@ -68,19 +68,19 @@ def _configured(clerk: Clerk, row: SessionRow, checked: dict[str, Any]) -> Sessi
     return row
 
 
-def step(clerk: Clerk, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
+def step(clerk: ProgramWriter, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
     clerk.permit("configure", f"{verb} the session {row.label!r}", row.persona)
     if next_state(ProgramKind.SESSION, row.lifecycle, verb) is None:
         ways = {way: to for way, to in legal_verbs(ProgramKind.SESSION, row.lifecycle).items() if way != "begin"}
         raise IllegalTransition(ProgramKind.SESSION, row.label, row.lifecycle, verb, ways)
-    stream_of(clerk.append, row, clerk.actor).add(STEPS[verb], reason=clerk.reason(reason))
+    clerk.session_stream(row).add(STEPS[verb], reason=clerk.reason(reason))
     return row
 
 
-def delete(clerk: Clerk, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
+def delete(clerk: ProgramWriter, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
     """Its label goes; its turns stay, and it can be restored."""
     clerk.permit("configure", f"delete the session {row.label!r}", row.persona)
     clerk.ensure_version(row.label, expected, row.config_version)
-    stream = stream_of(clerk.append, row, clerk.actor)
+    stream = clerk.session_stream(row)
     stream.add(SessionArchived, status=SessionStatus.DELETED, reason=clerk.reason(reason))
     return row

@@ -8,9 +8,9 @@ from weft.kernel.errors import InvalidInput
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.ledger.arguments import checked_label
 from weft.ledger.views.rows import SessionRow
-from weft.programs.clerk import Clerk, find_any
 from weft.programs.model import Tagged
 from weft.programs.nodes import KINDS, Node, find_node, node_of
+from weft.programs.program_writer import ProgramWriter, find_any
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
@@ -22,7 +22,7 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(checked_label(tag, "tag") for tag in given))
 
 
-def add(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
+def add(clerk: ProgramWriter, name: str, tags: Iterable[str]) -> str:
     """Those that it has already are not added again."""
     node = find_node(ReadTxn(clerk.sql, clerk.append.txn.facts), name)
     _permit(clerk, node)
@@ -33,7 +33,7 @@ def add(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
     return node
 
 
-def remove(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
+def remove(clerk: ProgramWriter, name: str, tags: Iterable[str]) -> str:
     node = find_node(ReadTxn(clerk.sql, clerk.append.txn.facts), name)
     _permit(clerk, node)
     there = [tag for tag in checked_tags(tags) if tag in tags_of(clerk.sql, node)]
@@ -43,7 +43,7 @@ def remove(clerk: Clerk, name: str, tags: Iterable[str]) -> str:
     return node
 
 
-def _permit(clerk: Clerk, node: str) -> None:
+def _permit(clerk: ProgramWriter, node: str) -> None:
     """What is said of a program is for those who may configure it; turns, messages and events are anybody's to mark."""
     found = find_any(clerk.sql, node)
     if found is not None:

@@ -16,8 +16,8 @@ from weft.kernel.program_events import (
     TaskUnblocked,
 )
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.programs.clerk import Clerk
 from weft.programs.model import CriterionVerdict
+from weft.programs.program_writer import ProgramWriter
 
 
 def criteria_of(config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def criteria_of(config: dict[str, Any]) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else []
 
 
-def follow_config(clerk: Clerk, row: ProgramRow, before: dict[str, Any], config: dict[str, Any]) -> ProgramRow:
+def follow_config(clerk: ProgramWriter, row: ProgramRow, before: dict[str, Any], config: dict[str, Any]) -> ProgramRow:
     """A new configuration may name others to wait for, and another assignee."""
     _refuse_cycles(clerk, row)
     if config.get("assignee") != before.get("assignee"):
@@ -37,12 +37,12 @@ def follow_config(clerk: Clerk, row: ProgramRow, before: dict[str, Any], config:
     return settle_blocked(clerk, row)
 
 
-def dependencies_of(clerk: Clerk, task: str) -> list[str]:
+def dependencies_of(clerk: ProgramWriter, task: str) -> list[str]:
     query = "SELECT target FROM program_reference WHERE program = ? AND field = 'dependency' ORDER BY target"
     return [target for (target,) in clerk.sql.all(query, (task,))]
 
 
-def _refuse_cycles(clerk: Clerk, row: ProgramRow) -> None:
+def _refuse_cycles(clerk: ProgramWriter, row: ProgramRow) -> None:
     """Walk what it waits for; whoever comes back to it waits for ever."""
     seen: set[str] = set()
     waiting = [(one, [row.name]) for one in dependencies_of(clerk, row.id)]
@@ -61,13 +61,13 @@ def _refuse_cycles(clerk: Clerk, row: ProgramRow) -> None:
             waiting += [(one, way) for one in dependencies_of(clerk, task)]
 
 
-def open_dependencies(clerk: Clerk, row: ProgramRow) -> tuple[str, ...]:
+def open_dependencies(clerk: ProgramWriter, row: ProgramRow) -> tuple[str, ...]:
     """What it waits for: a task that failed is not done either."""
     rows = (load_program(clerk.sql, task) for task in dependencies_of(clerk, row.id))
     return tuple(found.id for found in rows if found is not None and found.state != "completed")
 
 
-def settle_blocked(clerk: Clerk, row: ProgramRow) -> ProgramRow:
+def settle_blocked(clerk: ProgramWriter, row: ProgramRow) -> ProgramRow:
     """Blocked exactly while something it waits for is open; only work that has begun is ever blocked."""
     open_ones = open_dependencies(clerk, row)
     if row.state == "active" and open_ones:
@@ -77,18 +77,18 @@ def settle_blocked(clerk: Clerk, row: ProgramRow) -> ProgramRow:
     return row
 
 
-def assignee_of(clerk: Clerk, row: ProgramRow) -> str | None:
+def assignee_of(clerk: ProgramWriter, row: ProgramRow) -> str | None:
     query = "SELECT target FROM program_reference WHERE program = ? AND field = 'assignee'"
     found = clerk.sql.one(query, (row.id,))
     return found[0] if found else None
 
 
-def start(clerk: Clerk, row: ProgramRow, reason: str | None) -> ProgramRow:
+def start(clerk: ProgramWriter, row: ProgramRow, reason: str | None) -> ProgramRow:
     clerk.permit("assign", f"start the task {row.name!r}", assignee_of(clerk, row))
     return settle_blocked(clerk, clerk.step(row, "start", TaskStarted, reason=clerk.reason(reason)))
 
 
-def to_complete(clerk: Clerk, task: str) -> ProgramRow:
+def to_complete(clerk: ProgramWriter, task: str) -> ProgramRow:
     """The task, if this actor may complete it and it stands where it can be completed."""
     row = clerk.require(task, ProgramKind.TASK)
     clerk.permit("assign", f"complete the task {row.name!r}", assignee_of(clerk, row))
@@ -96,7 +96,7 @@ def to_complete(clerk: Clerk, task: str) -> ProgramRow:
     return row
 
 
-def record_verdicts(clerk: Clerk, row: ProgramRow, verdicts: list[CriterionVerdict]) -> ProgramRow:
+def record_verdicts(clerk: ProgramWriter, row: ProgramRow, verdicts: list[CriterionVerdict]) -> ProgramRow:
     for one in verdicts:
         observed = clerk.append.put_json(one.observed, "observed value")
         fields = {"criterion": one.criterion, "type": one.type, "passed": one.passed, "observed": observed}
@@ -104,7 +104,7 @@ def record_verdicts(clerk: Clerk, row: ProgramRow, verdicts: list[CriterionVerdi
     return row
 
 
-def complete(clerk: Clerk, row: ProgramRow, answer: str | None) -> ProgramRow:
+def complete(clerk: ProgramWriter, row: ProgramRow, answer: str | None) -> ProgramRow:
     """Done, by what `record_verdicts` recorded; tasks that waited for it alone go on."""
     result = {} if answer is None else {"result": clerk.append.put_text(answer, "answer")}
     row = clerk.step(row, "complete", TaskCompleted, **result)
@@ -116,7 +116,7 @@ def complete(clerk: Clerk, row: ProgramRow, answer: str | None) -> ProgramRow:
     return row
 
 
-def fail(clerk: Clerk, row: ProgramRow, reason: str | None) -> ProgramRow:
+def fail(clerk: ProgramWriter, row: ProgramRow, reason: str | None) -> ProgramRow:
     clerk.permit("assign", f"fail the task {row.name!r}", assignee_of(clerk, row))
     return clerk.step(row, "fail", TaskFailed, reason=clerk.reason(reason))
 

@@ -11,10 +11,10 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.views.program_rows import ProgramRow, load_request
 from weft.programs import humans, information, tags
-from weft.programs.clerk import Clerk
 from weft.programs.face import Room
 from weft.programs.model import Program, Request, Tagged
 from weft.programs.nodes import find_node
+from weft.programs.program_writer import ProgramWriter
 from weft.programs.querying import InformationQuery, ask
 from weft.programs.reading import find, requests, to_request
 
@@ -75,7 +75,7 @@ class Telling(Room):
     ) -> Request:
         """What a person is to be told, or with `asks` to decide. It is kept; reaching them is somebody else's work."""
 
-        def work(clerk: Clerk) -> str:
+        def work(clerk: ProgramWriter) -> str:
             return humans.notify(clerk, clerk.require(human, HUMAN), text, asks=asks, program=program, data=data)
 
         return self.request(self._perform("notify", work, key, human, text, asks, program, data))

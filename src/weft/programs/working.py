@@ -12,11 +12,11 @@ from weft.ledger.views.lease_rows import Lease, LeaseKind
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
 from weft.programs import agents, making, sessions, tasks
-from weft.programs.clerk import Clerk
 from weft.programs.criteria import Observations, judge
 from weft.programs.face import Room, renewed
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Check, CriterionVerdict, Program
+from weft.programs.program_writer import ProgramWriter
 from weft.programs.reading import checks_of, find, saved_state
 from weft.programs.workspace import RunCommand, Workspace
 
@@ -37,7 +37,7 @@ class Working(Room):
     def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             whom = None if assignee is None else clerk.require(assignee, AGENT, HUMAN)
             return making.assign(clerk, clerk.require(task, TASK), whom)
 
@@ -47,7 +47,7 @@ class Working(Room):
         """think, execute, wait, pause, resume, complete or reset, as its state allows. Who resets an agent that another
         one runs takes it from them."""
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             row = agents.step(clerk, clerk.require(agent, AGENT), verb, reason)
             if verb == "reset" and self._hold is None:
                 end_lease(clerk.append, LeaseKind.AGENT, row.id)
@@ -61,7 +61,8 @@ class Working(Room):
         program, patience, leases = self.get(agent, AGENT), patience_of(self.ledger), list[Lease]()
         purpose = RUN if task is None else self.get(task, TASK).id
 
-        def work(clerk: Clerk) -> str:
+        def work(clerk: ProgramWriter) -> str:
+            clerk.ensure_allowed(AGENT)
             clerk.permit("assign", f"run the agent {program.name!r}", program.id)
             epoch = free_epoch(
                 clerk.append,
@@ -85,7 +86,8 @@ class Working(Room):
     def release_agent(self, hold: Lease) -> None:
         """Let it go, where it is still held."""
 
-        def work(clerk: Clerk) -> str:
+        def work(clerk: ProgramWriter) -> str:
+            clerk.ensure_allowed(AGENT)
             program = renewed(clerk, hold)
             release(clerk.append, hold)
             return program
@@ -142,7 +144,7 @@ class Working(Room):
         verdicts = [] if over else self.check_task(found.id, seen or _workspace(found, answer, workspace, run))
         met = all(one.passed for one in verdicts)
 
-        def work(clerk: Clerk) -> Any:
+        def work(clerk: ProgramWriter) -> Any:
             row = tasks.to_complete(clerk, found.id)
             clerk.ensure_version(row.name, found.version, row.version)
             row = tasks.record_verdicts(clerk, row, verdicts)

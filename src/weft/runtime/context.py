@@ -1,8 +1,7 @@
-"""In whose name something is done: the execution context, passed on unseen through everything that is awaited.
+"""The execution context: an authority with credentials and settings, passed on through everything that is awaited.
 
-A context names who acts and the whole chain of those on whose behalf they act. It only ever narrows: `child` is a
-smaller part of the same work, `delegate` hands work to somebody else and adds them to the chain. What is allowed is
-what every one in the chain may do.
+A context only narrows. `child` is a smaller part of the same work, `delegate` hands work to somebody else and adds them
+to the chain of its authority. A key is given to a context only where it was given to everybody in the chain.
 """
 
 from __future__ import annotations
@@ -11,38 +10,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.errors import CredentialWithheld, InvalidInput, NotAllowed
+from weft.kernel.authority import EVERYTHING, Authority, Principal, Rights, pattern_matcher
+from weft.kernel.errors import CredentialWithheld, InvalidInput
 from weft.runtime.egress.credentials import Credential, Keyring, RunCommand, Secret, Variable, origin_of
-from weft.runtime.rights import EVERYTHING, Rights
 
 P = ParamSpec("P")
 T = TypeVar("T")
-LONGEST_CHAIN = 64
-
-
-class PrincipalKind(StrEnum):
-    HUMAN = "human"
-    AGENT = "agent"
-    SESSION = "session"
-    SYSTEM = "system"
-
-
-class Principal(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who acts."""
-
-    kind: PrincipalKind
-    id: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.id}"
 
 
 class ContextRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,23 +35,30 @@ class ContextRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """`chain` runs from whoever began to whoever acts now. `credentials` None: all that the chain was given."""
+    """An authority, and the keys and settings that it acts with. `credentials` None: all that the chain was given."""
 
-    chain: tuple[Principal, ...]
-    rights: Rights = EVERYTHING
+    authority: Authority
     credentials: frozenset[str] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     _keyring: Keyring = field(default_factory=Keyring, repr=False, compare=False)
     _secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def chain(self) -> tuple[Principal, ...]:
+        return self.authority.chain
+
+    @property
+    def rights(self) -> Rights:
+        return self.authority.rights
+
+    @property
     def principal(self) -> Principal:
-        return self.chain[-1]
+        return self.authority.principal
 
     @property
     def on_behalf_of(self) -> tuple[Principal, ...]:
         """Everybody in whose name the principal acts, the nearest first."""
-        return self.chain[-2::-1]
+        return self.authority.on_behalf_of
 
     def child(
         self,
@@ -84,7 +70,7 @@ class ExecutionContext:
         """The same principal, with less. Settings are added to."""
         return replace(
             self,
-            rights=self.rights.narrowed(rights),
+            authority=self.authority.child(rights),
             credentials=self._fewer(credentials),
             config={**self.config, **config},
         )
@@ -93,9 +79,8 @@ class ExecutionContext:
         self, principal: Principal, *, rights: Rights = EVERYTHING, credentials: Iterable[str] | None = None
     ) -> ExecutionContext:
         """Somebody else, acting on behalf of everybody here; never with more than they have."""
-        if len(self.chain) >= LONGEST_CHAIN:
-            raise InvalidInput(f"a chain of {LONGEST_CHAIN} principals", "something delegates in a circle: stop it")
-        return replace(self.child(rights=rights, credentials=credentials), chain=(*self.chain, principal))
+        authority = self.authority.delegate(principal, rights)
+        return replace(self, authority=authority, credentials=self._fewer(credentials))
 
     def _fewer(self, names: Iterable[str] | None) -> frozenset[str] | None:
         if names is None:
@@ -104,11 +89,10 @@ class ExecutionContext:
         return wanted if self.credentials is None else self.credentials & wanted
 
     def allows(self, right: str) -> bool:
-        return self.rights.allows(right)
+        return self.authority.allows(right)
 
     def ensure_allowed(self, right: str) -> None:
-        if not self.allows(right):
-            raise NotAllowed(right, [str(principal) for principal in reversed(self.chain)])
+        self.authority.ensure_allowed(right)
 
     async def credential(self, name: str, url: str) -> Secret:
         """The key of this name, for a request to this URL. Looked up here, then in its variable or by its command."""
@@ -137,7 +121,7 @@ class ExecutionContext:
 
     def _ensure_given(self, found: Credential) -> None:
         for principal in self.chain:
-            if not any(fnmatchcase(str(principal), pattern) for pattern in found.given_to):
+            if not any(pattern_matcher(pattern)(str(principal)) for pattern in found.given_to):
                 raise CredentialWithheld(found.id, f"{principal} was not given it")
 
     def record(self) -> ContextRecord:
@@ -155,7 +139,7 @@ def context_for(
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExecutionContext:
     """The beginning of a chain."""
-    return ExecutionContext((principal,), rights, None, dict(config), keyring or Keyring(), secrets)
+    return ExecutionContext(Authority((principal,), rights), None, dict(config), keyring or Keyring(), secrets)
 
 
 def context_from_env(
@@ -177,10 +161,8 @@ def context_from_record(record: Any, keyring: Keyring | None = None) -> Executio
         made = record if isinstance(record, ContextRecord) else msgspec.convert(record, ContextRecord)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"execution context: {error}") from None
-    if not 0 < len(made.chain) <= LONGEST_CHAIN:
-        raise InvalidInput(f"a chain of {len(made.chain)} principals", "it names at least who acts")
     names = None if made.credentials is None else frozenset(made.credentials)
-    return ExecutionContext(made.chain, made.rights, names, made.config, keyring or Keyring())
+    return ExecutionContext(Authority(made.chain, made.rights), names, made.config, keyring or Keyring())
 
 
 _current: ContextVar[ExecutionContext] = ContextVar("weft.execution_context")

@@ -9,9 +9,10 @@ from typing import Any
 
 from tests.runtime.scripted import Script, Scripted, scripted
 from weft.kernel.ambient import FixedClock
+from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
-from weft.runtime.context import ExecutionContext, Principal, PrincipalKind, context_for
+from weft.runtime.context import ExecutionContext, context_for
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.credentials import Credential, Keyring
 from weft.runtime.inference.inference import Inference

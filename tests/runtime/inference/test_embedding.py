@@ -13,6 +13,7 @@ import pytest
 from tests.runtime.inference.asking import CANARY, model, person, provider, texts_of
 from tests.runtime.scripted import CLOSE, HANG, Script, Scripted, answer, failure
 from tests.surfaces.serving import serving
+from weft.kernel.authority import rights
 from weft.kernel.errors import (
     ConnectionForbidden,
     CredentialRefused,
@@ -29,7 +30,6 @@ from weft.kernel.errors import (
 from weft.runtime.inference.embeddings import FarEmbedder
 from weft.runtime.inference.plain_requests import retry_after
 from weft.runtime.inference.settings import ProviderKind, RetryPolicy
-from weft.runtime.rights import rights
 
 
 def vectors(*rows: Sequence[float], order: Sequence[int] | None = None, **headers: str) -> Script:

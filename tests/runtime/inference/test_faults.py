@@ -20,6 +20,7 @@ from tests.runtime.scripted import (
     message_stream,
     scripted,
 )
+from weft.kernel.authority import rights
 from weft.kernel.errors import (
     BudgetSpent,
     ContextTooLong,
@@ -40,7 +41,6 @@ from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import InferenceRequest, ModelSettings, ProviderKind
-from weft.runtime.rights import rights
 
 
 @pytest.mark.parametrize(

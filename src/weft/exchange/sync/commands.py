@@ -17,7 +17,9 @@ from weft.exchange.sync.pump import Channel, Served
 from weft.exchange.sync.selection import select
 from weft.exchange.sync.sender import Report, SyncOutcome, silent
 from weft.exchange.sync.talk import Talk
+from weft.kernel.authority import LOCAL
 from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
+from weft.ledger.api.base import writer_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import views_are_stale
 from weft.store.port import Store, WriteTxn
@@ -110,6 +112,8 @@ def store_of(ledger: Ledger) -> Store:
 
 def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
     """Answer whoever speaks over these pipes, until they leave or are gone."""
+    if manners.takes:
+        writer_of(ledger).ensure_allowed("facts:import")
     channel = Channel(pipes)
     channel.greet()
     try:
@@ -119,15 +123,16 @@ def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
             raise
         return  # nobody said anything
     if not store_of(ledger).read_only and views_are_stale(store_of(ledger)):
-        ledger.upkeep.rebuild()
+        ledger.acting_as(LOCAL).upkeep.rebuild()
 
 
 def pull(ledger: Ledger, address: str, opens: OpenLedger, *, report: Report = silent, dry: bool = False) -> Synced:
     """Every fact that the other ledger has and this one lacks."""
+    writer_of(ledger).ensure_allowed("facts:import")
     with linked(ledger, address, opens, report) as link:
         done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
     if views_are_stale(store_of(ledger)):
-        ledger.upkeep.rebuild()
+        ledger.acting_as(LOCAL).upkeep.rebuild()
     return done
 
 
@@ -154,13 +159,14 @@ def push(
 def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = True, report: Report = silent) -> Synced:
     """Everything of another ledger into this new one, its import secret too unless `secret` is False. One that was cut
     short goes on where it was; one to which nothing came yet may be tried again with another address."""
+    writer_of(ledger).ensure_allowed("facts:import")
     _remember_origin(ledger, Remote(name=ORIGIN, address=without_password(address), shares_imports=secret))
     with linked(ledger, address, opens, report) as link:
         if secret:
             link.converse(link.asking.sharing())
         done = link.synced(link.converse(link.asking.pulling()), dry=False)
     if views_are_stale(store_of(ledger)):
-        ledger.upkeep.rebuild()
+        ledger.acting_as(LOCAL).upkeep.rebuild()
     return done
 
 
@@ -181,6 +187,7 @@ def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
 
 def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
     """Have one import secret with the ledger at an address: `taken` over, `given`, or the `same` already."""
+    writer_of(ledger).ensure_allowed("history:import")
     with linked(ledger, address, opens) as link:
         return link.converse(link.asking.sharing())
 
@@ -200,6 +207,7 @@ def remote(ledger: Ledger, name: str) -> Remote:
 
 def add_remote(ledger: Ledger, added: Remote) -> Remote:
     """Remember an address by a name."""
+    writer_of(ledger).ensure_allowed("remote:change")
     if not added.address:
         raise InvalidInput("a remote without an address", FORMS)
     program_of(added.address)
@@ -212,14 +220,17 @@ def _add_remote(added: Remote, txn: WriteTxn) -> None:
 
 
 def remove_remote(ledger: Ledger, name: str) -> None:
+    writer_of(ledger).ensure_allowed("remote:change")
     store_of(ledger).write(lambda txn: peers.remove_remote(txn.sql, name))
 
 
 def forget_peer(ledger: Ledger, replica: str) -> None:
     """Forget what a replica said of itself and how far it was read; the next sync with it begins anew."""
+    writer_of(ledger).ensure_allowed("remote:change")
     store_of(ledger).write(lambda txn: peers.forget_peer(txn.sql, replica))
 
 
 def mark_as_copy(ledger: Ledger) -> None:
     """The next opening for writing gives this ledger a replica id of its own, as it does with a backup."""
+    writer_of(ledger).ensure_allowed("remote:change")
     store_of(ledger).write(lambda txn: txn.sql.run(NOTE, (COPIED, "")))

@@ -142,6 +142,8 @@ def _session(sql: Sql, session: str) -> SessionRow:
 
 def _agents(event: Event | UnknownEvent) -> Iterator[str]:
     yield event.actor
+    if isinstance(event, Event) and event.on_behalf_of is not UNSET:
+        yield from event.on_behalf_of
     if isinstance(event, SessionCreated):
         yield event.persona
 

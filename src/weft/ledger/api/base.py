@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timezone, tzinfo
-from typing import Any
+from functools import wraps
+from typing import Any, Self, TypeVar, cast
 
 from weft.kernel.ambient import Clock
+from weft.kernel.authority import Authority, authority_of
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_number
@@ -25,6 +28,22 @@ from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
 WAIT = 10.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def requires(right: str) -> Callable[[F], F]:
+    """Marks a verb that changes the ledger, and refuses it before it begins where the authority lacks the right."""
+
+    def decorate(verb: F) -> F:
+        @wraps(verb)
+        def checked(self: LedgerBase | LedgerPart, /, *args: Any, **kwargs: Any) -> Any:
+            self._writer.ensure_allowed(right)
+            return verb(self, *args, **kwargs)
+
+        checked.right = right  # type: ignore[attr-defined]
+        return cast(F, checked)
+
+    return decorate
 
 
 class LedgerBase:
@@ -42,6 +61,7 @@ class LedgerBase:
     ) -> None:
         self._store, self._clock, self._zone = store, clock, zone
         self._owner, self._ttl = owner, lease_ttl
+        self._is_original = True
         self._writer = LedgerWriter(store, clock, ulids)
         if not store.read_only:
             sweep_dead(self._writer)
@@ -55,6 +75,20 @@ class LedgerBase:
     @property
     def replica(self) -> str:
         return self._store.replica
+
+    @property
+    def authority(self) -> Authority:
+        """In whose name this ledger is changed, and with which rights."""
+        return self._writer.authority
+
+    def acting_as(self, who: Authority | str) -> Self:
+        """The same open ledger, changed in the name of somebody else: an authority, or the name of an agent or a
+        person. Reads nothing; who is not there is refused by the first change. Closing is left to the original."""
+        ledger = copy.copy(self)
+        ledger._writer, ledger._is_original = self._writer.acting_as(authority_of(who)), False
+        for name in [name for name, part in vars(self).items() if isinstance(part, LedgerPart)]:
+            delattr(ledger, name)  # its groups of verbs are made anew, in the other name
+        return ledger
 
     def session(self, name: str) -> Session:
         """By label, by alias, or by id."""

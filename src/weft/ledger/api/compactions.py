@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from weft.ledger.api.base import WAIT, LedgerPart
+from weft.ledger.api.base import WAIT, LedgerPart, requires
 from weft.ledger.api.recording import check_pins
 from weft.ledger.model import (
     Compaction,
@@ -20,6 +20,7 @@ from weft.ledger.write.leases import Patience
 class Compactions(LedgerPart):
     """`ledger.compactions`: summaries that stand for turns, and which one a session goes by."""
 
+    @requires("compaction:record")
     def record(
         self,
         *,
@@ -64,6 +65,7 @@ class Compactions(LedgerPart):
             self._writer, compaction, session=session, parent=parent, patience=patience
         )
 
+    @requires("compaction:choose")
     def choose(self, session: str, compaction: str | None) -> None:
         """Let a session go by another compaction of its thread; None: by none, the whole history is seen."""
         compactions.choose_compaction(self._writer, session, compaction)

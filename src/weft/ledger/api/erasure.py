@@ -7,10 +7,9 @@ from typing import Any
 
 from weft.kernel.errors import ErasureChanged, InvalidInput
 from weft.ledger import erasing
-from weft.ledger.api.base import LedgerPart
+from weft.ledger.api.base import LedgerPart, requires
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
-from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.upkeep.recompute import silent
 
 ATTEMPTS = 5
@@ -36,6 +35,7 @@ class Erasures(LedgerPart):
             report=checked_progress(progress) or silent,
         )
 
+    @requires("content:erase")
     def erase(
         self,
         what: str | Sequence[str] | ErasurePlan,
@@ -43,23 +43,23 @@ class Erasures(LedgerPart):
         reason: str,
         tree: bool = False,
         everywhere: bool = False,
-        actor: str = DEFAULT_AGENT,
         progress: Any = None,
     ) -> Erasure:
         """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
         if not checked_text(reason, "reason").strip():
             raise InvalidInput("an erasure needs a reason", "say why, without saying what")
         if isinstance(what, ErasurePlan):
-            return erasing.erase(self._writer, what, reason, actor)
+            return erasing.erase(self._writer, what, reason)
         for _ in range(ATTEMPTS - 1):
             try:
                 plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
-                return erasing.erase(self._writer, plan, reason, actor)
+                return erasing.erase(self._writer, plan, reason)
             except ErasureChanged:
                 continue
         plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
-        return erasing.erase(self._writer, plan, reason, actor)
+        return erasing.erase(self._writer, plan, reason)
 
+    @requires("content:erase")
     def finish(self) -> bool:
         """Go on with an erasure that could not be finished, since somebody read what was there before. True when
         nothing is left to be done; opening a ledger for writing tries it, too."""

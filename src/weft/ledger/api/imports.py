@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerBase, LedgerPart
+from weft.ledger.api.base import LedgerBase, LedgerPart, requires
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports import (
     ImportWriter,
@@ -20,6 +20,7 @@ from weft.ledger.read.revisions import require
 class Imports(LedgerPart):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
+    @requires("history:import")
     def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self._store.catch_up()
@@ -37,6 +38,7 @@ class Imports(LedgerPart):
         with self._store.read() as txn:
             return provisional_turns(txn, None if session is None else require(txn, session).id)
 
+    @requires("history:import")
     def share_with(self, other: LedgerBase) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
         if not isinstance(other, LedgerBase):

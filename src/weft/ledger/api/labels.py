@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import NotFound
-from weft.ledger.api.base import LedgerBase, LedgerPart
+from weft.ledger.api.base import LedgerBase, LedgerPart, requires
 from weft.ledger.arguments import checked_names, checked_number
 from weft.ledger.model import Session
 from weft.ledger.read.revisions import require
@@ -27,10 +27,12 @@ from weft.ledger.write.leases import Patience
 class Heads(LedgerPart):
     """`ledger.heads`: puts heads back to where they were, and says where they stood."""
 
+    @requires("session:move")
     def reset(self, session: str, *, expected: str | UnsetType | None = UNSET, reason: str | None = None) -> Session:
         """No head: the next turn is a new root. Nothing is lost, the reflog remembers."""
         return move(self._ledger, session, None, expected, MoveReason.RESET, reason)
 
+    @requires("session:move")
     def restore(self, session: str, number: int | None = None, *, reason: str | None = None) -> Session:
         """Move the head back to where it stood `number` moves ago: by default 1, of a session that was deleted or
         archived 0. Such a session becomes active again."""
@@ -59,15 +61,18 @@ class Heads(LedgerPart):
 class Labels(LedgerPart):
     """`ledger.labels`: renames, archives and deletes sessions; nothing that they contain goes."""
 
+    @requires("session:rename")
     def rename(self, session: str, label: str) -> Session:
         heads.rename(self._writer, session, label)
         return self._ledger.session(label)
 
+    @requires("session:rename")
     def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
         """Another name for a session. Lookups go by label, then alias, and never chain."""
         heads.add_alias(self._writer, alias, session, reason)
         return self._ledger.session(alias)
 
+    @requires("session:archive")
     def archive(self, session: str, *, reason: str | None = None) -> Session:
         return set_status(self._ledger, session, SessionStatus.ARCHIVED, reason)
 
@@ -88,10 +93,12 @@ class Labels(LedgerPart):
         with self._store.read() as txn:
             return to_sessions(txn, choose_sessions(txn, labels, tree, before, status, self._resolve))
 
+    @requires("session:delete")
     def delete(self, session: str, *, reason: str | None = None) -> Session:
         """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
         return set_status(self._ledger, session, SessionStatus.DELETED, reason)
 
+    @requires("session:archive")
     def unarchive(self, session: str, *, reason: str | None = None) -> Session:
         return set_status(self._ledger, session, SessionStatus.ACTIVE, reason)
 

@@ -42,7 +42,10 @@ class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
         self.close()
 
     def close(self) -> None:
-        """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once."""
+        """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once. What
+        `acting_as` gave is not closed by itself: it ends with the ledger that it came from."""
+        if not self._is_original:
+            return
         try:
             give_up(self._writer)
             self.upkeep.index_if_behind(seconds=MOMENT)

@@ -9,7 +9,7 @@ from msgspec.json import decode, encode
 
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.api.base import WAIT, LedgerPart
+from weft.ledger.api.base import WAIT, LedgerPart, requires
 from weft.ledger.api.lookups import ReadingLedger
 from weft.ledger.arguments import checked_flag, checked_names, checked_text
 from weft.ledger.model import Branch, Session, Turn
@@ -30,6 +30,7 @@ class Merges(LedgerPart):
         super().__init__(ledger)
         self._reader = ledger
 
+    @requires("turn:merge")
     def cherry_pick(
         self,
         turns: str | Sequence[str],
@@ -48,6 +49,7 @@ class Merges(LedgerPart):
         sources = [pick.source.id for pick in picks]
         return self._merge(onto, picks, sources, LinkReason.CHERRY_PICK, None, expected, key, wait)
 
+    @requires("turn:merge")
     def summarize(
         self,
         branch: str,
@@ -75,6 +77,7 @@ class Merges(LedgerPart):
         with self._store.read() as txn:
             return load_branches(txn.sql, None if session is None else require(txn, session).n)
 
+    @requires("session:settle")
     def settle(
         self,
         session: str,

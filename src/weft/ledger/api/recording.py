@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import WAIT, LedgerBase
+from weft.ledger.api.base import WAIT, LedgerBase, requires
 from weft.ledger.arguments import checked_label, checked_text
 from weft.ledger.model import (
     DEFAULT_AGENT,
@@ -34,6 +34,7 @@ CHUNK = 1024 * 1024
 class RecordVerbs(LedgerBase):
     """What adds turns and contents."""
 
+    @requires("turn:record")
     def record_turn(
         self,
         *,
@@ -106,6 +107,7 @@ class RecordVerbs(LedgerBase):
             self._writer, turn, session=session, parent=parent, expected=expected, wait=wait, ttl=self._ttl, key=key
         )
 
+    @requires("turn:record")
     def begin_turn(
         self,
         *,
@@ -150,6 +152,7 @@ class RecordVerbs(LedgerBase):
             ),
         )
 
+    @requires("turn:record")
     def record_late_result(
         self,
         turn: str,
@@ -165,6 +168,7 @@ class RecordVerbs(LedgerBase):
         checked_text(call_id, "tool call id")
         record_late_result(self._writer, self.resolve(turn), call_id, result, fault, ended)
 
+    @requires("content:put")
     def put_content(self, data: bytes | Iterable[bytes] | Any) -> StoredContent:
         """Stream bytes, chunks or a binary file in; the result stands wherever a text is taken."""
         chunks: Iterable[bytes]

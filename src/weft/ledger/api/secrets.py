@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerPart
+from weft.ledger.api.base import LedgerPart, requires
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scan
@@ -56,6 +56,7 @@ class Secrets(LedgerPart):
         with self._store.read() as txn:
             return report.make_report(txn, knowing, criteria, scanned, report_progress)
 
+    @requires("secret:ignore")
     def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
         """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
         verb = report.unignore if checked_flag(undo, "undo") else report.ignore

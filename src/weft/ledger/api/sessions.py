@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import MoveReason
 from weft.kernel.facts import is_digest
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api.base import LedgerBase, requires
 from weft.ledger.api.labels import move
 from weft.ledger.arguments import checked_count
 from weft.ledger.model import DEFAULT_AGENT, HeadMove, Session
@@ -22,6 +22,7 @@ from weft.ledger.sessions import heads
 class SessionVerbs(LedgerBase):
     """What makes, moves and lists sessions."""
 
+    @requires("session:create")
     def create_session(
         self,
         label: str,
@@ -56,12 +57,14 @@ class SessionVerbs(LedgerBase):
         """What lists of sessions and turns show, read a few statements at a time."""
         return Listing(self._store)
 
+    @requires("session:create")
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
         point = self.point(at)
         session_id = heads.fork(self._writer, point.turn_id, point.event_id, label, session or point.session, persona)
         return self.session(session_id)
 
+    @requires("session:move")
     def move_head(
         self, session: str, *, new: str | None, expected: str | UnsetType | None = UNSET, reason: str | None = None
     ) -> Session:

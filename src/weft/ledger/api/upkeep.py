@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.kernel.errors import InvalidInput, StoreError
-from weft.ledger.api.base import LedgerPart
+from weft.ledger.api.base import LedgerPart, requires
 from weft.ledger.arguments import (
     checked_file,
     checked_flag,
@@ -35,9 +35,13 @@ LARGE_LAG_EVENTS = 16_384
 class Upkeep(LedgerPart):
     """`ledger.upkeep`: rebuilds, copies, packs and measures a ledger."""
 
+    @requires("upkeep:rebuild")
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
-        changed = recompute.rebuild(self._store, checked_progress(progress) or recompute.silent)
+        return self._rebuild(checked_progress(progress) or recompute.silent)
+
+    def _rebuild(self, report: recompute.Progress) -> int:
+        changed = recompute.rebuild(self._store, report)
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store)
         return changed
@@ -63,6 +67,7 @@ class Upkeep(LedgerPart):
         except OSError as error:
             raise path_error(path, error) from error
 
+    @requires("facts:import")
     def import_facts(
         self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
     ) -> facts_file.FactsIn:
@@ -75,13 +80,16 @@ class Upkeep(LedgerPart):
             except OSError as error:
                 raise path_error(path, error) from error
             with file:
-                return self.import_facts(file, excerpts=excerpts, progress=progress)
+                return self._import_facts(file, excerpts, progress)
+        return self._import_facts(source, excerpts, progress)
+
+    def _import_facts(self, source: Any, excerpts: bool, progress: Any) -> facts_file.FactsIn:
         lines, report_progress = facts_file.limited_lines(source), checked_progress(progress)
         brought = facts_file.import_lines(
             self._store, lines, report_progress, excerpts=checked_flag(excerpts, "excerpts")
         )
         if facts_file.views_are_stale(self._store):
-            self.rebuild()
+            self._rebuild(recompute.silent)
         return brought
 
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
@@ -107,6 +115,7 @@ class Upkeep(LedgerPart):
         with self._store.read() as txn:
             return stats.collect(txn, self._store.replica)
 
+    @requires("upkeep:pack")
     def pack(
         self,
         what: str | Sequence[str] = (),
@@ -126,6 +135,7 @@ class Upkeep(LedgerPart):
             report=checked_progress(progress) or silent,
         )
 
+    @requires("upkeep:pack")
     def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
         return packing.unpack(

@@ -6,19 +6,19 @@ lie in free pages, in the write-ahead log or in a label, and a mark says so. Who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec import UNSET, Struct
 
 from weft.kernel.enums import SessionStatus
-from weft.kernel.errors import ErasureChanged, NotApplicable, StoreError
+from weft.kernel.errors import ErasureChanged, StoreError
 from weft.kernel.events import ledger_stream
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased, SessionArchived
 from weft.ledger.erasing.plan import ErasurePlan, numbers_of
 from weft.ledger.erasing.verbatim import forget_sources
 from weft.ledger.imports import provisional
-from weft.ledger.model import IMPORTED_AGENT
+from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.content_uses import references
 from weft.ledger.search import passages, vectors
 from weft.ledger.secrets import scan as secrets
@@ -59,19 +59,10 @@ class Erasure(Struct, frozen=True, kw_only=True):
     """The files are clean, too; otherwise somebody still reads what was there before, and the next open goes on."""
 
 
-def ensure_may_erase(actor: str, sessions: Sequence[str]) -> None:
-    """Whoever erases needs the right to do so on every session that contains a content. A ledger is one trust domain,
-    so every agent of it has that right but one: what was imported speaks of others and never acts here."""
-    if actor == IMPORTED_AGENT:
-        raise NotApplicable(
-            f"agent {actor!r} has no right to erase in {len(sessions)} sessions", "act as another agent"
-        )
-
-
-def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str, actor: str) -> Erasure:
+def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str) -> Erasure:
     """Carry a plan out, if it still says the truth."""
     if not plan.is_done:
-        writer.write(lambda append: _write(writer.store, append, plan, reason, actor))
+        writer.write(lambda append: _write(writer.store, append, plan, reason))
     return Erasure(
         contents=len(plan.contents),
         bytes=plan.bytes,
@@ -92,16 +83,15 @@ def _finished(store: Store) -> bool:
         return False
 
 
-def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, actor: str) -> None:
-    ensure_may_erase(actor, [session.id for session in plan.sessions])
+def _write(store: Store, append: Append, plan: ErasurePlan, reason: str) -> None:
     _ensure_unchanged(append, plan)
     if plan.contents:
         _erase_contents(store, append, plan)
-        _add_tombstones(append, plan, reason, actor)
+        _add_tombstones(append, plan, reason)
     for session in plan.named_sessions:
         row = require_session(append, session)
         if row.status != SessionStatus.DELETED:
-            stream_of(append, row, actor).add(SessionArchived, status=SessionStatus.DELETED)
+            stream_of(append, row, DEFAULT_AGENT).add(SessionArchived, status=SessionStatus.DELETED)
     append.seal_and_forget()
     if plan.renames:
         _note_stale(append)
@@ -121,11 +111,11 @@ def text_at(txn: ReadTxn, ref: str) -> str:
     return text_of(txn, txn.facts.find_content(bytes.fromhex(ref))) or ""
 
 
-def _add_tombstones(append: Append, plan: ErasurePlan, reason: str, actor: str) -> None:
+def _add_tombstones(append: Append, plan: ErasurePlan, reason: str) -> None:
     """In the ledger's own stream, so that no turn's digest changes."""
     why, name = append.put_text(reason, "reason"), ledger_stream(append.replica)
     tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-    stream = append.stream(name, bytes(tip[0]).hex() if tip else None, append.agent(actor))
+    stream = append.stream(name, bytes(tip[0]).hex() if tip else None)
     for doomed in plan.contents:
         stream.add(
             ContentErased,

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from msgspec import Struct
 
+from weft.kernel.authority import pattern_matcher
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
 from weft.ledger.model import repeated_id
@@ -22,8 +23,6 @@ from weft.ledger.reports.permissions import (
     Grant,
     PermissionVerdict,
     ToolUse,
-    covers,
-    glob,
     is_available,
     judge,
     parse_grant,
@@ -123,7 +122,7 @@ class Scope(Struct, frozen=True, kw_only=True):
         return named and (self.until is None or turn.started_at < self.until)
 
     def wants_tool(self, *names: str) -> bool:
-        return self.tool is None or any(glob(self.tool)(name) for name in names)
+        return self.tool is None or any(pattern_matcher(self.tool)(name) for name in names)
 
 
 def scope_of(
@@ -237,7 +236,7 @@ class Group:
         for why, turns in self._unknown.items():
             yield self._finding(FindingKind.NOT_KNOWN, Severity.UNKNOWN, why, turns)
         for right, turns in self._rights.items():
-            if right not in self._used_rights and not any(covers(right, used) for used in self._used_rights):
+            if right not in self._used_rights and not any(pattern_matcher(right)(used) for used in self._used_rights):
                 kind = FindingKind.RIGHT_UNUSED
                 yield self._finding(kind, Severity.NOTE, f"{right} was granted and never used", turns, right=right)
         for tool, turns in self._tools.items():
@@ -410,7 +409,7 @@ class TurnAudit:
             return
         granted = self._grant.texts if self._grant is not None else None
         for right in used.texts:
-            if granted is None or any(covers(one, right) for one in granted) or self._grant_is_everything():
+            if granted is None or any(pattern_matcher(one)(right) for one in granted) or self._grant_is_everything():
                 continue
             yield AuditFinding(
                 kind=FindingKind.RIGHT_NOT_GRANTED,

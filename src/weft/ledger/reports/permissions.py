@@ -1,7 +1,8 @@
 """What a turn was allowed, read out of what was recorded of it: pure functions of values, in the forms agents use.
 
-A grant is tool rules and other rights. A rule is `NAME` or `NAME(PATTERN)`; `*` stands for any characters, `?` for one.
-docs/audit.md tells every form. Whatever cannot be decided is unknown, and never allowed by default.
+A grant is tool rules and other rights. A rule is `NAME` or `NAME(PATTERN)`. The matcher of `weft.kernel.authority`,
+which the runtime's rights use too, compares rules with calls. docs/audit.md lists every form. What cannot be decided is
+unknown, and never allowed by default.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, StrEnum
-from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-_TOOL_RULE = re.compile(r"(\*|[A-Za-z_][\w.\-/*?]*)(?:\((.*)\))?", re.S)
-_ACTIONS = ("allow", "ask", "deny")
+from weft.kernel.authority import (
+    RuleAction,
+    narrowing_pattern,
+    pattern_matcher,
+    split_tool_rule,
+    strictest,
+    subject_matches,
+)
+
+_ACTIONS = tuple(action.value for action in RuleAction)
 _KEYS = {
     **dict.fromkeys(("allow", "allowed", "tools", "allowedTools", "allowed_tools"), "allow"),
     **dict.fromkeys(("deny", "denied", "disallowedTools", "disallowed_tools"), "deny"),
@@ -119,14 +126,10 @@ def _parse_list(items: Sequence[Any]) -> Grant:
 
 def _rule(text: str, action: str = "allow", *, tool_only: bool = False) -> Rule | None:
     """`NAME` or `NAME(PATTERN)`; anything else, such as `repo:write`, is a right that is no tool."""
-    found = _TOOL_RULE.fullmatch(text.strip())
-    if found is None:
+    rule = split_tool_rule(text)
+    if rule is None:
         return Rule(text, text.strip(), None, action) if tool_only else None
-    return Rule(text, found[1], _pattern(found[2]), action)
-
-
-def _pattern(text: Any) -> str | None:
-    return None if not isinstance(text, str) or text.strip() in ("", "*", "**") else text.strip()
+    return Rule(text, *rule, action)
 
 
 def _rule_record(item: Any) -> Rule | None:
@@ -136,7 +139,7 @@ def _rule_record(item: Any) -> Rule | None:
     name, action = item.get("permission") or item.get("tool"), item.get("action", "allow")
     if not isinstance(name, str) or action not in _ACTIONS:
         return None
-    pattern = _pattern(item.get("pattern"))
+    pattern = narrowing_pattern(item.get("pattern"))
     return Rule(name if pattern is None else f"{name}({pattern})", name, pattern, str(action))
 
 
@@ -178,7 +181,7 @@ def _by_tool(value: dict[str, Any]) -> Iterator[Rule]:
     """`{"bash": {"git *": "allow"}, "edit": "ask"}`."""
     for tool, item in value.items():
         for pattern, action in item.items() if isinstance(item, dict) else ((None, item),):
-            spelled = _pattern(pattern)
+            spelled = narrowing_pattern(pattern)
             yield Rule(tool if spelled is None else f"{tool}({spelled})", tool, spelled, str(action))
 
 
@@ -192,7 +195,7 @@ def _text(item: Any) -> str:
 
 
 def is_available(use: ToolUse, tools: Iterable[str]) -> bool:
-    return any(glob(tool)(name) for tool in tools for name in use.names)
+    return any(pattern_matcher(tool)(name) for tool in tools for name in use.names)
 
 
 def judge(
@@ -232,11 +235,12 @@ def _permitted_part(use: ToolUse, part: str | Missing | None, grant: Grant) -> P
     unsure = [action for action, is_match in matches if is_match is None]
     if grant.last_wins:
         sure = sure[-1:]
-    if "deny" in sure:
+    action = strictest(sure)
+    if action is RuleAction.DENY:
         return PermissionVerdict.DENIED
-    if "deny" in unsure or "ask" in sure:
+    if RuleAction.DENY in unsure or action is RuleAction.ASK:
         return PermissionVerdict.UNKNOWN
-    if "allow" in sure or grant.everything:
+    if action is RuleAction.ALLOW or grant.everything:
         return PermissionVerdict.ALLOWED
     return PermissionVerdict.UNCOVERED if grant.closed and not unsure else PermissionVerdict.UNKNOWN
 
@@ -250,47 +254,13 @@ def rules_used(use: ToolUse, grant: Grant) -> Iterator[str]:
 
 def _matches(rule: Rule, use: ToolUse, part: str | Missing | None) -> bool | None:
     """None: it cannot be said any more, or not from the outside."""
-    if not any(glob(rule.tool)(name) for name in use.names):
+    if not any(pattern_matcher(rule.tool)(name) for name in use.names):
         return False
     if rule.pattern is None:
         return True
     if part is MISSING:
         return None
-    return part is not None and _fits(rule.pattern, str(part))
-
-
-def _fits(pattern: str, subject: str) -> bool:
-    if pattern.startswith("domain:"):
-        wanted, host = pattern[7:], _host(subject)
-        return host == wanted or host.endswith(f".{wanted}")
-    if pattern.endswith(":*"):
-        return subject == pattern[:-2] or subject.startswith(pattern[:-2] + " ")
-    if pattern.endswith(" *") and subject == pattern[:-2]:
-        return True
-    return bool(glob(pattern)(subject))
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def covers(granted: str, used: str) -> bool:
-    """Is what was used what was granted, or one of the things that a pattern stands for?"""
-    return granted == used or bool(glob(granted)(used))
-
-
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    words = re.split(r"(\*+|\?)", pattern)
-    return re.compile("".join(".*" if w[:1] == "*" else "." if w == "?" else re.escape(w) for w in words), re.S)
-
-
-def glob(pattern: str) -> Any:
-    """Whether a text is what the pattern stands for, whole; `*` and `?` alone are special."""
-    return _compiled(pattern).fullmatch
+    return part is not None and subject_matches(rule.pattern, str(part))
 
 
 def parts_of(arguments: Any) -> tuple[str | Missing | None, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.ambient import Clock
+from weft.kernel.authority import LOCAL, Authority
 from weft.kernel.chain import Receipt
 from weft.kernel.contents import Prepared, decode_utf8, json_bytes, showable, text_bytes
 from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, LabelTaken, StoreError
@@ -31,6 +33,7 @@ from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
 from weft.ledger.views.values import text_if_there
+from weft.ledger.write.attribution import ACTING_KINDS, Attribution
 from weft.store.erased_contents import is_husk
 from weft.store.port import Store, WriteTxn
 from weft.store.records import LEDGER_SCOPE, Key, Stored
@@ -38,20 +41,41 @@ from weft.store.records import LEDGER_SCOPE, Key, Stored
 T = TypeVar("T")
 MESSAGE_ROOM = 1 << 16
 COLLISION_RETRIES = 5
-ACTING = ("agent", "human")
-"""Kinds of program in whose name events are written."""
+
+
+class WriterState:
+    """What all writers of one open ledger share, in whose name they may write."""
+
+    def __init__(self) -> None:
+        self.memory = RowMemory()
+        self.seen_beats: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self.held: dict[tuple[str, str], Lease] | None = {}
+        self.holding = threading.Lock()
+        self.serial, self.disturbed = 0, True
 
 
 class LedgerWriter:
-    """What every writing verb of one open ledger needs."""
+    """What every writing verb of one open ledger needs, in the name of one authority."""
 
-    def __init__(self, store: Store, clock: Clock, ulids: UlidSource) -> None:
-        self.store, self.clock, self.ulids = store, clock, ulids
-        self._memory = RowMemory()
-        self.seen_beats: dict[tuple[str, str], tuple[int, int, float]] = {}
-        self._held: dict[tuple[str, str], Lease] | None = {}
-        self._holding = threading.Lock()
-        self._serial, self._disturbed = 0, True
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ulids: UlidSource,
+        authority: Authority = LOCAL,
+        state: WriterState | None = None,
+    ) -> None:
+        self.store, self.clock, self.ulids, self.authority = store, clock, ulids, authority
+        self._state = state or WriterState()
+        self.seen_beats = self._state.seen_beats
+
+    def acting_as(self, authority: Authority) -> LedgerWriter:
+        """A writer of the same open ledger in the name of somebody else."""
+        return LedgerWriter(self.store, self.clock, self.ulids, authority, self._state)
+
+    def ensure_allowed(self, right: str) -> None:
+        """Refuse what the authority has no right to. Every verb that changes something asks here, before it begins."""
+        self.authority.ensure_allowed(right)
 
     def write(
         self,
@@ -67,7 +91,7 @@ class LedgerWriter:
         `likely` are contents that the work will probably store, and `session` is the label that it will ask for: both
         are looked up in the same round trip as the transaction's start. With `imported` contents are an import's.
         """
-        ahead = (standing_question(session),) if session and self._disturbed else ()
+        ahead = (standing_question(session),) if session and self._state.disturbed else ()
         for _ in range(COLLISION_RETRIES):
             try:
                 return self.store.write(lambda txn: self._run(work, txn, imported), weight, likely, ahead)
@@ -77,26 +101,26 @@ class LedgerWriter:
 
     def likely_scope(self, session: str | None, parent: object) -> int | None:
         """The tree that a turn will most likely belong to, by the rows in memory; None where they do not say."""
-        row = self._memory.labels.get(session) if session else None
-        turn = self._memory.turns.get(parent if isinstance(parent, str) else row.head if row and row.head else "")
+        row = self._state.memory.labels.get(session) if session else None
+        turn = self._state.memory.turns.get(parent if isinstance(parent, str) else row.head if row and row.head else "")
         return turn.root if turn else None
 
     def hold(self, lease: Lease) -> None:
         """A lease is being taken here; whoever closes the ledger ends it. One that is being closed takes no more."""
-        with self._holding:
-            if self._held is None:
+        with self._state.holding:
+            if self._state.held is None:
                 raise StoreError(f"{self.store.path} is closed", "open it again")
-            self._held[lease.kind, lease.key] = lease
+            self._state.held[lease.kind, lease.key] = lease
 
     def let_go(self, lease: Lease) -> None:
-        with self._holding:
-            if self._held is not None:
-                self._held.pop((lease.kind, lease.key), None)
+        with self._state.holding:
+            if self._state.held is not None:
+                self._state.held.pop((lease.kind, lease.key), None)
 
     def give_all_up(self) -> list[Lease]:
         """Whatever is held at this moment, for whoever closes the ledger; from now on nothing more is."""
-        with self._holding:
-            held, self._held = self._held or {}, None
+        with self._state.holding:
+            held, self._state.held = self._state.held or {}, None
             return list(held.values())
 
     def put_large(self, contents: Iterable[bytes], scope: int) -> None:
@@ -106,14 +130,14 @@ class LedgerWriter:
 
     def _run(self, work: Callable[[Append], T], txn: WriteTxn, imported: ImportScope | None) -> T:
         """Rows held in memory are valid while this writer alone writes; after anything else they are read again."""
-        self._disturbed = not txn.undisturbed or txn.serial != self._serial + 1
-        if self._disturbed:
-            self._memory.clear()
-        self._serial = txn.serial
+        self._state.disturbed = not txn.undisturbed or txn.serial != self._state.serial + 1
+        if self._state.disturbed:
+            self._state.memory.clear()
+        self._state.serial = txn.serial
         try:
             return work(Append(self, txn, imported))
         except BaseException:  # what the work did to rows in memory is undone by forgetting them
-            self._memory.clear()
+            self._state.memory.clear()
             raise
 
 
@@ -187,6 +211,8 @@ class Append:
     def __init__(self, writer: LedgerWriter, txn: WriteTxn, imported: ImportScope | None = None) -> None:
         self.txn, self.sql = txn, txn.sql
         self.ulids, self.replica = writer.ulids, writer.store.replica
+        self.authority = writer.authority
+        self._attribution = Attribution(txn.sql, writer.authority)
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
         self._numbers: dict[str, int] = {}
@@ -199,7 +225,7 @@ class Append:
         self.lines: list[bytes] = []
         self.ids: list[bytes] = []
         self._pending: list[tuple[int, int, bytes, Event]] = []
-        self._view = Projector(txn.sql, txn.facts, self, writer._memory)
+        self._view = Projector(txn.sql, txn.facts, self, writer._state.memory)
 
     @property
     def view(self) -> Projector:
@@ -242,16 +268,32 @@ class Append:
             "SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name)
         )
         if program_row is not None:
-            if program_row[1] not in ACTING:
+            if program_row[1] not in ACTING_KINDS:
                 raise LabelTaken(name, f"that of a program that does not act: a {program_row[1]}")
             return str(program_row[0])
+        self.authority.ensure_allowed("program:agent:configure")
         program = self.ulids.mint()
         self.stream(program_stream(program), None).add(AgentCreated, name=self.ledger_contents.put_text(name))
         return program
 
     def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT, *, later: bool = False) -> EventStream:
-        """The end of a stream; with `later` its events are applied to the views together."""
-        return EventStream(self, name, prev, actor, later)
+        """The end of a stream; with `later` its events are applied to the views together. `actor` is the agent that
+        the stream belongs to: `Attribution` says when it stands in the events."""
+        return EventStream(self, name, prev, *self._attribution.of(name, actor), later)
+
+    @property
+    def acting_ids(self) -> tuple[str, ...]:
+        """Ids of the principals in whose name this append is written, whoever acts first."""
+        return self._attribution.ids
+
+    @contextmanager
+    def by_the_ledger(self) -> Iterator[None]:
+        """Streams begun inside are continued by the ledger itself, such as turns whose writers are gone."""
+        attribution, self._attribution = self._attribution, Attribution(self.sql, LOCAL)
+        try:
+            yield
+        finally:
+            self._attribution = attribution
 
     def seal(self) -> None:
         """Contents, then the one row, then the views: everything this append will ever write."""
@@ -300,14 +342,31 @@ class Append:
 class EventStream:
     """The end of one stream: every event added names the one before it."""
 
-    __slots__ = ("_append", "_later", "actor", "name", "prev")
+    __slots__ = ("_append", "_later", "actor", "name", "on_behalf_of", "prev")
 
-    def __init__(self, append: Append, name: str, prev: str | None, actor: str, later: bool = False) -> None:
-        self._append, self.name, self.prev, self.actor, self._later = append, name, prev, actor, later
+    def __init__(
+        self,
+        append: Append,
+        name: str,
+        prev: str | None,
+        actor: str,
+        on_behalf_of: tuple[str, ...] | UnsetType = UNSET,
+        later: bool = False,
+    ) -> None:
+        self._append, self.name, self.prev, self._later = append, name, prev, later
+        self.actor, self.on_behalf_of = actor, on_behalf_of
 
     def add(self, kind: type[Event], **fields: Any) -> str:
         append = self._append
-        event = kind(ts=append.ts, stream=self.name, prev=self.prev, actor=self.actor, replica=append.replica, **fields)
+        event = kind(
+            ts=append.ts,
+            stream=self.name,
+            prev=self.prev,
+            actor=self.actor,
+            replica=append.replica,
+            on_behalf_of=self.on_behalf_of,
+            **fields,
+        )
         self.prev = event_id = append.add_event(event, later=self._later)
         return event_id
 

@@ -135,9 +135,10 @@ def fail_abandoned(append: Append, turn: TurnRow, reason: InterruptionReason, me
     """Close a turn whose writer is gone."""
     if turn.closed:
         return
-    turn_events = TurnEvents(
-        append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
-    )
+    with append.by_the_ledger():
+        turn_events = TurnEvents(
+            append, turn.id, actor=turn.persona, prev=turn.digest, messages=turn.messages, scope=turn.root
+        )
     turn_events.interruption(reason, open_calls(append, turn))
     turn_events.finish(RunExit.ERROR, error=NewError(code="lease_lost", message=message))
 

@@ -147,6 +147,7 @@ def create_session(
 ) -> SessionRow:
     """A session without a head yet, made by its persona or by somebody for it. `fields` are references and ids of
     `session_created`."""
+    append.authority.ensure_allowed("session:create")
     agent, session = append.agent(persona), append.ulids.mint()
     append.stream(session_stream(session), None, actor or agent).add(
         SessionCreated, label=append.ledger_contents.put_text(label, "label"), persona=agent, **fields

@@ -18,11 +18,10 @@ from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_count
-from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
-from weft.programs.clerk import Clerk
 from weft.programs.face import Room
 from weft.programs.nodes import Node, find_node, node_of
+from weft.programs.program_writer import ProgramWriter
 from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
 from weft.programs.similarity.nearest import FEW, Space
@@ -71,9 +70,9 @@ class ModelCount(Struct, frozen=True, kw_only=True):
 class Similarity(Room):
     """Similar nodes of one ledger, by one model. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, embedder: Embedder, actor: str = DEFAULT_AGENT, *, few: int = FEW) -> None:
-        super().__init__(ledger, actor)
-        self._embedder, self._programs = embedder, Programs(ledger, actor)
+    def __init__(self, ledger: Ledger, embedder: Embedder, *, few: int = FEW) -> None:
+        super().__init__(ledger)
+        self._embedder, self._programs = embedder, Programs(ledger)
         self._lock, self._few = Lock(), few
         self._space: Space | None = None
         self._gone = ""
@@ -118,7 +117,7 @@ class Similarity(Room):
     def _record(self, nodes: Sequence[tuple[str, str | None]], vectors: Any) -> None:
         model, dimensions = self._embedder.name, self._embedder.dimensions
 
-        def work(clerk: Clerk) -> str:
+        def work(clerk: ProgramWriter) -> str:
             _refuse_other_size(clerk.sql, model, dimensions)
             for (node, text), vector in zip(nodes, vectors, strict=True):
                 append = clerk.append
@@ -213,7 +212,8 @@ class Similarity(Room):
         with self._reading() as txn:
             node = None if name is None else find_node(txn, name)
 
-        def work(clerk: Clerk) -> str:
+        def work(clerk: ProgramWriter) -> str:
+            clerk.ensure_allowed("node")
             which = "model = ?" if node is None else "model = ? AND node = ?"
             values = (self._embedder.name,) if node is None else (self._embedder.name, node)
             (count,) = clerk.sql.one(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)

@@ -146,7 +146,7 @@ async def _worked(shop: InvocationContext, agent: Program, task: Program, given:
 
 def _begun(whose: Programs, worker: str, work: str, hold: Lease) -> tuple[Program, Program]:
     """The task started and the agent on it, whether for the first time or taken up again."""
-    programs, agent, task = whose.acting_as(whose.actor, hold), whose.get(worker), whose.get(work)
+    programs, agent, task = whose.acting_as(whose.ledger.authority, hold), whose.get(worker), whose.get(work)
     own = agent.current_task == task.name
     if own and task.state in ENDED:  # it was left there between the end of its task and its own
         agent = programs.acting_as(agent.name, hold).step_agent(agent.id, "reset", reason="its task is over")

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from weft.kernel.authority import EVERYTHING, Principal, PrincipalKind, Rights, rights
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.model import DEFAULT_AGENT
 from weft.programs.addresses import parse_address
 from weft.programs.model import Program
-from weft.runtime.context import ExecutionContext, Principal, PrincipalKind
+from weft.runtime.context import ExecutionContext
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model_settings import ConfiguredModel
-from weft.runtime.rights import EVERYTHING, Rights, rights
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
 
 _BESIDE_TOOLS = ("model:*", "provider:*", "code:*", "human:*")

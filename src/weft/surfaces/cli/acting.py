@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 def person_acting() -> ExecutionContext:
     """The context that a command acts in. Of the environment, single variables are looked up by name when needed."""
-    from weft.runtime.context import Principal, PrincipalKind, context_from_env
+    from weft.kernel.authority import Principal, PrincipalKind
+    from weft.runtime.context import context_from_env
     from weft.runtime.sandbox.key_commands import command_runner
     from weft.surfaces.cli.credential_files import load_credentials
 

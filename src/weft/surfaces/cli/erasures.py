@@ -45,7 +45,7 @@ def carry_out(
     if not yes:
         _ask(call, plan)
     with progress(call, "erase") as bar:
-        done = ledger.erasure.erase(plan, reason=reason or "", actor=actor, progress=bar.staged)
+        done = ledger.acting_as(actor).erasure.erase(plan, reason=reason or "", progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
     call.answer(done, *_done_lines(done))
     _note_remotes(call, ledger)

@@ -141,7 +141,7 @@ def changing(call: Call, actor: str = "local") -> Iterator[Programs]:
     from weft.programs import Programs
 
     with call.writing() as ledger:
-        yield Programs(ledger, actor)
+        yield Programs(ledger.acting_as(actor))
 
 
 @contextmanager

@@ -62,10 +62,11 @@ async def _at_work(
 
     ledger, pool = call.writing(), Pool()
     try:
-        programs = Programs(ledger, actor)
+        acting = ledger.acting_as(actor)
+        programs = Programs(acting)
         async with Inference(on_retry=lambda *failed: tell_of_try(call, *failed)) as inference:
             shop = InvocationContext(
-                AsyncLedger(ledger, pool),
+                AsyncLedger(acting, pool),
                 programs,
                 pool,
                 inference,
@@ -86,8 +87,8 @@ def tell_of_try(call: Call, error: WeftError, model: str, wait: float) -> None:
 
 def acting_for(programs: Programs, actor: str) -> ExecutionContext:
     """The person at the terminal, and on their behalf whoever `--as` names."""
+    from weft.kernel.authority import Principal, PrincipalKind
     from weft.ledger.model import DEFAULT_AGENT
-    from weft.runtime.context import Principal, PrincipalKind
     from weft.runtime.invoke.models_and_sessions import agent_context
     from weft.surfaces.cli.acting import person_acting
 

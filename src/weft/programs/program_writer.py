@@ -1,7 +1,7 @@
 """What every change of a program needs, inside one append: finding it, whose right it is, its stream, its references.
 
-A verb gets a clerk, adds events, and all of them are kept or none: whoever reads finds a program before or after a
-verb, never in between.
+A verb gets a program writer and adds events. All of them are written or none: a reader finds a program as it was before
+or after a verb, never in between. Everything is done in the name of the append's authority.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.authority import Layer
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
     ContentGone,
@@ -25,6 +26,7 @@ from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.lifecycles import legal_verbs, next_state
 from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
 from weft.ledger.views.rows import SessionRow, find_session, load_session
 from weft.ledger.views.values import json_of
@@ -39,19 +41,28 @@ LISTED = "`weft program list` shows what there is"
 Found = ProgramRow | SessionRow
 
 
-class Clerk:
-    """One append on behalf of somebody."""
+_VERBS_OF_RIGHTS = {
+    "configure": "create create_session configure change publish deprecate delete revert validate activate archive "
+    "set_presence step_session apply",
+    "assign": "assign assign_task step_agent hold_agent release_agent fail_agent save_checkpoint start_task "
+    "complete_task fail_task",
+    "approve": "approve reject",
+    "notify": "notify",
+    "tag": "add_tags remove_tags",
+    "embed": "embed forget",
+}
+VERB_RIGHTS = {verb: right for right, verbs in _VERBS_OF_RIGHTS.items() for verb in verbs.split()}
+"""Which right each verb needs: `program:KIND:RIGHT`, where KIND is the kind of program that it changes, or `node`."""
 
-    def __init__(self, append: Append, actor: str) -> None:
+
+class ProgramWriter:
+    """One append that changes programs, by one verb. `actor` is the id of the principal that acts."""
+
+    def __init__(self, append: Append, verb: str) -> None:
         self.append, self.sql = append, append.sql
-        self.actor_name = actor
-        self.actor = DEFAULT_AGENT if actor == DEFAULT_AGENT else self._acting(actor)
-
-    def _acting(self, name: str) -> str:
-        found = find_program(self.sql, name)
-        if found is None or found.deleted or found.kind not in (ProgramKind.AGENT, ProgramKind.HUMAN):
-            raise NotFound("agent or person", name, "who acts is a person, an agent, or 'local'")
-        return found.id
+        self._right = VERB_RIGHTS[verb]
+        self._principals = [principal.id for principal in reversed(append.authority.chain)]
+        self.actor_name, self.actor = self._principals[0], append.acting_ids[0]
 
     # --- finding ------------------------------------------------------------------------------------------------
 
@@ -83,24 +94,40 @@ class Clerk:
 
     # --- rights -------------------------------------------------------------------------------------------------
 
+    def ensure_allowed(self, kind: str) -> None:
+        """The authority's right to change programs of a kind by this verb, asked where such a change is written."""
+        self.append.authority.ensure_allowed(f"program:{kind}:{self._right}")
+
     def permit(self, right: str, what: str, *own: str | None) -> None:
-        """The ledger's owner may everything; others what they are (`own`), or what their configuration permits."""
-        if self.actor == DEFAULT_AGENT or self.actor in own:
-            return
-        row = load_program(self.sql, self.actor)
-        if row is None or right not in granted(self.config_of(row)):
-            raise self.not_allowed(right, what)
+        """The ledger's owner may do everything; others what concerns themselves (`own`), and what their configuration
+        permits. Everybody in the chain must be permitted."""
+        for principal in self.append.acting_ids:
+            if principal != DEFAULT_AGENT and principal not in own and not self._configured(principal).allows(right):
+                raise self.not_allowed(right, what)
+
+    def _configured(self, principal: str) -> Layer:
+        """The rights over programs that the configuration of an agent or a person gives; a session has none."""
+        row = load_program(self.sql, principal)
+        return Layer(allow=() if row is None else tuple(granted(self.config_of(row))))
 
     def not_allowed(self, right: str, what: str) -> NotAllowed:
         hint = f"it needs the permission {right!r} in its configuration"
-        return NotAllowed(right, [self.actor_name], what, hint)
+        return NotAllowed(right, self._principals, what, hint)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def stream(self, program: str) -> EventStream:
-        return self._stream(program_stream(program))
+    def new_stream(self, kind: ProgramKind, program: str) -> EventStream:
+        """The stream of a program that is created now."""
+        self.ensure_allowed(kind)
+        return self.append.stream(program_stream(program), None, self.actor)
+
+    def session_stream(self, row: SessionRow) -> EventStream:
+        self.ensure_allowed(ProgramKind.SESSION)
+        return stream_of(self.append, row, self.actor)
 
     def ledger_stream(self) -> EventStream:
+        """The ledger's own stream, for what is said of nodes."""
+        self.ensure_allowed("node")
         return self._stream(ledger_stream(self.append.replica))
 
     def _stream(self, name: str) -> EventStream:
@@ -109,7 +136,8 @@ class Clerk:
 
     def add(self, row: ProgramRow, kind: type[Event], **fields: Any) -> ProgramRow:
         """An event of this program; the row as it is after it."""
-        self.stream(row.id).add(kind, **fields)
+        self.ensure_allowed(row.kind)
+        self._stream(program_stream(row.id)).add(kind, **fields)
         return self.reload(row.id)
 
     def reload(self, program: str) -> ProgramRow:
@@ -197,14 +225,15 @@ def name_in(sql: Sql, text: str) -> str:
 
 
 def perform(
-    writer: LedgerWriter, actor: str, verb: str, work: Callable[[Clerk], str], key: str | None, request: Iterable[Any]
+    writer: LedgerWriter, verb: str, work: Callable[[ProgramWriter], str], key: str | None, request: Iterable[Any]
 ) -> str:
     """Run a verb in one append; its work answers with a program's id. With a retry key it is done once: sent again it
     answers what it answered."""
-    command = keyed_command(verb, key, [actor, verb, *request])
+    actors = [principal.id for principal in reversed(writer.authority.chain)]
+    command = keyed_command(verb, key, [actors[0] if len(actors) == 1 else actors, verb, *request])
 
     def write(append: Append) -> Answer:
-        program = work(Clerk(append, actor))
+        program = work(ProgramWriter(append, verb))
         append.seal()
         return Answer(program)
 

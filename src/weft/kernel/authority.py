@@ -1,0 +1,269 @@
+"""Who acts, on whose behalf, and what they may do. Values and pure functions: nothing here reads or writes.
+
+An authority is a chain of principals, from whoever began to whoever acts now, and their rights. Rights are layers that
+all must allow; in a layer, deny wins. `child` and `delegate` only add layers, so no authority made from another allows
+more. One matcher compares patterns with rights, for the runtime, the ledger's verbs, programs and the audit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct, structs
+
+from weft.kernel.errors import InvalidInput, NotAllowed
+
+LONGEST_CHAIN = 64
+TOOL_PREFIX = "tool:"
+LOCAL_NAME = "local"
+"""The principal that a ledger acts as unless somebody else is named: whoever opened it."""
+
+
+# --- the matcher ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def pattern_matcher(pattern: str) -> Callable[[str], bool]:
+    """A function that says whether a whole text fits the pattern. `*` stands for any characters, `?` for one, every
+    other character for itself. There is no backtracking: a text is walked once for each piece between two `*`."""
+    first, *others = (_Piece(piece) for piece in pattern.split("*"))
+    if not others:
+        return lambda text: len(text) == first.length and first.is_at(text, 0)
+    *middle, last = others
+    shortest = first.length + last.length + sum(piece.length for piece in middle)
+
+    def matches(text: str) -> bool:
+        end = len(text) - last.length
+        if len(text) < shortest or not first.is_at(text, 0) or not last.is_at(text, end):
+            return False
+        position = first.length
+        for piece in middle:
+            start = piece.find(text, position, end)
+            if start < 0:
+                return False
+            position = start + piece.length
+        return True
+
+    return matches
+
+
+class _Piece:
+    """A part of a pattern without `*`: it stands for texts of one length."""
+
+    __slots__ = ("_literal", "_regex", "length")
+
+    def __init__(self, piece: str) -> None:
+        self.length, self._literal = len(piece), piece
+        words = (re.escape(word) for word in piece.split("?"))
+        self._regex = re.compile(".".join(words), re.S) if "?" in piece else None
+
+    def is_at(self, text: str, start: int) -> bool:
+        if self._regex is None:
+            return text.startswith(self._literal, start)
+        return self._regex.match(text, start) is not None
+
+    def find(self, text: str, start: int, end: int) -> int:
+        if self._regex is None:
+            return text.find(self._literal, start, end)
+        match = self._regex.search(text, start, end)
+        return -1 if match is None else match.start()
+
+
+def subject_matches(pattern: str, subject: str) -> bool:
+    """Whether a use of a tool fits the pattern in `NAME(PATTERN)`: `domain:HOST` for URLs of a host, `WORDS:*` and
+    `WORDS *` for commands that begin with these words, else by `*` and `?`."""
+    if pattern.startswith("domain:"):
+        host, wanted = _host(subject), pattern[7:]
+        return host == wanted or host.endswith(f".{wanted}")
+    if pattern.endswith(":*"):
+        return subject == pattern[:-2] or subject.startswith(pattern[:-2] + " ")
+    if pattern.endswith(" *") and subject == pattern[:-2]:
+        return True
+    return pattern_matcher(pattern)(subject)
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+_TOOL_RULE = re.compile(r"(\*|[A-Za-z_][\w.\-/*?]*)(?:\((.*)\))?", re.S)
+
+
+def split_tool_rule(text: str) -> tuple[str, str | None] | None:
+    """The name and the pattern of `NAME` or `NAME(PATTERN)`; a pattern that covers every use is None. None where the
+    text is no rule for tools."""
+    rule = _TOOL_RULE.fullmatch(text.strip())
+    return None if rule is None else (rule[1], narrowing_pattern(rule[2]))
+
+
+def narrowing_pattern(text: Any) -> str | None:
+    return None if not isinstance(text, str) or text.strip() in ("", "*", "**") else text.strip()
+
+
+class RuleAction(StrEnum):
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+_STRICTNESS = (RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY)
+
+
+def strictest(actions: Iterable[str]) -> RuleAction | None:
+    """What several rules that fit say together: deny wins over ask, ask over allow. None where no rule fits."""
+    return max((RuleAction(action) for action in actions), key=_STRICTNESS.index, default=None)
+
+
+@lru_cache(maxsize=4096)
+def _split(pattern: str) -> tuple[Callable[[str], bool], str | None]:
+    """How a pattern of a layer is compared: its name, and for tools the pattern of the subject."""
+    if pattern.startswith(TOOL_PREFIX) and pattern.endswith(")"):
+        rule = split_tool_rule(pattern.removeprefix(TOOL_PREFIX))
+        if rule is not None:
+            return pattern_matcher(TOOL_PREFIX + rule[0]), rule[1]
+    return pattern_matcher(pattern), None
+
+
+def covers(pattern: str, right: str, subject: str | None = None) -> bool | None:
+    """Whether a pattern covers a right. `tool:NAME(PATTERN)` covers those uses of a tool whose subject fits; None:
+    the subject was not given, so it cannot be said."""
+    name_matches, subject_pattern = _split(pattern)
+    if not name_matches(right):
+        return False
+    if subject_pattern is None:
+        return True
+    return None if subject is None else subject_matches(subject_pattern, subject)
+
+
+# --- rights -----------------------------------------------------------------------------------------------------
+
+
+class Layer(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one grant says, as patterns. Without `allow` it allows nothing."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    def allows(self, right: str, subject: str | None = None) -> bool:
+        """A pattern that may or may not cover the right denies, and does not allow."""
+        actions = [RuleAction.ALLOW for pattern in self.allow if covers(pattern, right, subject)]
+        actions += [RuleAction.DENY for pattern in self.deny if covers(pattern, right, subject) is not False]
+        return strictest(actions) is RuleAction.ALLOW
+
+
+class Rights(Struct, frozen=True, forbid_unknown_fields=True):
+    """An intersection of layers. Without any, everything is allowed: nobody has limited it yet."""
+
+    layers: tuple[Layer, ...] = ()
+
+    def allows(self, right: str, subject: str | None = None) -> bool:
+        """`subject` is what a tool is used on, such as the command that a shell would run."""
+        return all(layer.allows(right, subject) for layer in self.layers)
+
+    def narrowed(self, other: Rights) -> Rights:
+        """What both allow."""
+        return Rights(tuple(dict.fromkeys((*self.layers, *other.layers))))
+
+
+EVERYTHING = Rights()
+
+
+def rights(allow: Iterable[str] = ("*",), deny: Iterable[str] = ()) -> Rights:
+    """One layer: all that fits a pattern of `allow` and none of `deny`."""
+    return Rights((Layer(_patterns(allow, "allow"), _patterns(deny, "deny")),))
+
+
+def _patterns(patterns: Any, what: str) -> tuple[str, ...]:
+    listed = () if isinstance(patterns, str) else tuple(patterns)
+    if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in listed):
+        raise InvalidInput(f"{what} is not a list of patterns", "give texts such as 'tool:*' or 'model:claude-*'")
+    return tuple(sorted(set(listed)))
+
+
+# --- principals -------------------------------------------------------------------------------------------------
+
+
+class PrincipalKind(StrEnum):
+    """`program` is an agent or a person of whom only the name is known; the ledger looks up which of them it is."""
+
+    HUMAN = "human"
+    AGENT = "agent"
+    SESSION = "session"
+    SYSTEM = "system"
+    PROGRAM = "program"
+
+
+class Principal(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who acts: the name or the ulid of an agent, a person or a session, or `local`."""
+
+    kind: PrincipalKind
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+
+class Authority(Struct, frozen=True, forbid_unknown_fields=True):
+    """In whose name something is done, and with which rights. `chain` runs from whoever began to whoever acts now."""
+
+    chain: tuple[Principal, ...]
+    rights: Rights = EVERYTHING
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.chain) <= LONGEST_CHAIN:
+            raise InvalidInput(
+                f"a chain of {len(self.chain)} principals",
+                f"it names at least who acts, and at most {LONGEST_CHAIN}: something may delegate in a circle",
+            )
+
+    @property
+    def principal(self) -> Principal:
+        return self.chain[-1]
+
+    @property
+    def on_behalf_of(self) -> tuple[Principal, ...]:
+        """Everybody in whose name the principal acts, the nearest first."""
+        return self.chain[-2::-1]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the ledger's owner acts alone. Their events name the agent they let answer, and nobody else."""
+        return len(self.chain) == 1 and self.principal.id == LOCAL_NAME
+
+    def child(self, rights: Rights = EVERYTHING) -> Authority:
+        """The same principals, with what these rights leave of theirs."""
+        return structs.replace(self, rights=self.rights.narrowed(rights))
+
+    def delegate(self, principal: Principal, rights: Rights = EVERYTHING) -> Authority:
+        """Somebody else, acting on behalf of everybody here, never with more rights than they have."""
+        return Authority((*self.chain, principal), self.rights.narrowed(rights))
+
+    def allows(self, right: str, subject: str | None = None) -> bool:
+        return self.rights.allows(right, subject)
+
+    def ensure_allowed(self, right: str, subject: str | None = None) -> None:
+        if not self.allows(right, subject):
+            raise self.refusal(right)
+
+    def refusal(self, right: str, what: str = "", hint: str = "") -> NotAllowed:
+        return NotAllowed(right, [str(principal) for principal in reversed(self.chain)], what, hint)
+
+
+LOCAL = Authority((Principal(PrincipalKind.SYSTEM, LOCAL_NAME),))
+
+
+def authority_of(who: Any) -> Authority:
+    """An authority as it is, or that of an agent or a person by name or ulid; `local` is the ledger's owner."""
+    if isinstance(who, Authority):
+        return who
+    if not isinstance(who, str) or not who:
+        raise InvalidInput(f"who acts is {who!r:.80}", "give an Authority, or the name of an agent or a person")
+    return LOCAL if who == LOCAL_NAME else Authority((Principal(PrincipalKind.PROGRAM, who),))
