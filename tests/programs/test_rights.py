@@ -1,0 +1,101 @@
+"""Nothing about programs is changed without the right to: every verb asks the ledger's authority."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ledger.histories import exported
+from tests.programs.similarity.test_similarity import Words
+from tests.programs.test_canary import EXPECTED, VALID
+from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, Rights, rights
+from weft.kernel.errors import NotAllowed
+from weft.programs import Programs
+from weft.programs.applying import wanted_in
+from weft.programs.program_writer import VERB_RIGHTS
+from weft.programs.similarity.similarity import Similarity
+
+PERSON = Authority((Principal(PrincipalKind.HUMAN, "bln"),))
+TASK = "task-research-quantum"
+SIMILARITY = ("embed", "forget")
+WITHOUT_EVENTS = ("hold_agent", "release_agent", "forget")
+
+
+def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
+    """What the verb needs is there; the verb itself, for whoever has these rights."""
+    positional: tuple[Any, ...] = ()
+    arguments: dict[str, Any] = dict(VALID.get(verb, {}))
+    if verb in ("approve", "reject"):
+        arguments = {"request": programs.notify("bln", "may it?", asks=True).id}
+    elif verb == "apply":
+        arguments = {"wanted": wanted_in({"id": "new", "programType": "human", "config": {"name": "N"}}, "here")}
+    elif verb in ("add_tags", "remove_tags"):
+        programs.add_tags("bln", "old")
+        positional = ("bln", "old" if verb == "remove_tags" else "new")
+    elif verb in SIMILARITY:
+        positional = ("main~0",)
+    elif verb == "hold_agent":
+        arguments = {"agent": "researcher"}
+    elif verb == "release_agent":
+        arguments = {"hold": programs.hold_agent("researcher")}
+    elif verb == "complete_task":
+        programs.create("task", "own", {"title": "Own", "spec": {"inputs": []}})
+        programs.start_task("own")
+        arguments = {"task": "own", "answer": "done"}
+    elif verb == "fail_task":
+        programs.start_task(TASK)
+    elif verb in ("validate", "activate"):
+        programs.create("information", "note", {"infoType": "fact", "content": 1}, draft=True)
+        arguments = {"name": "note"}
+        if verb == "activate":
+            programs.validate("note")
+    elif verb == "publish":
+        programs.create("code", "draft", {"source": "x"}, draft=True)
+        arguments = {"name": "draft"}
+    elif verb == "revert":
+        programs.change("cf-gateway", {"providerType": "x"})
+    elif verb in ("step_agent", "fail_agent", "save_checkpoint"):
+        programs.assign("researcher", TASK)
+
+    def act(limited: Rights) -> Any:
+        own = programs.acting_as((PERSON if verb in ("approve", "reject") else LOCAL).child(limited))
+        owner = Similarity(own.ledger, Words()) if verb in SIMILARITY else own
+        return getattr(owner, verb)(*positional, **arguments)
+
+    return act
+
+
+@pytest.fixture
+def settled(world: Programs) -> Programs:
+    world.ledger.record_turn(session="main", query="q")
+    return world
+
+
+def test_every_verb_needs_a_right() -> None:
+    assert VERB_RIGHTS.keys() == {*EXPECTED, "hold_agent", "release_agent", *SIMILARITY}
+
+
+@pytest.mark.parametrize("verb", VERB_RIGHTS)
+def test_a_verb_is_carried_out_with_the_right_and_refused_without(settled: Programs, verb: str) -> None:
+    act, right = prepared(settled, verb), VERB_RIGHTS[verb]
+    before = exported(settled.ledger)
+    with pytest.raises(NotAllowed, match=f"program:[a-z]+:{right}"):
+        act(rights(["*"], [f"program:*:{right}"]))
+    with pytest.raises(NotAllowed):
+        act(rights([]))
+    assert exported(settled.ledger) == before
+    act(rights(["program:*", "session:create"]))
+    assert exported(settled.ledger) != before or verb in WITHOUT_EVENTS
+
+
+def test_a_right_is_for_one_kind_of_program(settled: Programs) -> None:
+    limited = settled.acting_as(LOCAL.child(rights(["program:code:configure"])))
+    assert limited.create("code", "new", {"source": "x"}).state == "published"
+    before = exported(settled.ledger)
+    with pytest.raises(NotAllowed, match="program:agent:configure"):
+        limited.create("agent", "other", {})
+    with pytest.raises(NotAllowed, match="program:session:configure"):
+        limited.create_session("other")
+    with pytest.raises(NotAllowed, match="program:node:configure"):
+        limited.create("code", "tagged", {"source": "x"}, tagged=["t"])
+    assert exported(settled.ledger) == before
