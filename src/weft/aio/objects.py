@@ -224,6 +224,10 @@ class AsyncListing(crossing.Mirror[Listing]):
         """What each of these turns is about, by its id."""
         return await self._run(partial(self._sync.subjects, turns=turns))
 
+    async def on_behalf_of(self, turns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """By turn the names of those on whose behalf it was run, the nearest first; others are left out."""
+        return await self._run(partial(self._sync.on_behalf_of, turns=turns))
+
     async def sources(self) -> dict[str, list[tuple[str, str]]]:
         """Every turn that was picked or summed up: which way, and from which turns."""
         return await self._run(self._sync.sources)

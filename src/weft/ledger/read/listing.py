@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from weft.ledger.model import Branch, FileNote, Session
 from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.principals import load_on_behalf_of
 from weft.ledger.read.sessions import load_branches, to_sessions
 from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.views.rows import SESSION, SessionRow
@@ -87,6 +88,11 @@ class Listing:
         """What each of these turns is about, by its id."""
         with self._store.read() as txn:
             return load_subjects(txn, turns)
+
+    def on_behalf_of(self, turns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """By turn the names of those on whose behalf it was run, the nearest first; others are left out."""
+        with self._store.read() as txn:
+            return load_on_behalf_of(txn, turns)
 
     def sources(self) -> dict[str, list[tuple[str, str]]]:
         """Every turn that was picked or summed up: which way, and from which turns."""

@@ -10,6 +10,7 @@ from weft.kernel.dag_events import ToolCallRequested
 from weft.kernel.events import Event, UnknownEvent, kind_of
 from weft.kernel.fields import Words
 from weft.kernel.times import ms_from_iso
+from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.views.recorded_events import Recorded, recorded
 from weft.store.port import ReadTxn, Store
 from weft.store.records import LogRow
@@ -24,6 +25,8 @@ class Deed(Struct, frozen=True, kw_only=True):
     event_id: str
     kind: str
     actor: str
+    on_behalf_of: tuple[str, ...] = ()
+    """The ids of those for whom it acted, the nearest first."""
     stream: str
     arrived_at: int
     happened_at: int | None = None
@@ -62,6 +65,7 @@ def _deed(txn: ReadTxn, at: int, found: Recorded) -> Deed:
         event_id=found.id,
         kind=event.kind if isinstance(event, UnknownEvent) else kind_of(event),
         actor=event.actor,
+        on_behalf_of=on_behalf_of(event),
         stream=event.stream,
         arrived_at=at,
         happened_at=ms_from_iso(event.ts) if isinstance(event.ts, str) else None,

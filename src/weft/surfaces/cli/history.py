@@ -67,6 +67,7 @@ class Reader:
         self._ledger = ledger
         self._heads: dict[str, list[Session]] = {}
         self._subjects: dict[str, str] = {}
+        self._on_behalf_of: dict[str, tuple[str, ...]] = {}
         self._known = {session.id: session for session in ledger.sessions(every=True)}
         for session in sorted(self._known.values(), key=lambda session: session.label):
             if session.head is not None and session.status == "active":
@@ -92,9 +93,14 @@ class Reader:
         """The same turns; what they are about is read for many of them at a time."""
         rest, page = iter(turns), FIRST_LOOK
         while some := list(islice(rest, page)):
-            self._subjects = self._ledger.listing().subjects([turn.id for turn in some])
+            listing, ids = self._ledger.listing(), [turn.id for turn in some]
+            self._subjects, self._on_behalf_of = listing.subjects(ids), listing.on_behalf_of(ids)
             yield from some
             page = PAGE
+
+    def on_behalf_of(self, turn: Turn) -> tuple[str, ...]:
+        """The names of those on whose behalf it was run, of turns that were read ahead."""
+        return self._on_behalf_of.get(turn.id, ())
 
     def session(self, session_id: str | None) -> Session | None:
         return None if session_id is None else self._known.get(session_id)

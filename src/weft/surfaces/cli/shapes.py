@@ -39,7 +39,9 @@ def _record(record: Struct) -> dict[str, Any]:
 
 def listed_turn(turn: Turn, reader: Reader) -> dict[str, Any]:
     """A turn as lists show it: with what it is about, and the sessions that stand there."""
-    return {**_record(turn), "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
+    shape = {**_record(turn), "subject": reader.subject(turn), "heads": reader.heads(turn.id)}
+    principals = reader.on_behalf_of(turn)
+    return {**shape, "on_behalf_of": list(principals)} if principals else shape
 
 
 def document(value: Any, *, indent: bool = False) -> str:

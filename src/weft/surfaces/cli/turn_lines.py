@@ -90,6 +90,8 @@ def entry(turn: Turn, reader: Reader, columns: int) -> Iterator[Line]:
     yield [Span(f"turn {turn.id}", "id"), *decoration(reader.places(turn.id)), *flag(turn)]
     yield ["Date:  ", local_time(turn.started_at) if turn.time_known else NO_TIME]
     yield ["Agent: ", ", ".join(facts_of(turn))]
+    if principals := reader.on_behalf_of(turn):
+        yield ["For:   ", safe(" for ".join(principals))]
     if sources := reader.sources(turn):
         yield ["From:  ", ", ".join(sources)]
     if turn.error is not None:

@@ -101,7 +101,8 @@ def _answer_deeds(call: Call, given: dict[str, Any]) -> None:
 
 def _deed(deed: Deed) -> tuple[str, ...]:
     when = local_time(deed.arrived_at if deed.happened_at is None else deed.happened_at)
-    return str(deed.n), when, deed.actor, deed.kind, _where(deed), deed.tool or ""
+    actor = " for ".join((deed.actor, *deed.on_behalf_of))
+    return str(deed.n), when, actor, deed.kind, _where(deed), deed.tool or ""
 
 
 def _where(deed: Deed) -> str:

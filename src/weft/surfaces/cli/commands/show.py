@@ -59,14 +59,15 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
     compaction = ledger.compactions.get(turn.id) if recorded else None
     items = in_order(ledger, point.event_id or turn.id)
+    principals, merged = ledger.listing().on_behalf_of([turn.id]).get(turn.id, ()), ledger.merges.provenance(turn.id)
     if call.json:
-        shown = _shape(turn, at, items, compaction, ledger.merges.provenance(turn.id))
+        shown = _shape(turn, at, items, compaction, merged)
+        shown |= {"on_behalf_of": list(principals)} if principals else {}
         call.document({**shown, "provisional": list(map(provisional.shape, tails))})
         return
-    messages = [item for item in items if isinstance(item, Message)]
+    models = sorted({item.model for item in items if isinstance(item, Message) and item.model})
     reader = Reader(ledger)
-    merged = ledger.merges.provenance(turn.id)
-    header = _Header(turn, at, reader, merged, sorted({message.model for message in messages if message.model}))
+    header = _Header(turn, at, reader, merged, models, principals)
     transcript = Transcript(
         full=full,
         columns=call.screen.columns,
@@ -122,8 +123,17 @@ def _shape(
 class _Header:
     """What stands above a turn's messages."""
 
-    def __init__(self, turn: Turn, at: _At | None, reader: Reader, merged: list[Provenance], models: list[str]) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        at: _At | None,
+        reader: Reader,
+        merged: list[Provenance],
+        models: list[str],
+        principals: tuple[str, ...],
+    ) -> None:
         self._turn, self._at, self._reader, self._merged, self._models = turn, at, reader, merged, models
+        self._principals = principals
         self._session = reader.session(turn.session_id)
 
     def lines(self, compaction: Compaction | None) -> Iterator[Line]:
@@ -150,6 +160,7 @@ class _Header:
         yield "Task", first_line(session.task_description or "") if session and not session.title else ""
         yield "Date", local_time(turn.started_at) if turn.time_known else NO_TIME
         yield "Agent", ", ".join(filter(None, (turn.persona_id, session.agent if session else None)))
+        yield "For", " for ".join(self._principals)
         yield "Origin", " ".join(filter(None, (turn.origin, turn.version)))
         yield "Model", self._model()
         yield "Usage", _usage(turn)
