@@ -1,5 +1,6 @@
 """In whose name a ledger is changed: what events say of it, and that nothing is changed without the right."""
 
+import re
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -18,6 +19,7 @@ from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import Event, kind_of
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
+from weft.programs.program_writer import VERB_RIGHTS
 
 NOTHING = rights([])
 BLN, SCOUT = Principal(PrincipalKind.HUMAN, "bln"), Principal(PrincipalKind.AGENT, "scout")
@@ -325,3 +327,16 @@ def test_an_event_on_behalf_of_nobody_or_of_plain_words_is_refused(told: Ledger,
         end = facts.index(b"]", start) + 1
         with weft.open(tmp_path / f"{len(wrong)}.weft") as other, pytest.raises(WeftError):
             import_into(other, facts[:start] + wrong + facts[end:])
+
+
+def test_the_page_lists_every_right_with_its_verbs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    table = page.partition("## Who acts")[2]
+    rows = [row.split(" | ") for row in table.splitlines() if row.startswith("| `")]
+    documented = {verb: row[0].strip("|` ") for row in rows for verb in re.findall(r"`([a-z_.]+)`", row[1])}
+    verbs = rights_of_verbs() | {verb: f"program:KIND:{right}" for verb, right in VERB_RIGHTS.items()}
+    ambiguous = rights_of_verbs().keys() & VERB_RIGHTS.keys()
+    assert {verb: right for verb, right in documented.items() if verb not in ambiguous} == {
+        verb: right for verb, right in verbs.items() if verb not in ambiguous
+    }
+    assert ambiguous == {"create_session"}
