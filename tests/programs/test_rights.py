@@ -18,7 +18,8 @@ from weft.programs.similarity.similarity import Similarity
 PERSON = Authority((Principal(PrincipalKind.HUMAN, "bln"),))
 TASK = "task-research-quantum"
 SIMILARITY = ("embed", "forget")
-WITHOUT_EVENTS = ("hold_agent", "release_agent", "forget")
+LEASES = ("hold_agent", "renew_agent", "release_agent")
+WITHOUT_EVENTS = (*LEASES, "forget")
 
 
 def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
@@ -36,7 +37,7 @@ def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
         positional = ("main~0",)
     elif verb == "hold_agent":
         arguments = {"agent": "researcher"}
-    elif verb == "release_agent":
+    elif verb in ("renew_agent", "release_agent"):
         arguments = {"hold": programs.hold_agent("researcher")}
     elif verb == "complete_task":
         programs.create("task", "own", {"title": "Own", "spec": {"inputs": []}})
@@ -72,7 +73,7 @@ def settled(world: Programs) -> Programs:
 
 
 def test_every_verb_needs_a_right() -> None:
-    assert VERB_RIGHTS.keys() == {*EXPECTED, "hold_agent", "release_agent", *SIMILARITY}
+    assert VERB_RIGHTS.keys() == {*EXPECTED, *LEASES, *SIMILARITY}
 
 
 @pytest.mark.parametrize("verb", VERB_RIGHTS)

@@ -81,7 +81,12 @@ class Working(Room):
 
     def renew_agent(self, hold: Lease) -> None:
         """Say that its holder is alive, while something takes its time."""
-        self._perform("renew_agent", lambda clerk: renewed(clerk, hold), None)
+
+        def work(clerk: ProgramWriter) -> str:
+            clerk.ensure_allowed(AGENT)
+            return renewed(clerk, hold)
+
+        self._perform("renew_agent", work, None)
 
     def release_agent(self, hold: Lease) -> None:
         """Let it go, where it is still held."""
