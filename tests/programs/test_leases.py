@@ -40,7 +40,8 @@ class Holder(Protocol):
 class SessionHolder:
     """A turn that is begun in a session."""
 
-    lost, busy = LeaseLost, SessionBusy
+    lost: type[Conflict] = LeaseLost
+    busy: type[Conflict] = SessionBusy
 
     def take(self, ledger: Ledger) -> Any:
         return ledger.begin_turn(session="main", wait=0)
@@ -58,7 +59,8 @@ class SessionHolder:
 class AgentHolder:
     """An agent that is run."""
 
-    lost, busy = AgentBusy, AgentBusy
+    lost: type[Conflict] = AgentBusy
+    busy: type[Conflict] = AgentBusy
 
     def take(self, ledger: Ledger) -> tuple[Programs, Lease]:
         programs = Programs(ledger)
