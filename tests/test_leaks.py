@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MARK = "a-planted-mark"
 PLANTED = """
-import logging, subprocess, sys
+import logging, subprocess, time
+
+from tests import leaks
 
 KEY = "a-planted-mark"
 
@@ -31,7 +33,9 @@ def test_log():
     logging.getLogger("x").warning(KEY)
 
 def test_process_list():
-    subprocess.run([sys.executable, "-c", "import time; time.sleep(1.5)", KEY])
+    with subprocess.Popen(["sh", "-c", "read _", KEY], stdin=subprocess.PIPE) as process:
+        while not leaks.WATCH.found and process.poll() is None:
+            time.sleep(0.01)
 
 def test_nothing(tmp_path):
     assert KEY
@@ -45,11 +49,23 @@ def test_a_key_that_was_left_behind_fails_the_run(workers: str) -> None:
     with TemporaryDirectory() as folder:  # not below what this very run is looked through for
         file = Path(folder) / "test_plant.py"
         file.write_text(PLANTED)
-        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tests.leaks", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rfE",
+            "-p",
+            "xdist",
+            "-p",
+            "tests.leaks",
+            "-p",
+            "no:cacheprovider",
+        ]
         ended = subprocess.run(
             [*command, "-n", workers, "-c", "/dev/null", "--rootdir", folder, f"--basetemp={folder}/base", str(file)],
             cwd=ROOT,
-            env={**os.environ, "WEFT_TEST_MARK": MARK},
+            env={**os.environ, "WEFT_TEST_MARK": MARK, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             capture_output=True,
             text=True,
             timeout=300,

@@ -49,6 +49,11 @@ class Module:
         return ast.parse(self.source)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, in the order of `ast.walk`; the rules read them again and again."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def layer(self) -> str:
         parts = self.path.split("/")
         return parts[1] if len(parts) > 2 and parts[1] != "aio" else FACADE
@@ -57,7 +62,7 @@ class Module:
     def imports(self) -> list[tuple[int, str]]:
         """Line and full dotted name of all that is imported, wherever in the module."""
         found = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found += [(node.lineno, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -68,7 +73,7 @@ class Module:
     def meanings(self) -> dict[str, str]:
         """What each imported name stands for: `from time import time as now` makes `now` time.time."""
         found = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
@@ -89,7 +94,7 @@ class Module:
         for line, name in self.imports:
             if name in names or name.partition(".")[0] in names:
                 yield line, name
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Attribute) and (name_used := self.dotted(node)) in names:
                 yield node.lineno, str(name_used)
 
@@ -126,7 +131,7 @@ def imports_against_the_layers(module: Module) -> Violations:
 
 
 def relative_imports(module: Module) -> Violations:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             yield node.lineno, f"relative import of {'.' * node.level}{node.module or ''}"
 
@@ -138,7 +143,7 @@ def input_and_output_in_the_kernel(module: Module) -> Violations:
         has_leave = name == "os" and module.path == AMBIENT_MODULE  # for os.urandom alone: see below
         if name.partition(".")[0] in INPUT_OUTPUT and not has_leave and not name.startswith(TEXT_ONLY):
             yield line, f"the kernel imports {name}"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Call(func=ast.Name(id=called)) if called in INPUT_OUTPUT_CALLS:
                 yield node.lineno, f"the kernel calls {called}()"
@@ -151,7 +156,7 @@ def environment_read_below_the_surfaces(module: Module) -> Violations:
     if module.layer == "surfaces":
         return
     yield from module.mentions(ENVIRONMENT)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and node.attr == "expanduser":  # a method of any path
             yield node.lineno, "expanduser()"
 
@@ -162,7 +167,7 @@ def ambient_time_or_chance(module: Module) -> Violations:
 
 
 def long_functions(module: Module) -> Violations:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.body[0].lineno + 2  # a signature counts as one line
             if length > LONGEST_FUNCTION:
@@ -180,7 +185,7 @@ def long_files(module: Module) -> Violations:
 
 
 def broad_excepts_without_a_reason(module: Module) -> Violations:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -324,7 +329,7 @@ def class_names() -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for module in shipped():
         if "/importers/" not in module.path:
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(module.path)
     return places

@@ -39,7 +39,7 @@ def uses(module: Module, names: frozenset[str]) -> Violations:
     for line, name in module.imports:
         if name in names or any(name.startswith(f"{listed}.") for listed in names):
             yield line, name
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Attribute(attr=attr) if attr in METHODS.get(names, ()):
                 yield node.lineno, attr

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,25 @@ def test_the_branches_are_drawn_where_they_are_defined() -> None:
     assert drawn == {name for name, kind in KINDS.items() if kind.__subclasses__()} | {"NotFound"}
 
 
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """What these tests look at of a module: calls, what is raised, and annotated assignments."""
+    kinds = (ast.Call, ast.Raise, ast.AnnAssign)
+    return tuple(node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds))
+
+
+@cache
+def written(node: ast.AST) -> str:
+    return ast.unparse(node)
+
+
 def made(file: Path) -> Iterator[str]:
     """Names of all errors that a module makes, or lists in a table of what to make of others'."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.AnnAssign) and node.value and "type[OutsideError]" in ast.unparse(node.annotation):
             yield from (name.id for name in ast.walk(node.value) if isinstance(name, ast.Name) and name.id in KINDS)
         made = node.func if isinstance(node, ast.Call) else node.exc if isinstance(node, ast.Raise) else None
-        name = "" if made is None else ast.unparse(made).rpartition(".")[2]
+        name = "" if made is None else written(made).rpartition(".")[2]
         if name in KINDS:
             yield name
 
@@ -127,10 +140,10 @@ IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
 
 
 def raised(file: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call | ast.Name):
             what = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-            name = ast.unparse(what)
+            name = written(what)
             if name.rpartition(".")[2][0].isupper():
                 yield node.lineno, name
 
@@ -150,8 +163,8 @@ def strange(file: Path) -> list[tuple[int, str]]:
 
 def without_hint(file: Path) -> Iterator[tuple[int, str]]:
     """Errors made without a word of what to do, by a class that has none of its own."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in KINDS:
+    for node in nodes(file):
+        if isinstance(node, ast.Call) and (name := written(node.func)) in KINDS:
             given = len(node.args) + len(node.keywords)
             if KINDS[name].__init__ is WeftError.__init__ and given < 2 and not KINDS[name].hint:
                 yield node.lineno, name

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
+import shutil
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -13,12 +16,28 @@ from tests.surfaces.shell import Shell, masked
 from tests.surfaces.talking import typing
 from weft.surfaces import demo
 
+SHOWN: dict[str, tuple[Path, str]] = {}
+"""The demo's home and output, of its one run for all these tests."""
+
 
 @pytest.fixture
-def told(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / "home"))
-    assert demo.main() == 0
-    return capsys.readouterr().out
+def told(shell: Shell, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the demo printed; `home` is a copy of the folder that it left, in the folder's own place in the text."""
+    home = tmp_path / "home"
+    if not SHOWN:
+        SHOWN["demo"] = run_demo(tmp_path_factory.mktemp("demo"))
+    left, text = SHOWN["demo"]
+    shutil.copytree(left, home, dirs_exist_ok=True)
+    return text.replace(str(left), str(home))
+
+
+def run_demo(home: Path) -> tuple[Path, str]:
+    """Run it where the home folder is an empty one of its own."""
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output):
+        patch.setattr("tempfile.mkdtemp", lambda prefix: str(home))
+        assert demo.main() == 0
+    return home, output.getvalue()
 
 
 def test_the_demo_shows_a_forked_history_a_turn_a_difference_and_a_sound_ledger(told: str) -> None:
@@ -47,16 +66,17 @@ def test_the_demo_keeps_its_ledger_and_says_what_to_try(told: str, tmp_path: Pat
         assert shell("--ledger", str(path), *words.split()).code == 0, words
 
 
-def test_the_demo_tells_the_same_every_time(told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "home" / "ledger.db").rename(tmp_path / "first.db")
-    for beside in (tmp_path / "home").glob("ledger.db-*"):
+def test_the_demo_tells_the_same_every_time(told: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "ledger.db").rename(tmp_path / "first.db")
+    for beside in home.glob("ledger.db-*"):
         beside.unlink()
-    demo.main()
+    _, again = run_demo(home)
 
     def told_apart_from_ids(text: str) -> str:
         return re.sub("[0-9a-f]{64}", "DIGEST", masked(text.partition("$ echo")[0]))
 
-    assert told_apart_from_ids(capsys.readouterr().out) == told_apart_from_ids(told)
+    assert told_apart_from_ids(again) == told_apart_from_ids(told)
 
 
 def test_the_demo_ends_in_an_exchange_with_the_embedded_model(told: str, tmp_path: Path) -> None:
