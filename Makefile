@@ -1,5 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check prove bench docs lock clean
+.PHONY: help setup run test check suite prove bench docs lock clean
+
+# Where an environment keeps bytecode from being written, every process of a test compiles Weft anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 python := .venv/bin/python
 compile := .venv-uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
@@ -14,7 +17,10 @@ setup: ## Make .venv; quick when nothing changed
 run: setup ## Show what Weft does, on a throw-away ledger, and talk
 	@$(python) -m weft.surfaces.demo
 
-test: check ## Check the code and run every test
+test: setup ## Check the code and run every test
+	@$(MAKE) --no-print-directory --jobs=2 check suite
+
+suite: setup
 	$(python) -m pytest -q -n 2 --dist worksteal --ignore=tests/architecture
 
 check: setup ## Lint, formatting, types, architecture
