@@ -14,6 +14,7 @@ PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 
 settings.register_profile(
     "test",
+    max_examples=30,
     derandomize=True,
     deadline=None,
     print_blob=True,
@@ -25,10 +26,11 @@ settings.load_profile("prove" if PROVING else "test")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A fault test grows under WEFT_PROVE, so `-m prove` takes them all, marked or not."""
+    """A fault test and a property grow under WEFT_PROVE, so `-m prove` takes them all, marked or not."""
     if PROVING:
         for item in items:
-            if "faults" in item.path.parts:
+            is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            if is_property or "faults" in item.path.parts:
                 item.add_marker("prove")
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import psycopg
 
 NOBODY, PREFIX = "nobody", "weft-pg-"
-START_TRIES = 400
+FOLDERS = (Path("/dev/shm"), Path("/tmp"))
+ENOUGH_BYTES = 2 * 1024**3
 SETTINGS = {
     "fsync": "on",
     "listen_addresses": "",
@@ -44,9 +45,10 @@ class Server:
 
     def __init__(self, **settings: str) -> None:
         _sweep()
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_place()))
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
+        self._held_while_alive: int | None = None
         self._user: str | None = None
         self._home = programs()
         if os.geteuid() == 0:
@@ -81,15 +83,14 @@ class Server:
         return subprocess.run(command, check=True, capture_output=True, text=True, input=given).stdout
 
     def start(self, **settings: str) -> None:
-        """What a killed postmaster left behind may take a moment to end, and keeps another from starting until then."""
-        for _ in range(START_TRIES):
-            self._launch({**self._settings, **settings})
-            if self._answers():
-                return
-            time.sleep(0.05)
-        raise RuntimeError((self.folder / "log").read_text())
+        """A server that was killed has to have ended first: what is left of it keeps another from starting."""
+        self.wait_until_gone()
+        self._launch({**self._settings, **settings})
+        if not self._answers():
+            raise RuntimeError((self.folder / "log").read_text())
 
     def _launch(self, settings: dict[str, str]) -> None:
+        self._held_while_alive, held = os.pipe()
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -102,7 +103,9 @@ class Server:
                 user=self._user,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509
                 start_new_session=True,
+                pass_fds=(held,),
             )
+        os.close(held)
 
     def _answers(self) -> bool:
         """True once it takes connections, False when it has given up."""
@@ -124,8 +127,15 @@ class Server:
             self._process = None
 
     def kill(self) -> None:
-        """The postmaster is killed; what it started notices and ends."""
+        """The postmaster is killed; what it started notices and ends, in its own time."""
         self.stop(signal.SIGKILL)
+
+    def wait_until_gone(self) -> None:
+        """Returns when every process of the server has ended: each holds one end of a pipe, by inheritance."""
+        if self._held_while_alive is not None:
+            os.read(self._held_while_alive, 1)  # nobody writes: it returns when nobody could any more
+            os.close(self._held_while_alive)
+            self._held_while_alive = None
 
     def remove(self) -> None:
         self.stop(signal.SIGQUIT)
@@ -145,9 +155,15 @@ class Server:
             self._home = copy
 
 
+def _place() -> Path:
+    """In memory where there is enough of it: a server of the tests' own outlives no power loss."""
+    memory, disk = FOLDERS
+    return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ENOUGH_BYTES else disk
+
+
 def _sweep() -> None:
     """Folders of test runs that were killed: their servers have ended with them."""
-    for folder in Path("/tmp").glob(f"{PREFIX}*-*"):
+    for folder in (folder for place in FOLDERS for folder in place.glob(f"{PREFIX}*-*")):
         owner = folder.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not _lives(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)

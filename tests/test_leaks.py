@@ -49,19 +49,8 @@ def test_a_key_that_was_left_behind_fails_the_run(workers: str) -> None:
     with TemporaryDirectory() as folder:  # not below what this very run is looked through for
         file = Path(folder) / "test_plant.py"
         file.write_text(PLANTED)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-rfE",
-            "-p",
-            "xdist",
-            "-p",
-            "tests.leaks",
-            "-p",
-            "no:cacheprovider",
-        ]
+        plugins = ["-p", "xdist", "-p", "tests.leaks", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", "-rfE", *plugins]
         ended = subprocess.run(
             [*command, "-n", workers, "-c", "/dev/null", "--rootdir", folder, f"--basetemp={folder}/base", str(file)],
             cwd=ROOT,

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.conftest import PROVING
 from tests.postgres import shared_server
 from weft.kernel.ambient import FixedClock
 from weft.ledger.api.ledger import Ledger
@@ -37,12 +36,10 @@ ON_POSTGRES = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A property grows under WEFT_PROVE, so `-m prove` takes them all."""
+    """What runs on PostgreSQL in `make prove` alone."""
     for item in items:
         if "ledger" not in item.path.parts:
             continue
-        if PROVING and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            item.add_marker("prove")
         if _engine(item) == "postgres" and item.path.stem.removeprefix("test_") not in ON_POSTGRES:
             item.add_marker("prove")
 

@@ -17,6 +17,7 @@ def test_a_commit_whose_server_stays_away_has_an_unknown_outcome(monkeypatch: py
 
     def dying(sql: PostgresSql, statements: Sequence[str]) -> None:
         server.kill()
+        server.wait_until_gone()  # until then the connection's own process may still commit
         conclude(sql, statements)
 
     try:
