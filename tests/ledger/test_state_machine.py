@@ -34,7 +34,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.write.turn_writer import TurnWriter
 
 SHARDS = 40 if PROVING else 5
-STEPS = (100_000 if PROVING else 2_000) // SHARDS
+STEPS = (100_000 if PROVING else 1_000) // SHARDS
 FIRST_SEED = int(os.environ.get("WEFT_SEED", "1000"))
 SETTINGS = settings(
     max_examples=10,
