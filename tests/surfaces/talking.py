@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.runtime.scripted import Script, Scripted, scripted
+from tests.surfaces.forking import Forked, shared_forker
 from tests.surfaces.shell import PROGRAM, Shell
 
 PATIENCE = 120
@@ -32,7 +33,7 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|[\001\002\r]")
 class Typist:
     """A person at a terminal: types, and waits for words to appear."""
 
-    def __init__(self, terminal: int, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, terminal: int, child: subprocess.Popen[bytes] | Forked) -> None:
         self._terminal, self._child = terminal, child
         self._raw = bytearray()
         self._seen = 0
@@ -90,15 +91,20 @@ class Typist:
 def typing(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> Iterator[Typist]:
     settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
     terminal, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-c", TAKE_TERMINAL, *program, *arguments],
-        cwd=folder,
-        env={**os.environ, **settings, **environment},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
+    variables = {**os.environ, **settings, **environment}
+    child: subprocess.Popen[bytes] | Forked
+    if program is PROGRAM:
+        child = shared_forker().start(arguments, folder, variables, theirs)
+    else:
+        child = subprocess.Popen(
+            [sys.executable, "-c", TAKE_TERMINAL, *program, *arguments],
+            cwd=folder,
+            env=variables,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
     os.close(theirs)
     try:
         yield Typist(terminal, child)
