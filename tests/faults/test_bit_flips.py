@@ -21,13 +21,13 @@ from weft.ledger.api.ledger import Ledger
 
 PARTS = range(sized(test=2, prove=8))
 FACT_FLIPS = 600  # per part; all of them when proving
-FILE_FLIPS = sized(test=60, prove=5_000)  # per part; with all of the head file's more than 100,000 together
+FILE_FLIPS = sized(test=30, prove=5_000)  # per part; with all of the head file's more than 100,000 together
 FILE_PARTS = {
     ("closed", ""): sized(test=1, prove=10),
     ("unclosed", ""): 1,
     ("unclosed", "-wal"): sized(test=1, prove=8),
 }
-HEAD_FLIPS = sized(test=60, prove=10_000)
+HEAD_FLIPS = sized(test=30, prove=10_000)
 EFFECTS = ("without effect", "refused", "named by verify", "a reader failed")
 FACTS = (
     ("log", "n", "events"),

@@ -17,10 +17,10 @@ from tests.faults.scenarios import SCENARIOS, Ack
 from tests.faults.sizes import Record, sized
 
 SWEPT = ("Interruption", "RunFinished")  # how the next opener closes a turn that was left open
-STRIDE = {"whole_turn": 1, "large_content": sized(test=60, prove=5)}
-OTHERS = sized(test=6, prove=1)
-SHARED = sized(test=24, prove=2)
-CHECKPOINT = sized(test=3, prove=1)
+STRIDE = {"whole_turn": sized(test=3, prove=1), "large_content": sized(test=60, prove=5)}
+OTHERS = sized(test=13, prove=1)
+SHARED = sized(test=48, prove=2)
+CHECKPOINT = sized(test=7, prove=1)
 NAMES = sorted(SCENARIOS)
 Work = Callable[..., None]
 

@@ -19,7 +19,7 @@ from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.migrations import shipped_schema
 from weft.store.testing import append, ask, feed
 
-STRIDE = sized(test=7, prove=1)
+STRIDE = sized(test=17, prove=1)
 SHIPPED = shipped_schema().number
 ROOMS = (0, 4_096, 50_000, 240_000)  # bytes that a file may have: too few for the backup, or for the log
 

@@ -21,7 +21,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import event_line
 
 MEGABYTES = sized(test=8, prove=100)
-DEPTH = sized(test=2_000, prove=100_000)
+DEPTH = sized(test=600, prove=100_000)
 CHILDREN = sized(test=300, prove=10_000)
 KEYS = sized(test=20_000, prove=1_000_000)
 TURNS = sized(test=1_000, prove=1_000_000)

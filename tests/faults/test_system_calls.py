@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 SWEPT = ("Interruption", "RunFinished")  # how a turn that was left open is closed
 FAULTS = {"kill": "signal=KILL", "EIO": "error=EIO", "ENOSPC": "error=ENOSPC", "delay": "delay_enter=20000"}
 NAMES = sized(test=["whole_turn"], prove=sorted(SCENARIOS))
-STRIDE = sized(test=15, prove=1)
+STRIDE = sized(test=40, prove=1)
 STRIDE_OF_LARGE = 10
 SLOW_SECONDS = sized(test=1, prove=5)
 REFUSED = "refused"
