@@ -129,7 +129,8 @@ def _watch(request: Any, terminal: int, ending: int) -> None:
         reports.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
     reports.close()
-    _become_program(*request, terminal)
+    arguments, folder, environment = request
+    _become_program(arguments, folder, environment, terminal)
 
 
 def _become_program(arguments: list[str], folder: str, environment: dict[str, str], terminal: int) -> None:
