@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
+from weft.programs.similarity.minilm import MiniLM
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,15 @@ def zone() -> Iterator[Callable[[str], None]]:
     set_zone("UTC")
     yield set_zone
     set_zone(before)
+
+
+loaded_minilm = cache(MiniLM)
+
+
+@pytest.fixture
+def one_minilm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model that embeds is loaded once for all commands: it holds nothing but weights."""
+    monkeypatch.setattr("weft.programs.similarity.minilm.MiniLM", loaded_minilm)
 
 
 @pytest.fixture

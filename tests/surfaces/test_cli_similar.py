@@ -7,6 +7,8 @@ from tests.runtime.scripted import Script, answer, failure
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 
+pytestmark = pytest.mark.usefixtures("one_minilm")
+
 
 def told(weft: Shell) -> list[str]:
     return [weft.record(text) for text in ("cats drink milk", "kittens like cream", "the ship crossed the ocean")]

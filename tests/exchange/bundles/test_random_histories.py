@@ -28,7 +28,7 @@ from weft.ledger.read.content_uses import references as typed_references
 from weft.ledger.read.thread_facts import ThreadFacts
 
 STEPS = 4_000 if PROVING else 300
-TURNS = 100_000 if PROVING else 1_200
+TURNS = 100_000 if PROVING else 600
 MiB = 1024 * 1024
 
 
