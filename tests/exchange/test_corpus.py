@@ -80,12 +80,12 @@ def test_the_ledger_is_sound(whole: Ledger) -> None:
 
 
 def test_importing_it_again_brings_nothing(whole: Ledger) -> None:
-    before = whole.stats()
+    before = whole.upkeep.stats()
     summary = take(whole, *(CORPUS / origin for origin in ORIGINS))
     for origin in ORIGINS:
         totals = summary.of(origin)
         assert (totals.unchanged, totals.counts.turns) == (totals.files, 0)
-    assert whole.stats() == before
+    assert whole.upkeep.stats() == before
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
@@ -101,7 +101,7 @@ def test_every_record_is_in_a_turn_or_kept(whole: Ledger, origin: str) -> None:
             transcripts = [(each, list(each.turns)) for each in importer.read(source, report)]
             assert_accounted(report)
             assert report.found, source.name
-            kept = whole.kept_sources(source.name)
+            kept = whole.imports.kept_sources(source.name)
             assert kept or not transcripts, source.name
             if transcripts and transcripts[0][0].raw is None:
                 assert b"".join(part.data for part in kept) == source.path.read_bytes(), source.name
@@ -195,7 +195,7 @@ def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
         for other in ledgers[1:]:
             assert current(other) == current(first), group
             assert {s.label: s.head for s in other.sessions()} == {s.label: s.head for s in first.sessions()}
-            assert other.stats()["total_tokens"] == first.stats()["total_tokens"]
+            assert other.upkeep.stats()["total_tokens"] == first.upkeep.stats()["total_tokens"]
         for ledger in ledgers:
             assert list(ledger.verify()) == []
             ledger.close()

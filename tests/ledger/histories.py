@@ -14,7 +14,7 @@ from tests.conftest import PROVING
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import Message
 
-PROPERTY_SCALE = 25 if PROVING else 1
+PROPERTY_SCALE = 75 if PROVING else 1
 
 
 def grow(ledger: Ledger, session: str | None, *queries: str, **fields: Any) -> list[str]:

@@ -353,7 +353,7 @@ actions = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60 * PROPERTY_SCALE)
+@settings(max_examples=20 * PROPERTY_SCALE)
 @given(actions)
 def test_every_turn_is_seen_or_summarised_whatever_was_chosen(steps: list[tuple[str, int]]) -> None:
     with weft.open(":memory:") as ledger:

@@ -79,7 +79,7 @@ def test_parts_given_as_dicts_are_the_same_parts(ledger: Ledger) -> None:
     )
 
 
-@settings(max_examples=60 * PROPERTY_SCALE)
+@settings(max_examples=20 * PROPERTY_SCALE)
 @given(st.lists(st.lists(parts, max_size=4), min_size=1, max_size=3))
 def test_any_parts_come_back_exactly(messages: list[list[Any]]) -> None:
     with weft.open(":memory:") as ledger:

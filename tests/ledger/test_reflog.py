@@ -147,7 +147,7 @@ def random_history(ledger: Ledger, seed: int, steps: int) -> tuple[list[str], di
     return turns, heads
 
 
-@settings(max_examples=25 * PROPERTY_SCALE)
+@settings(max_examples=9 * PROPERTY_SCALE)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_the_sessions_that_ever_contained_a_turn_are_found_as_by_looking_at_all(seed: int, steps: int) -> None:
     with weft.open(":memory:") as ledger:

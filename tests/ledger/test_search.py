@@ -482,7 +482,7 @@ def fits_plainly(text: str, words: list[str]) -> bool:
     return True
 
 
-@settings(max_examples=25 * PROPERTY_SCALE)
+@settings(max_examples=9 * PROPERTY_SCALE)
 @given(histories(), st.lists(WORDS, min_size=1, max_size=2), st.booleans())
 def test_search_finds_what_a_plain_reading_finds(
     turns: list[dict[str, Any]], words: list[str], caught_up: bool

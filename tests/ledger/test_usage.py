@@ -476,7 +476,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=20 * PROPERTY_SCALE, deadline=None)
+@settings(max_examples=7 * PROPERTY_SCALE, deadline=None)
 @given(STEPS)
 def test_the_sum_is_that_of_all_distinct_responses_whatever_forks_exist(steps: list[tuple[str, int, int]]) -> None:
     with weft.open(":memory:", clock=FixedClock(NOON)) as ledger:

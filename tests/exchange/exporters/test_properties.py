@@ -79,7 +79,7 @@ def check_page(text: str) -> None:
             assert re.match(r"data:image/(png|jpeg|gif|webp|bmp);base64,", value or ""), value
 
 
-@settings(max_examples=15 * PROPERTY_SCALE)
+@settings(max_examples=5 * PROPERTY_SCALE)
 @given(histories)
 def test_every_form_of_every_history_parses_back(history: list[dict[str, Any]]) -> None:
     with weft.open(":memory:") as ledger:
@@ -97,7 +97,7 @@ def test_every_form_of_every_history_parses_back(history: list[dict[str, Any]]) 
             check_page(exported(ledger, labels, "html", trees=True))
 
 
-@settings(max_examples=20 * PROPERTY_SCALE)
+@settings(max_examples=7 * PROPERTY_SCALE)
 @given(histories)
 def test_entries_of_a_log_are_linked_as_their_threads_are(history: list[dict[str, Any]]) -> None:
     with weft.open(":memory:") as ledger:
@@ -121,7 +121,7 @@ def test_entries_of_a_log_are_linked_as_their_threads_are(history: list[dict[str
                 assert None not in alone[message.id].values()
 
 
-@settings(max_examples=200 * PROPERTY_SCALE)
+@settings(max_examples=67 * PROPERTY_SCALE)
 @given(letters, letters, letters)
 def test_every_word_is_in_the_pages(query: str, answer: str, output: str) -> None:
     made = call(1, arguments={"command": output}, result=output)
@@ -135,7 +135,7 @@ def test_every_word_is_in_the_pages(query: str, answer: str, output: str) -> Non
                 assert word in page, (form, word)
 
 
-@settings(max_examples=200 * PROPERTY_SCALE)
+@settings(max_examples=67 * PROPERTY_SCALE)
 @given(st.lists(letters, min_size=1, max_size=4))
 def test_no_message_breaks_out_of_a_markdown_page(texts: list[str]) -> None:
     """Whatever it says: a reader of Markdown finds the same headings, and no HTML of anybody's."""
@@ -150,7 +150,7 @@ def test_no_message_breaks_out_of_a_markdown_page(texts: list[str]) -> None:
     assert spoken.count("**User**") == spoken.count("**Assistant**") == len(texts)
 
 
-@settings(max_examples=200 * PROPERTY_SCALE)
+@settings(max_examples=67 * PROPERTY_SCALE)
 @given(st.lists(messages | st.sampled_from([call(1), call(2), call(1, outcome=None)]), max_size=8))
 def test_lists_of_any_messages_keep_the_rules_of_the_apis(steps: list[Any]) -> None:
     said = [step if not isinstance(step, dict) else (step["role"], step["content"]) for step in steps]
