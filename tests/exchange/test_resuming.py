@@ -420,7 +420,7 @@ def everything(rich: Ledger) -> Ledger:
     failed = rich.log(1)[0].id
     rich.record_turn(session="main", query={"content": "again", "context": {"rules": "r"}}, response="ok",
                      parent=failed)  # fmt: skip
-    rich.record_compaction(session="main", summary="")
+    rich.compactions.record(session="main", summary="")
     detailed = native_turn("t1", calls=[native_call("c1", detail={"exit_code": 0})], started=1_000, end=10)
     take_toy(rich, "s1", detailed)
     return rich

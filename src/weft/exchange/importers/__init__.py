@@ -1,1 +1,1 @@
-"""PACKAGE."""
+"""Importers: other tools' sessions read into turns, one package for each tool."""
