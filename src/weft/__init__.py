@@ -21,6 +21,7 @@ _HOMES = {
     **dict.fromkeys(("Point", "StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
     **dict.fromkeys(("TextPart", "ImagePart", "ToolUsePart", "ToolResultPart", "ReasoningPart"), "weft.ledger.model"),
     "Context": "weft.ledger.read.contexts",
+    "Page": "weft.ledger.read.pages",
     "Thread": "weft.ledger.read.threads",
     "TurnWriter": "weft.ledger.write.turn_writer",
     "Receipt": "weft.kernel.chain",

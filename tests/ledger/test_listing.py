@@ -48,12 +48,12 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return since
 
 
-def listed(ledger: Ledger, **wanted: object) -> list[ListedSession]:
-    return ledger.listing().sessions(SessionFilter(**wanted)).sessions  # type: ignore[arg-type]
+def listed(ledger: Ledger, *, limit: int | None = None, **wanted: object) -> list[ListedSession]:
+    return ledger.listing().sessions(SessionFilter(**wanted), limit=limit).sessions  # type: ignore[arg-type]
 
 
-def labels(ledger: Ledger, **wanted: object) -> list[str]:
-    return [found.session.label for found in listed(ledger, **wanted)]
+def labels(ledger: Ledger, *, limit: int | None = None, **wanted: object) -> list[str]:
+    return [found.session.label for found in listed(ledger, limit=limit, **wanted)]
 
 
 def told_turn(key: str, *messages: tuple[str, str | None]) -> NativeTurn:
@@ -120,7 +120,7 @@ def test_subagents_stand_below_the_session_that_started_them(ledger: Ledger) -> 
     assert ledger.listing().sessions(SessionFilter()).hidden == 2
     assert labels(ledger, subagents=True) == ["new", "old", "old/child", "old/child/grandchild"]
     assert [found.subagents for found in listed(ledger, subagents=True)] == [0, 1, 1, 0]
-    found = ledger.listing().sessions(SessionFilter(subagents=True, limit=3))
+    found = ledger.listing().sessions(SessionFilter(subagents=True), limit=3)
     assert (len(found.sessions), found.hidden, found.further) == (3, 0, 1)
 
 

@@ -23,6 +23,7 @@ from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
 from weft.ledger.read.full_threads import FullThreads, FullTurn, Strand
 from weft.ledger.read.listing import Listing, SessionFilter, SessionList
+from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import Thread
 from weft.ledger.write.turn_events import MAIN_LIST
 from weft.ledger.write.turn_writer import TurnWriter
@@ -187,6 +188,11 @@ class AsyncThread(crossing.Mirror[Thread]):
     def turns(self) -> AsyncIterator[Turn]:
         return self._each(lambda: self._sync.turns)
 
+    async def page(self, *, limit: int | None = None, after: str | None = None) -> Page[Turn]:
+        """The same turns page by page. The first page decides where the thread ends: a session that moves meanwhile
+        changes none of the pages behind it."""
+        return await self._run(partial(self._sync.page, limit=limit, after=after))
+
     @property
     def ancestry(self) -> AsyncIterator[str]:
         """The turn ids from the root to this one."""
@@ -214,11 +220,14 @@ class AsyncFullThreads(crossing.Mirror[FullThreads]):
 
 
 class AsyncListing(crossing.Mirror[Listing]):
-    """Reads what lists need from one ledger."""
+    """Reads what lists need from one ledger; `parse_time` understands words for a time, `now` is the present one."""
 
-    async def sessions(self, wanted: SessionFilter) -> SessionList:
-        """The latest first; those of subagents below the session that started them."""
-        return await self._run(partial(self._sync.sessions, wanted=wanted))
+    async def sessions(
+        self, wanted: SessionFilter, *, limit: int | None = None, after: str | None = None
+    ) -> SessionList:
+        """The latest first; those of subagents below the session that started them. Pages are as those of
+        `Ledger.sessions`."""
+        return await self._run(partial(self._sync.sessions, wanted=wanted, limit=limit, after=after))
 
     async def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""

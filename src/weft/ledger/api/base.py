@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timezone, tzinfo
 from functools import wraps
@@ -16,6 +16,7 @@ from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
+from weft.ledger.read.pages import Cursor, PageRequest
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
 from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
@@ -110,12 +111,18 @@ class LedgerBase:
     def _resolve(self, txn: ReadTxn, name: str) -> Revision:
         return resolve(txn, name, self._parse_time)
 
-    def _parse_time(self, text: str) -> int:
-        return parse_moment(text, self._clock.now_ms(), self._zone)
+    def _parse_time(self, text: str, now: int | None = None) -> int:
+        return parse_moment(text, self._clock.now_ms() if now is None else now, self._zone)
 
-    def _moment(self, when: Any, what: str = "time") -> int:
-        """Unix milliseconds, or words for a time."""
-        return self._parse_time(when) if isinstance(when, str) else checked_number(when, what)
+    def _moment(self, when: Any, what: str = "time", now: int | None = None) -> int:
+        """Unix milliseconds, or words for a time as they are meant at `now`."""
+        return self._parse_time(when, now) if isinstance(when, str) else checked_number(when, what)
+
+    def _request(self, listing: str, filters: Mapping[str, Any], limit: int | None, after: str | None) -> PageRequest:
+        return PageRequest(listing, self._store.replica, filters, limit, after)
+
+    def _begin(self, request: PageRequest, txn: ReadTxn) -> Cursor:
+        return request.begin(txn.facts.tip().n, self._clock.now_ms())
 
 
 @contextmanager

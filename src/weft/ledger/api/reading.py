@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 
 from msgspec import UNSET
 
@@ -15,22 +14,25 @@ from weft.ledger.arguments import checked_count, checked_seconds, checked_text
 from weft.ledger.model import Codeblock, Message, ToolCall, Turn
 from weft.ledger.read.contexts import Context, context_after, context_of_turn
 from weft.ledger.read.full_threads import FullThreads, strands_to
+from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, mapped
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import (
     Thread,
     ThreadDiff,
     diff,
-    newest_turns,
+    thread_turns_up,
 )
+from weft.ledger.read.turn_lists import CurrentTurns, newest_turns, order_of
 from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.reports.file_touches import Touch, touches
 from weft.ledger.views import codeblocks
 from weft.ledger.views.recorded_events import Recorded, recorded_after, run_events
-from weft.ledger.views.rows import load_turn
+from weft.ledger.views.rows import TurnRow, load_turn, load_turn_number
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import checked_id
 from weft.store.facts import checked_pieces
+from weft.store.port import ReadTxn
 from weft.store.records import ContentHead
 
 
@@ -45,7 +47,7 @@ class ReadVerbs(LedgerBase):
         """A turn with all its ancestry."""
         with self._store.read() as txn:
             spot = self._resolve(txn, name)
-        return Thread(self._store, spot.turn, spot.events)
+        return Thread(self._store, spot.turn, spot.events, name)
 
     def full_threads(self, *names: str, trees: bool = False, requests: bool = False) -> FullThreads:
         """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
@@ -102,16 +104,54 @@ class ReadVerbs(LedgerBase):
         with self._store.read() as txn:
             return diff(txn, self._resolve(txn, left).turn, self._resolve(txn, right).turn)
 
-    def log(self, limit: int | None = None) -> list[Turn]:
-        """Turns of all sessions, the newest first."""
-        with self._store.read() as txn:
-            rows = islice(newest_turns(txn.sql), None if limit is None else checked_count(limit, "limit"))
-            return to_turns(txn, rows)
+    def log(
+        self,
+        limit: int | None = None,
+        *,
+        after: str | None = None,
+        thread: str | None = None,
+        session: str | None = None,
+    ) -> Page[Turn]:
+        """Turns of all sessions, the newest first. `thread`: only the turn of this name and its ancestors; `session`:
+        only turns that this session made.
 
-    def events(self, turn: str) -> list[Recorded]:
-        """The events of a turn, in order."""
+        Pages show what was there when the first one was read: turns that arrive later are not in them, and a turn that
+        another version replaces meanwhile still is, as not current.
+        """
+        filters = {"thread": thread, "session": session}
+        request = self._request("log", filters, limit, after)
         with self._store.read() as txn:
-            return list(run_events(txn.facts, self._resolve(txn, turn).turn))
+            start = self._begin(request, txn)
+            maker = None if session is None else require(txn, session).n
+            if thread is not None:
+                page = self._thread_page(txn, request, start, thread, maker)
+            else:
+                current, place = CurrentTurns(txn, start.arrival), start.position or NEWEST
+                rows = newest_turns(txn.sql, current, place, session=maker, chunk=request.rows_at_once)
+                page = request.page(start, ((order_of(row), row) for row in rows))
+            return mapped(page, partial(to_turns, txn))
+
+    def _thread_page(
+        self, txn: ReadTxn, request: PageRequest, start: Cursor, name: str, maker: int | None
+    ) -> Page[TurnRow]:
+        """Positions begin with where the thread ends: the name may mean another turn by now."""
+        end = start.position[:2]
+        if not end:
+            tip = self._resolve(txn, name).turn
+            end = tip.segment, tip.depth
+        rows = thread_turns_up(txn.sql, end, start.position[2:], chunk=request.rows_at_once)
+        made = (row for row in rows if maker in (None, row.session))
+        return request.page(start, (((*end, row.segment, row.depth), row) for row in made))
+
+    def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[Recorded]:
+        """The events of a turn, in order."""
+        request = self._request("events", {"turn": turn}, limit, after)
+        with self._store.read() as txn:
+            start = self._begin(request, txn)
+            number, count, last = start.position or (0, 0, 0)
+            row = load_turn_number(txn.sql, number) or self._resolve(txn, turn).turn
+            found = enumerate(run_events(txn.facts, row, last or None, count), count + 1)
+            return request.page(start, (((row.n, i, event.n), event) for i, event in found))
 
     def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""

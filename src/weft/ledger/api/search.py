@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerBase
-from weft.ledger.arguments import checked_count, checked_flag, checked_text
+from weft.ledger.arguments import checked_flag, checked_text
+from weft.ledger.read.pages import Page, mapped
 from weft.ledger.search import passages
 from weft.ledger.search.filters import as_filters
 from weft.ledger.search.hits import Hit, to_hits
@@ -24,24 +26,36 @@ INDEX_LAG_EVENTS = 128
 class SearchVerbs(LedgerBase):
     """What finds."""
 
-    def search(self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any) -> list[Hit]:
+    def search(
+        self,
+        words: str = "",
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        rank: bool = False,
+        **filters: Any,
+    ) -> Page[Hit]:
         """Messages and tool calls that hold all these words, the newest first.
 
         `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
         Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
-        origin. With `rank` the best come first, by the engine's own idea of it.
+        origin. With `rank` the best come first, by the engine's own idea of it; these have no further pages, since what
+        is recorded meanwhile changes the order.
         """
-        query = parse_query(checked_text(words, "words"))
-        wanted = as_filters(filters, self._parse_time)
+        query, ranked = parse_query(checked_text(words, "words")), checked_flag(rank, "rank")
+        if ranked and after is not None:
+            raise InvalidInput("ranked hits have no further pages", "raise the limit, or leave out rank")
+        request = self._request("search", {"words": words, **filters}, limit, after)
+        wanted = as_filters(filters, partial(self._parse_time, now=request.now))
         if not query.phrases and not wanted.any:
             raise InvalidInput("there is nothing to search for", "give a word, or a filter such as role='user'")
-        most = None if limit is None else checked_count(limit, "limit")
-        ranked = checked_flag(rank, "rank")
         self._let_index_catch_up()
         with self._store.read() as txn:
-            finder = Finder(txn, self._store.word_index(txn.sql), query, wanted)
-            matches = list(islice(finder.best() if ranked else finder.newest(), most))
-            return to_hits(txn, matches)
+            start = self._begin(request, txn)
+            finder = Finder(txn, self._store.word_index(txn.sql), query, wanted, start.position)
+            if ranked:
+                return Page(to_hits(txn, list(islice(finder.best(), request.limit))))
+            return mapped(request.page(start, finder.newest()), partial(to_hits, txn))
 
     def _let_index_catch_up(self) -> None:
         with suppress(StoreError):  # a full disk keeps the index behind; what it lacks is looked through instead

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.enums import MoveReason
+from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.facts import is_digest
 from weft.ledger.api.base import LedgerBase, requires
 from weft.ledger.api.labels import move
-from weft.ledger.arguments import checked_count
+from weft.ledger.arguments import checked_count, checked_flag
 from weft.ledger.model import DEFAULT_AGENT, HeadMove, Session
 from weft.ledger.read.listing import Listing
+from weft.ledger.read.pages import Page, mapped
 from weft.ledger.read.revisions import require
+from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import (
-    load_sessions,
     reflog,
+    to_sessions,
 )
+from weft.ledger.search.session_lists import latest_sessions
 from weft.ledger.sessions import heads
 
 
@@ -48,14 +53,24 @@ class SessionVerbs(LedgerBase):
         )
         return self.session(heads.create(self._writer, label, persona, details))
 
-    def sessions(self, *, every: bool = False) -> list[Session]:
-        """Active sessions, the latest first; `every` adds archived and deleted ones."""
+    def sessions(self, *, every: bool = False, limit: int | None = None, after: str | None = None) -> Page[Session]:
+        """Active sessions, the latest changed first; `every` adds archived and deleted ones.
+
+        Pages show the sessions in the order of their first page: one that changes meanwhile keeps its place, and those
+        made meanwhile are not in them.
+        """
+        request = self._request("sessions", {"every": checked_flag(every, "every")}, limit, after)
         with self._store.read() as txn:
-            return load_sessions(txn, every=every)
+            start = self._begin(request, txn)
+            times = SessionTimes(txn, start.arrival)
+            chunk = None if request.limit is None else request.rows_at_once
+            rows = latest_sessions(txn, times, start.position, chunk)
+            shown = ((position, row) for position, row in rows if every or row.status == SessionStatus.ACTIVE)
+            return mapped(request.page(start, shown), partial(to_sessions, txn))
 
     def listing(self) -> Listing:
         """What lists of sessions and turns show, read a few statements at a time."""
-        return Listing(self._store)
+        return Listing(self._store, self._moment, self._clock.now_ms)
 
     @requires("session:create")
     def fork(self, at: str, *, label: str, session: str | None = None, persona: str | None = None) -> Session:

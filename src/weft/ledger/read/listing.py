@@ -6,13 +6,15 @@ A list costs a few statements in all, however long it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from weft.ledger.model import Branch, FileNote, Session
 from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.pages import PageRequest, Position
 from weft.ledger.read.principals import load_on_behalf_of
+from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
 from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.views.rows import SESSION, SessionRow
@@ -34,11 +36,11 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
 
     origin: str | None = None
     project: str | None = None
-    since: int | None = None
+    since: int | str | None = None
+    """Unix milliseconds, or words such as '2 days ago'."""
     every: bool = False
     """Archived and deleted ones too."""
     subagents: bool = False
-    limit: int | None = None
 
 
 class ListedSession(Struct, frozen=True, kw_only=True):
@@ -62,27 +64,36 @@ class SessionList(Struct, frozen=True):
     hidden: int
     """Subagents' sessions that were left out."""
     further: int
-    """Sessions beyond the limit."""
+    """Sessions behind this page."""
+    next: str | None = None
+    """The cursor of the next page; null: there is none."""
 
 
 class Listing:
-    """Reads what lists need from one ledger."""
+    """Reads what lists need from one ledger; `parse_time` understands words for a time, `now` is the present one."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, parse_time: Callable[..., int], now: Callable[[], int]) -> None:
+        self._store, self._parse_time, self._now = store, parse_time, now
 
-    def sessions(self, wanted: SessionFilter) -> SessionList:
-        """The latest first; those of subagents below the session that started them."""
+    def sessions(self, wanted: SessionFilter, *, limit: int | None = None, after: str | None = None) -> SessionList:
+        """The latest first; those of subagents below the session that started them. Pages are as those of
+        `Ledger.sessions`."""
+        request = PageRequest("listing", self._store.replica, to_builtins(wanted), limit, after)
+        since = None if wanted.since is None else self._parse_time(wanted.since, now=request.now)
         with self._store.read() as txn:
+            start = request.begin(txn.facts.tip().n, self._now())
             rows = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
-            fit = [row for row in rows if _fits(row, wanted)]
+            places = _places(rows, SessionTimes(txn, start.arrival))
+            fit = [row for row in rows if row.n in places and _fits(row, wanted, since)]
+            fit.sort(key=lambda row: places[row.n], reverse=True)
             if wanted.project is not None:
                 fit = of_project(txn, fit, wanted.project)
             main = [row for row in fit if not is_subagent(row)]
             chosen = _nested(fit) if wanted.subagents else main
-            shown = chosen[: wanted.limit]
+            ordered = _behind(_paths(chosen, places, nested=wanted.subagents), start.position)
+            page = request.page(start, ordered)
             hidden = 0 if wanted.subagents else len(fit) - len(main)
-            return SessionList(_listed(txn, shown, rows), hidden, len(chosen) - len(shown))
+            return SessionList(_listed(txn, page, rows), hidden, len(ordered) - len(page), page.next)
 
     def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""
@@ -126,12 +137,37 @@ def is_subagent(row: SessionRow) -> bool:
     return row.parent_session is not None or row.parent_turn is not None
 
 
-def _fits(row: SessionRow, wanted: SessionFilter) -> bool:
+def _fits(row: SessionRow, wanted: SessionFilter, since: int | None) -> bool:
     return (
         (wanted.every or row.status == "active")
         and wanted.origin in (None, row.origin or HERE)
-        and (wanted.since is None or row.updated_at >= wanted.since)
+        and (since is None or row.updated_at >= since)
     )
+
+
+def _places(rows: list[SessionRow], times: SessionTimes) -> dict[int, Position]:
+    """By the numbers of sessions: their positions in the order of time, without those that were made since."""
+    positions = {row.n: times.position_of(row) for row in rows}
+    return {n: position for n, position in positions.items() if position is not None}
+
+
+def _paths(rows: list[SessionRow], places: dict[int, Position], *, nested: bool) -> list[tuple[Position, SessionRow]]:
+    """Each session with the positions of those above it and its own."""
+    paths: dict[str, Position] = {}
+    for row in rows:
+        above = paths.get(row.parent_session or "", ()) if nested else ()
+        paths[row.id] = (*above, *places[row.n])
+    return [(paths[row.id], row) for row in rows]
+
+
+def _behind(rows: list[tuple[Position, SessionRow]], place: Position) -> list[tuple[Position, SessionRow]]:
+    """Those behind a place. A session comes before those that it started, and these before whatever is older."""
+
+    def is_behind(path: Position) -> bool:
+        shared = min(len(path), len(place))
+        return len(path) > len(place) if path[:shared] == place[:shared] else path < place
+
+    return [(path, row) for path, row in rows if is_behind(path)]
 
 
 def of_project(txn: ReadTxn, rows: list[SessionRow], project: str) -> list[SessionRow]:

@@ -10,7 +10,6 @@ from weft.ledger.model import DEFAULT_AGENT, Branch, HeadMove, Session
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import (
     HISTORY,
-    SESSION,
     HistoryRow,
     SegmentDepth,
     SessionRow,
@@ -62,13 +61,6 @@ def head_at(sql: Sql, session: SessionRow, when: int) -> tuple[str | None, int |
             high = middle
     row = sql.one("SELECT turn, events FROM history WHERE session = ? AND k = ?", (session.n, low - 1))
     return (row[0], row[1]) if row else None
-
-
-def load_sessions(txn: ReadTxn, *, every: bool) -> list[Session]:
-    """The latest first."""
-    where = "" if every else " WHERE status = 'active'"
-    rows = txn.sql.all(f"{SESSION.select}{where} ORDER BY updated_at DESC, n DESC")
-    return to_sessions(txn, [SessionRow(*row) for row in rows])
 
 
 def to_session(txn: ReadTxn, row: SessionRow) -> Session:

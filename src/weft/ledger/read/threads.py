@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.dag_events import ModelResponse, RunFinished
-from weft.kernel.errors import Damaged
+from weft.kernel.errors import Damaged, InvalidInput
 from weft.ledger.model import Message, Turn
+from weft.ledger.read.pages import Page, PageRequest, Position, mapped
 from weft.ledger.read.turns import messages_between, placed_messages, to_turns, transcript_of
 from weft.ledger.views.recorded_events import event_at, run_events
 from weft.ledger.views.rows import GOES_ON, TURN, WHERE_FIRST, TurnRow, has_turn_at
 from weft.ledger.views.runs import usage_total
 from weft.ledger.views.values import REBUILD
-from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql
 
@@ -77,11 +77,36 @@ def turns_in(sql: Sql, part: Range) -> Iterator[TurnRow]:
         yield from (TurnRow(*row) for row in rows)
 
 
+def thread_turns_up(sql: Sql, end: Position, before: Position = (), *, chunk: int = CHUNK) -> Iterator[TurnRow]:
+    """The turn at this end, a segment and a depth, and its ancestors, the last first; `before` is where the turn stands
+    behind which the list goes on."""
+    for part in _from_place(ranges_to(sql, end[0], end[1], across=True)[::-1], before):
+        high = before[1] - 1 if before and part.segment == before[0] else part.high
+        for top in range(high, part.low - 1, -chunk):
+            yield from reversed(list(turns_in(sql, Range(part.segment, max(part.low, top - chunk + 1), top, None))))
+
+
+def thread_turns_down(sql: Sql, end: Position, before: Position = (), *, chunk: int = CHUNK) -> Iterator[TurnRow]:
+    """The same turns, the root first."""
+    for part in _from_place(ranges_to(sql, end[0], end[1], across=True), before):
+        low = before[1] + 1 if before and part.segment == before[0] else part.low
+        for bottom in range(low, part.high + 1, chunk):
+            yield from turns_in(sql, Range(part.segment, bottom, min(bottom + chunk - 1, part.high), None))
+
+
+def _from_place(parts: list[Range], place: Position) -> list[Range]:
+    """The ranges from the one on that holds a place."""
+    numbers = [part.segment for part in parts]
+    if place and place[0] not in numbers:
+        raise InvalidInput("the cursor belongs to another thread", "give one of the same thread")
+    return parts[numbers.index(place[0]) :] if place else parts
+
+
 class Thread:
     """A turn and all its ancestry. Turns and messages are read as they are asked for, 512 turns at a time."""
 
-    def __init__(self, store: Store, row: TurnRow, events: int | None = None) -> None:
-        self._store, self._row, self._events = store, row, events
+    def __init__(self, store: Store, row: TurnRow, events: int | None = None, name: str = "") -> None:
+        self._store, self._row, self._events, self._name = store, row, events, name
 
     @property
     def id(self) -> str:
@@ -139,6 +164,17 @@ class Thread:
                 with self._store.read() as txn:
                     turns = to_turns(txn, turns_in(txn.sql, chunk))
                 yield from turns
+
+    def page(self, *, limit: int | None = None, after: str | None = None) -> Page[Turn]:
+        """The same turns page by page. The first page decides where the thread ends: a session that moves meanwhile
+        changes none of the pages behind it."""
+        request = PageRequest("thread", self._store.replica, {"name": self._name}, limit, after)
+        with self._store.read() as txn:
+            start = request.begin(txn.facts.tip().n, 0)
+            end = start.position[:2] or (self._row.segment, self._row.depth)
+            rows = thread_turns_down(txn.sql, end, start.position[2:], chunk=request.rows_at_once)
+            page = request.page(start, (((*end, row.segment, row.depth), row) for row in rows))
+            return mapped(page, partial(to_turns, txn))
 
     @property
     def ancestry(self) -> Iterator[str]:
@@ -245,17 +281,6 @@ def tree_rows(sql: Sql, turn: TurnRow) -> list[TurnRow]:
             shown.add(row.parent)
             kept.append(row)
     return kept[::-1]
-
-
-def newest_turns(sql: Sql) -> Iterator[TurnRow]:
-    """Turns that are current, newest first, children before their parents: a clock that went back counts as standing
-    still."""
-    query = f"{TURN.select} WHERE current = 1 AND (listed_at, n) < (?, ?) ORDER BY listed_at DESC, n DESC LIMIT {CHUNK}"
-    at, n = MAX_INTEGER, MAX_INTEGER
-    while rows := [TurnRow(*row) for row in sql.all(query, (at, n))]:
-        yield from rows
-        refuse_standstill("turn", (at, n), (rows[-1].listed_at, rows[-1].n))
-        at, n = rows[-1].listed_at, rows[-1].n
 
 
 def _columns(alias: str) -> str:

@@ -15,8 +15,10 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnStatus, TurnType
 from weft.kernel.errors import InvalidInput
 from weft.ledger.read.listing import HERE
+from weft.ledger.read.pages import Position
 from weft.ledger.read.revisions import routed_sessions
 from weft.ledger.read.threads import CHUNK, children
+from weft.ledger.read.turn_lists import CurrentTurns, order_of, turns_before
 from weft.ledger.search.entries import Entry, known_text
 from weft.ledger.search.filters import Filters
 from weft.ledger.search.matches import Finder
@@ -53,13 +55,17 @@ class TurnsWanted(Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"{name} is {value!r:.80}", f"it is one of {', '.join(members)}")
 
 
-def find_turns(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, limit: int | None) -> list[TurnRow]:
-    """The newest first, as `log` has them."""
-    rows = (row for row in _led(txn, index, wanted) if _fits(txn, row, wanted))
-    return list(islice(rows, limit))
+def find_turns(
+    txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, current: CurrentTurns, before: Position, chunk: int
+) -> Iterator[TurnRow]:
+    """The newest first, as `log` has them, behind this position in its order."""
+    rows = _led(txn, index, wanted, before, chunk)
+    while some := list(islice(rows, chunk)):
+        behind = [row for row in some if order_of(row) < before]
+        yield from (row for row in current.among(behind) if _fits(txn, row, wanted))
 
 
-def _led(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted) -> Iterator[TurnRow]:
+def _led(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, before: Position, chunk: int) -> Iterator[TurnRow]:
     if wanted.parent is not None:
         return _newest_first(children(txn.sql, wanted.parent))
     if wanted.source_event is not None:
@@ -73,23 +79,20 @@ def _led(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted) -> Iterator[TurnRo
             return _newest_first(TurnRow(*row) for row in txn.sql.all(query, (value,)))
     if wanted.has_children is False:
         return _newest_first(_ends(txn.sql))
-    return _by_time(txn.sql, wanted)
+    return _by_time(txn.sql, wanted, before, chunk)
 
 
 def _newest_first(rows: Iterable[TurnRow]) -> Iterator[TurnRow]:
     return iter(sorted(rows, key=lambda row: (row.listed_at, row.n), reverse=True))
 
 
-def _by_time(sql: Sql, wanted: TurnsWanted) -> Iterator[TurnRow]:
+def _by_time(sql: Sql, wanted: TurnsWanted, before: Position, chunk: int) -> Iterator[TurnRow]:
     since = -MAX_INTEGER if wanted.since is None else wanted.since
-    at, n = MAX_INTEGER if wanted.until is None else wanted.until + 1, 0
-    query = (
-        f"{TURN.select} WHERE (listed_at, n) < (?, ?) AND listed_at >= ? ORDER BY listed_at DESC, n DESC LIMIT {CHUNK}"
-    )
-    while rows := [TurnRow(*row) for row in sql.all(query, (at, n, since))]:
+    place = before if wanted.until is None else min(before, (wanted.until + 1, 0))
+    while rows := turns_before(sql, place, chunk, "listed_at >= ? AND ", (since,)):
         yield from rows
-        refuse_standstill("turn", (at, n), (rows[-1].listed_at, rows[-1].n))
-        at, n = rows[-1].listed_at, rows[-1].n
+        refuse_standstill("turn", place, order_of(rows[-1]))
+        place = order_of(rows[-1])
 
 
 def _ends(sql: Sql) -> Iterator[TurnRow]:
@@ -124,8 +127,7 @@ _TURNS_OF = "SELECT turn FROM passage WHERE n IN"
 
 def _fits(txn: ReadTxn, row: TurnRow, wanted: TurnsWanted) -> bool:
     return (
-        bool(row.current)
-        and wanted.type in (None, row.type)
+        wanted.type in (None, row.type)
         and wanted.status in (None, row.status)
         and wanted.role in (None, row.role)
         and wanted.persona in (None, row.persona)
@@ -144,10 +146,12 @@ def has_children(sql: Sql, row: TurnRow) -> bool:
     return sql.one(forked, (row.segment, row.depth)) is not None
 
 
-def find_entries(txn: ReadTxn, index: WordIndex, filters: Filters, fits: Callable[[Entry], bool]) -> Iterator[Entry]:
-    """Messages and calls by a search without words."""
-    matches = Finder(txn, index, Query(()), filters).newest()
-    return (match.entry for match in matches if fits(match.entry))
+def find_entries(
+    txn: ReadTxn, index: WordIndex, filters: Filters, fits: Callable[[Entry], bool], after: Position = ()
+) -> Iterator[tuple[Position, Entry]]:
+    """Messages and calls by a search without words, each with its position."""
+    matches = Finder(txn, index, Query(()), filters, after).newest()
+    return ((position, match.entry) for position, match in matches if fits(match.entry))
 
 
 class SessionsWanted(Struct, frozen=True, kw_only=True):
@@ -162,9 +166,8 @@ class SessionsWanted(Struct, frozen=True, kw_only=True):
 
 
 def find_sessions(txn: ReadTxn, wanted: SessionsWanted) -> list[SessionRow]:
-    """The latest changed first; deleted ones too, which say so."""
-    rows = [row for row in _sessions(txn, wanted) if _session_fits(txn, row, wanted)]
-    return sorted(rows, key=lambda row: (row.updated_at, row.n), reverse=True)
+    """In no order; deleted ones too, which say so."""
+    return [row for row in _sessions(txn, wanted) if _session_fits(txn, row, wanted)]
 
 
 def _sessions(txn: ReadTxn, wanted: SessionsWanted) -> Iterable[SessionRow]:

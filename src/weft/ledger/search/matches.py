@@ -7,6 +7,7 @@ are, so an answer is never older than the ledger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush, merge
 from itertools import chain, islice
@@ -14,6 +15,7 @@ from itertools import chain, islice
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.ledger.read.pages import Position
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, load_entries
 from weft.ledger.search.filters import Filters, SearchFilter, day_words
 from weft.ledger.search.hits import Match, TextMatch, look_through
@@ -36,6 +38,9 @@ UNINDEXED = 2**62
 _ROWS = "SELECT at, turn, first, n, last FROM passage WHERE"
 Key = tuple[int, int, int, int]
 _NEWEST = (MAX_INTEGER, 0, 0, 0)
+_LAST = (-MAX_INTEGER, 0, 0)
+ORDER_VALUES = 4
+"""So many values of a position are the order of an entry; those behind them are the place of a passage."""
 
 
 class Candidate(Struct, frozen=True, order=True):
@@ -48,6 +53,10 @@ class Candidate(Struct, frozen=True, order=True):
     last: int
 
     @property
+    def place(self) -> Position:
+        return self.at, self.turn, self.first
+
+    @property
     def newest(self) -> tuple[int, ...]:
         """No entry in it comes after this place in the order of entries."""
         return self.at, self.turn, self.last, MAX_INTEGER
@@ -56,24 +65,31 @@ class Candidate(Struct, frozen=True, order=True):
 class Finder:
     """One search in one snapshot."""
 
-    def __init__(self, txn: ReadTxn, index: WordIndex, query: Query, filters: Filters) -> None:
+    def __init__(self, txn: ReadTxn, index: WordIndex, query: Query, filters: Filters, after: Position = ()) -> None:
         self._txn, self._index, self._query, self._filters = txn, index, query, filters
+        self._after, self._start = after[:ORDER_VALUES], after[ORDER_VALUES:]
         self._sieve = SearchFilter(txn, filters)
         self.question: Question = (*query.question(), *self._sieve.question)
         self._loose: set[tuple[int, ...]] = set()
         self._rest, self._stale = self._not_indexed()
 
-    def newest(self) -> Iterator[Match]:
-        """Every match, the newest first. No entry is newer than its passage is, so what comes before all that the next
-        passage may hold can be told."""
-        waiting: list[tuple[tuple[int, ...], Match]] = []
+    def newest(self) -> Iterator[tuple[Position, Match]]:
+        """Every match behind the given position, the newest first, each with its own. No entry is newer than its
+        passage is, so what comes before all that the next passage may hold can be told.
+
+        A position is that of the entry, and that of the newest passage that may hold more: the next page looks through
+        no passage before it.
+        """
+        waiting: list[tuple[tuple[int, ...], Position, Match]] = []
+        unread: Counter[Position] = Counter()
         for candidate, matches in self._looked_through(merge(self._rest, self._indexed(), reverse=True)):
             while waiting and waiting[0][0] < tuple(-part for part in candidate.newest):
-                yield heappop(waiting)[1]
+                yield _taken(waiting, unread, candidate.place)
             for match in matches:
-                heappush(waiting, (tuple(-part for part in match.entry.order), match))
+                heappush(waiting, (tuple(-part for part in match.entry.order), candidate.place, match))
+                unread[candidate.place] += 1
         while waiting:
-            yield heappop(waiting)[1]
+            yield _taken(waiting, unread, _LAST)
 
     def best(self) -> Iterator[Match]:
         """In the order of the engine's own ranking. What it has not indexed yet comes first, and all else that fits
@@ -89,6 +105,9 @@ class Finder:
         """Passages that the index gives, the newest first."""
         until = self._filters.until
         before: Key = _NEWEST if until is None else ((until // DAY + 1) * DAY, 0, 0, 0)
+        if self._start:
+            at, turn, first = self._start
+            before = min(before, (at, turn, first, MAX_INTEGER))
         whole = tuple(group for group in self.question if not any(term.prefix for term in group))
         if whole != self.question:
             rows = self._before(before, PROBED)
@@ -142,7 +161,8 @@ class Finder:
             for passage in passages
             if fits_words(self.question, passage.words)
         ]
-        return sorted(made, reverse=True), {turn.n for turn in turns}
+        rest = [candidate for candidate in made if not self._start or candidate.place <= self._start]
+        return sorted(rest, reverse=True), {turn.n for turn in turns}
 
     def _looked_through(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, list[Match]]]:
         """Each candidate with what really is in it; some are read together."""
@@ -161,9 +181,12 @@ class Finder:
     def _within(self, candidate: Candidate, entries: list[Entry]) -> list[Entry]:
         """The entries of a passage. What belongs to no message is looked at once, whichever passage it is found in."""
         found = [entry for entry in entries if candidate.first <= entry.seq <= candidate.last]
-        fresh = [entry for entry in found if entry.order not in self._loose]
+        fresh = [entry for entry in found if entry.order not in self._loose and self._is_behind(entry)]
         self._loose.update(entry.order for entry in fresh if entry.seq == LOOSE)
         return fresh
+
+    def _is_behind(self, entry: Entry) -> bool:
+        return not self._after or entry.order < self._after
 
     def _match(self, entry: Entry) -> Match | None:
         if not self._sieve.fits(entry):
@@ -172,3 +195,14 @@ class Finder:
         if found is None and not self._query.phrases:
             found = TextMatch(EntryPlace.TEXT, "", [])
         return None if found is None else Match(entry, found)
+
+
+def _taken(
+    waiting: list[tuple[tuple[int, ...], Position, Match]], unread: Counter[Position], candidate: Position
+) -> tuple[Position, Match]:
+    """The newest of the matches that wait, with its position; `candidate` is the place of the next passage."""
+    _, place, match = heappop(waiting)
+    unread[place] -= 1
+    if not unread[place]:
+        del unread[place]
+    return (*match.entry.order, *max((candidate, *unread))), match

@@ -63,12 +63,13 @@ def stream_of(n: int, line: bytes) -> str:
         raise FactDamaged("event number", str(n), f"it names no stream: {error}") from error
 
 
-def run_events(facts: FactReader, turn: TurnRow) -> Iterator[Recorded]:
+def run_events(facts: FactReader, turn: TurnRow, after: int | None = None, count: int = 0) -> Iterator[Recorded]:
     """The turn's events in order, each held against the next. They lie between its first arrival and its last, among
-    others' events."""
-    stream, left, prev = run_stream(turn.id), turn.events, None
+    others' events. With `after` those behind that one of its events, by its arrival number, which is the `count`th."""
+    stream, left = run_stream(turn.id), turn.events - count
+    prev = None if after is None else facts.event_id(after).hex()
     mark = f'"stream":"{stream}"'.encode()
-    for n, line in facts.lines(turn.n - 1):
+    for n, line in facts.lines(turn.n - 1 if after is None else after) if left else ():
         if mark in line and stream_of(n, line) == stream:
             found = recorded(n, line)
             left -= 1
@@ -78,7 +79,8 @@ def run_events(facts: FactReader, turn: TurnRow) -> Iterator[Recorded]:
             prev = found.id
             if left == 0:
                 return
-    raise FactDamaged("turn", turn.id, "its events do not lead to its digest")
+    if left:
+        raise FactDamaged("turn", turn.id, "its events do not lead to its digest")
 
 
 def event_at(facts: FactReader, turn: TurnRow, position: int) -> str:

@@ -236,6 +236,11 @@ def load_turn(sql: Sql, turn: str) -> TurnRow | None:
     return TurnRow(*row) if row else None
 
 
+def load_turn_number(sql: Sql, n: int) -> TurnRow | None:
+    row = sql.one(f"{TURN.select} WHERE n = ?", (n,))
+    return TurnRow(*row) if row else None
+
+
 def is_message(sql: Sql, id: str) -> bool:
     """Whether there is such a message. Its id lies just behind its turn's."""
     turn = sql.one("SELECT n FROM turn WHERE id < ? ORDER BY id DESC LIMIT 1", (id,))

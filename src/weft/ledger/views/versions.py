@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 
@@ -12,6 +12,7 @@ from weft.kernel.enums import CallState, ToolCallStatus, TurnType
 from weft.kernel.events import run_stream
 from weft.ledger.views.projector import IMPORTS, RUN, Moment, Projector, handles
 from weft.ledger.views.rows import SESSION, SessionRow, TurnRow
+from weft.store.sql import Sql
 
 _REPLACED = "SELECT turn, by, round FROM superseded WHERE turn = ?"
 
@@ -75,13 +76,24 @@ def current_version(view: Projector, turn: TurnRow) -> TurnRow:
 
 
 def _current(view: Projector, versions: Sequence[TurnRow], ending: TurnRow | None) -> TurnRow | None:
-    """One that a source itself put in place of the others; else the longest ancestry, the most said, the newest
-    mapping, the smallest id: whatever order they came in. None where other turns took all of them in."""
     ids = {row.id for row in versions}
-    rows = [tuple(row) for id in ids for row in view.sql.all(_REPLACED, (id,))]
-    taken_in = {turn for turn, by, round in rows if by not in ids and _is_taken_in(view, turn, by, round)}
+    pairs = [tuple(row) for id in ids for row in view.sql.all(_REPLACED, (id,))]
+    taken_in = {turn for turn, by, round in pairs if by not in ids and _is_taken_in(view, turn, by, round)}
+    return choose_version(versions, pairs, taken_in, ending)
+
+
+def choose_version(
+    versions: Sequence[TurnRow],
+    pairs: Iterable[tuple[str, str, int]],
+    taken_in: Collection[str],
+    ending: TurnRow | None = None,
+) -> TurnRow | None:
+    """One that a source itself put in place of the others; else the longest ancestry, the most said, the newest
+    mapping, the smallest id: whatever order they came in. None where other turns took all of them in. `pairs` are a
+    turn, another one that a source put in its place, and the round of that."""
+    ids = {row.id for row in versions}
     remaining = [row for row in versions if row.id not in taken_in]
-    standing = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in rows if by in ids})
+    standing = _left([row.id for row in remaining], {(turn, by): round for turn, by, round in pairs if by in ids})
     left = [row for row in remaining if row.id in standing]
     if not left:
         return None
@@ -105,11 +117,13 @@ def _left(ids: Sequence[str], pairs: Mapping[tuple[str, str], int]) -> Collectio
 
 
 def _is_taken_in(view: Projector, turn: str, by: str, round: int) -> bool:
+    return view.find_turn(by) is not None and stands_for(view.sql, turn, by, round)
+
+
+def stands_for(sql: Sql, turn: str, by: str, round: int) -> bool:
     """Of two turns that took in each other the last one to do so stands; where two ledgers read a source in another
     order, the one with the smaller id."""
-    if view.find_turn(by) is None:
-        return False
-    back = view.sql.one("SELECT round FROM superseded WHERE turn = ? AND by = ?", (by, turn))
+    back = sql.one("SELECT round FROM superseded WHERE turn = ? AND by = ?", (by, turn))
     return back is None or round > back[0] or (round == back[0] and by < turn)
 
 

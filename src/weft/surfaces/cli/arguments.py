@@ -38,5 +38,9 @@ def session(name: str = "session", **details: Any) -> Callable[[F], F]:
     return click.argument(name, shell_complete=complete_labels, **details)
 
 
+def after_option() -> Callable[[F], F]:
+    return click.option("--after", metavar="CURSOR", help="The next page: from the cursor that the page before gave.")
+
+
 def session_option(help: str) -> Callable[[F], F]:
     return click.option("--session", metavar="SESSION", shell_complete=complete_labels, help=help)

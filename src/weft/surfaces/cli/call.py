@@ -98,6 +98,17 @@ class Call:
         for line in list_document(items):
             click.echo(line, color=True)
 
+    def next_page(self, cursor: str | None) -> None:
+        """On the error stream: the cursor that the next page is asked for with, if there is one."""
+        if cursor is None:
+            return
+        if self.json:
+            from weft.surfaces.cli.shapes import document
+
+            click.echo(document({"next": cursor}, indent=False), err=True)
+        else:
+            self.note(f"next page: --after {cursor}")
+
     def note(self, *line: Span | str) -> None:
         """Something a person may want to know beside the answer: what to do next, how to undo it."""
         if not (self.quiet or self.json):

@@ -7,7 +7,6 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from weft.ledger.arguments import checked_count
 from weft.surfaces.cli.plain_text import cut, safe
 
 if TYPE_CHECKING:
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from weft.ledger.model import Session, Turn
 
 PAGE = 64
-GROWTH = 8
-THREAD_PAGE = 512
+LARGE_PAGE = 512
 SHORT_ID = 8
 FIRST_LOOK = 32
 TITLE_COLUMNS = 48
@@ -27,37 +25,17 @@ def short(turn_id: str) -> str:
     return turn_id[-SHORT_ID:]
 
 
-def all_turns(ledger: Ledger) -> Iterator[Turn]:
-    """Every turn, newest first, in growing pages. Turns that arrive meanwhile are left for the next reading."""
-    page, last = PAGE, None
+def turn_pages(
+    ledger: Ledger, *, thread: str | None = None, session: str | None = None, after: str | None = None
+) -> Iterator[Turn]:
+    """Turns as `Ledger.log` has them, all of them, in growing pages."""
+    size = PAGE
     while True:
-        turns = ledger.log(page)
-        seen = next((i + 1 for i, turn in enumerate(turns) if turn.id == last), 0)
-        yield from turns[seen:]
-        if len(turns) < page:
+        page = ledger.log(size, after=after, thread=thread, session=session)
+        yield from page
+        if page.next is None:
             return
-        page, last = page * GROWTH, turns[-1].id
-
-
-def thread_turns(ledger: Ledger, rev: str) -> Iterator[Turn]:
-    """A turn, then its parent, and so on to the root."""
-    tip, page = ledger.turn(rev), PAGE
-    while tip.depth > page:
-        part = ledger.diff(f"{tip.id}~{page}", tip.id).right
-        yield from reversed(part)
-        tip, page = ledger.turn(str(part[0].parent_id)), THREAD_PAGE
-    yield from reversed(list(ledger.thread(tip.id).turns))
-
-
-def chosen_turns(ledger: Ledger, rev: str | None, session: str | None, limit: int | None) -> Iterator[Turn]:
-    """The turns that `weft log` was asked for."""
-    if rev is None and session is None and limit is not None:
-        return iter(ledger.log(limit))
-    turns = all_turns(ledger) if rev is None else thread_turns(ledger, rev)
-    if session is not None:
-        made_by = ledger.session(session).id
-        turns = (turn for turn in turns if turn.session_id == made_by)
-    return islice(turns, None if limit is None else checked_count(limit, "limit"))
+        after, size = page.next, LARGE_PAGE
 
 
 class Reader:

@@ -13,7 +13,7 @@ from weft.kernel.dag_events import ToolCallRequested as ToolCallEvent
 from weft.ledger.model import FileNote, Message, Part, ToolCall, ToolUsePart
 from weft.surfaces.cli.rendering.calls import CallRenderer
 from weft.surfaces.cli.rendering.messages import MessageRenderer
-from weft.surfaces.cli.rendering.page import ASCII, UNICODE, Page
+from weft.surfaces.cli.rendering.page import ASCII, UNICODE, PageLayout
 from weft.surfaces.cli.screen import Line
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Transcript:
         workspace: str | None = None,
         labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        page = Page(columns, full, UNICODE if unicode else ASCII, workspace, labels)
+        page = PageLayout(columns, full, UNICODE if unicode else ASCII, workspace, labels)
         self._calls, self._messages = CallRenderer(page), MessageRenderer(page)
 
     def lines(

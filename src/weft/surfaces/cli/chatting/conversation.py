@@ -26,7 +26,7 @@ from weft.surfaces.cli.acting import person_acting
 from weft.surfaces.cli.chatting.models import ModelChoice, default_name, find_choice, names
 from weft.surfaces.cli.chatting.readiness import ensure_installed
 from weft.surfaces.cli.chatting.speech import free_label
-from weft.surfaces.cli.history import thread_turns
+from weft.surfaces.cli.history import turn_pages
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -140,7 +140,7 @@ class Conversation:
     def turns(self) -> Iterator[Turn]:
         """From the last one back."""
         session = self.session()
-        return iter(()) if session is None or session.head is None else thread_turns(self.ledger, session.head)
+        return iter(()) if session is None or session.head is None else turn_pages(self.ledger, thread=session.head)
 
     def exchanges(self, count: int) -> list[Exchange]:
         """The last ones, in order."""

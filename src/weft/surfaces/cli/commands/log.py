@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.ledger.model import Turn
+from weft.ledger.read.pages import Page
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import SharedCommand
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, GraphRow, gutter, gutter_below, upward
-from weft.surfaces.cli.history import Reader, chosen_turns
+from weft.surfaces.cli.history import Reader, turn_pages
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
@@ -38,7 +39,7 @@ class LogCommand(SharedCommand):
 
 def _is_count(last: str, arg: str) -> bool:
     """Not where the argument is the value of an option."""
-    return _COUNT.fullmatch(arg) is not None and last not in ("-n", "--limit", "--session", "--ledger")
+    return _COUNT.fullmatch(arg) is not None and last not in ("-n", "--limit", "--session", "--ledger", "--after")
 
 
 @weft_command("log", cls=LogCommand)
@@ -47,14 +48,24 @@ def _is_count(last: str, arg: str) -> bool:
 @click.option("--oneline", is_flag=True, help="One line for each turn.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N turns.")
 @arguments.session_option("Only turns that this session made.")
-def command(call: Call, rev: str | None, graph: bool, oneline: bool, limit: int | None, session: str | None) -> None:
+@arguments.after_option()
+def command(
+    call: Call,
+    rev: str | None,
+    graph: bool,
+    oneline: bool,
+    limit: int | None,
+    session: str | None,
+    after: str | None,
+) -> None:
     """Show turns, the newest first.
 
     Without REV all turns are shown; with REV that turn and its ancestors. -3 is short for -n 3. What another tool is
-    still writing stands above the turn that it follows, marked as provisional.
+    still writing stands above the turn that it follows, marked as provisional. With --limit the cursor of the next page
+    stands on the error stream.
     """
     with call.reading() as ledger:
-        show_log(call, ledger, rev, graph=graph, oneline=oneline, limit=limit, session=session)
+        show_log(call, ledger, rev, graph=graph, oneline=oneline, limit=limit, session=session, after=after)
 
 
 def show_log(
@@ -66,12 +77,35 @@ def show_log(
     oneline: bool = False,
     limit: int | None = None,
     session: str | None = None,
+    after: str | None = None,
 ) -> None:
     """The turns of a ledger, or of one of its threads."""
     reader = Reader(ledger)
-    tails = [] if limit == 0 else _tails(ledger, rev, session)
-    known = rev is None or not provisional.is_only_provisional(ledger, rev)
-    turns = reader.ahead(chosen_turns(ledger, rev, session, limit) if known else ())
+    tails = [] if limit == 0 or after is not None else _tails(ledger, rev, session)
+    page: Page[Turn] = Page()
+    chosen: Iterable[Turn] = page
+    if rev is None or not provisional.is_only_provisional(ledger, rev):
+        if limit is None:
+            chosen = turn_pages(ledger, thread=rev, session=session, after=after)
+        else:
+            chosen = page = ledger.log(limit, thread=rev, session=session, after=after)
+    _show(call, reader, rev, session, tails, chosen, graph=graph, oneline=oneline, asked=limit != 0)
+    call.next_page(page.next)
+
+
+def _show(
+    call: Call,
+    reader: Reader,
+    rev: str | None,
+    session: str | None,
+    tails: list[ProvisionalTurn],
+    chosen: Iterable[Turn],
+    *,
+    graph: bool,
+    oneline: bool,
+    asked: bool,
+) -> None:
+    turns = reader.ahead(chosen)
     if call.json:
         listed = (listed_turn(turn, reader) for turn in reader.ahead(turns))
         call.documents(chain(map(provisional.shape, tails), listed))
@@ -79,7 +113,7 @@ def show_log(
     above = provisional.log_lines(tails, reader, call.screen.columns, oneline=oneline)
     first = next(turns, None)
     if first is None and not tails:
-        call.note(_nothing(rev, session, limit))
+        call.note(_nothing(rev, session, asked=asked))
         return
     drawing = _Drawing(reader, oneline, call.screen.columns, is_thread=rev is not None)
     every = chain([] if first is None else [first], turns)
@@ -94,10 +128,10 @@ def _tails(ledger: Ledger, rev: str | None, session: str | None) -> list[Provisi
     return [tail for tail in tails if made_by in (None, tail.session_id)]
 
 
-def _nothing(rev: str | None, session: str | None, limit: int | None) -> str:
+def _nothing(rev: str | None, session: str | None, *, asked: bool) -> str:
     if session is not None:
         return f"session {session!r} has made no turns here"
-    if limit == 0 or rev is not None:
+    if not asked or rev is not None:
         return "no turns asked for"
     return 'no turns yet: record one with `weft record --query "…" --response "…"`, or pipe JSON to `weft record`'
 

@@ -38,28 +38,42 @@ PLACES = {"text": "", "summary": "summary", "thinking": "thinking", "tool": "nam
 @click.option("--project", metavar="NAME", help="Only of this folder, by its path or its last part.")
 @click.option("--origin", metavar="NAME", help="Only of this tool; weft for what was recorded here.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N hits; {SHOWN} by default.")
+@arguments.after_option()
 @click.option("--rank", is_flag=True, help="The best first instead of the newest, as the database sees it.")
-def command(call: Call, words: tuple[str, ...], limit: int | None, rank: bool, file: str | None, **given: Any) -> None:
+def command(
+    call: Call,
+    words: tuple[str, ...],
+    limit: int | None,
+    after: str | None,
+    rank: bool,
+    file: str | None,
+    **given: Any,
+) -> None:
     """Find messages and tool calls by their words.
 
     The newest come first. All WORDS must stand in one message, or in one tool call with its result, in any case. An
     argument with spaces is a phrase, as is a name such as read_file or src/app.py. The last word may be the beginning
-    of one; any word is, with a * after it. Filters alone list what fits them.
+    of one; any word is, with a * after it. Filters alone list what fits them. If there are more, the cursor of the next
+    page stands on the error stream.
     """
     most = SHOWN if limit is None else limit
     filters = {name: value for name, value in {**given, "path": file}.items() if value is not None}
     _index_much(call)
     with call.reading() as ledger:
-        hits = ledger.search(as_query(words), limit=most + 1, rank=rank, **filters)
+        hits = ledger.search(as_query(words), limit=most + rank, after=after, rank=rank, **filters)
         shown = hits[:most]
         if call.json:
             call.documents(map(to_json, shown))
         elif shown:
             call.screen.page(_lines(shown, Reader(ledger)))
-        if not hits:
+        more = hits.next is not None or len(hits) > most
+        if not (hits or more):
             call.note(_nothing(ledger, bool(words), bool(filters)))
-    if len(hits) > most and not call.json:
-        call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, filters such as --since show fewer")
+    if call.json:
+        call.next_page(hits.next)
+    elif more:
+        page = "" if hits.next is None else f", the next page with --after {hits.next}"
+        call.note(f"there are more: `-n {2 * most or SHOWN}` shows them, filters such as --since show fewer{page}")
 
 
 def as_query(words: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import click
 
 from weft.ledger.model import Branch
 from weft.ledger.read.listing import ListedSession, SessionFilter, SessionList, has_title
-from weft.surfaces.cli import provisional
+from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
@@ -42,6 +42,7 @@ MINUTE = len("2026-11-15 09:30")
 @click.option("--project", metavar="NAME", help="Only sessions of this folder, by its path or its last part.")
 @click.option("--since", metavar="WHEN", help="Only sessions that changed since then, such as '2 days ago'.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N sessions.")
+@arguments.after_option()
 def command(
     call: Call,
     every: bool,
@@ -50,26 +51,28 @@ def command(
     project: str | None,
     since: str | None,
     limit: int | None,
+    after: str | None,
 ) -> None:
     """List sessions and where they stand.
 
-    The latest first. On a terminal at most 50, unless --limit says otherwise. A session whose last turn another tool is
-    still writing is marked as provisional.
+    The latest first. On a terminal at most 50, unless --limit says otherwise; if there are more, the cursor of the next
+    page stands on the error stream. A session whose last turn another tool is still writing is marked as provisional.
     """
     short = call.screen.terminal and not call.json
     wanted = SessionFilter(
         origin=origin,
         project=project,
-        since=None if since is None else _moment(since),
+        since=since,
         every=every,
         subagents=subagents or every,
-        limit=ON_A_TERMINAL if limit is None and short else limit,
     )
+    most = ON_A_TERMINAL if limit is None and short else limit
     with call.reading() as ledger:
-        found = ledger.listing().sessions(wanted)
+        found = ledger.listing().sessions(wanted, limit=most, after=after)
         tails = _tails(ledger)
     if call.json:
         call.documents(_shape(listed, tails) for listed in found.sessions)
+        call.next_page(found.next)
         return
     note_import(call, find_ledger(call.ledger))
     if found.sessions:
@@ -81,14 +84,6 @@ def command(
                 f"{listed.session.label} was moved elsewhere, too: `weft settle {listed.session.label}` joins them"
             )
     _notes(call, found, filtered=any(given is not None for given in (origin, project, since, limit)))
-
-
-def _moment(words: str) -> int:
-    from weft.kernel.ambient import SystemClock
-    from weft.ledger.read.revisions import parse_moment
-    from weft.surfaces.cli.zones import LocalZone
-
-    return parse_moment(words, SystemClock().now_ms(), LocalZone())
 
 
 def _tails(ledger: Ledger) -> Tails:
@@ -110,7 +105,8 @@ def _shape(listed: ListedSession, tails: Tails) -> dict[str, Any]:
 def _notes(call: Call, found: SessionList, *, filtered: bool) -> None:
     if found.further:
         call.note(
-            f"{counted(found.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer"
+            f"{counted(found.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer,"
+            f" the next page with --after {found.next}"
         )
     if found.hidden:
         verb = "is" if found.hidden == 1 else "are"

@@ -9,7 +9,7 @@ from weft.exchange.edits.arguments import PATHS, opened
 from weft.exchange.edits.changes import FileChange, changes_of
 from weft.ledger.model import ToolCall
 from weft.surfaces.cli.plain_text import cut, safe, safe_lines, width
-from weft.surfaces.cli.rendering.page import Page
+from weft.surfaces.cli.rendering.page import PageLayout
 from weft.surfaces.cli.rendering.plans import plan_lead, plan_lines, plan_of
 from weft.surfaces.cli.rendering.results import as_json, output_text, result_text
 from weft.surfaces.cli.rendering.shapes import SEARCHES, Lead, lead_of, lines_text, rest_text
@@ -30,7 +30,7 @@ SIGNS = {"+": "good", "-": "bad", "@": "dim"}
 class CallRenderer:
     """Lines of calls on one page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: PageLayout) -> None:
         self._page = page
 
     def lines(self, call: ToolCall) -> Iterator[Line]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from weft.exchange.edits.arguments import opened
 from weft.ledger.model import FileNote, ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.surfaces.cli.plain_text import safe, safe_lines
-from weft.surfaces.cli.rendering.page import STEP, Page, image_text
+from weft.surfaces.cli.rendering.page import STEP, PageLayout, image_text
 from weft.surfaces.cli.rendering.results import result_text
 from weft.surfaces.cli.rendering.shapes import lead_of, lines_text, rest_text
 from weft.surfaces.cli.screen import Line, Span
@@ -21,7 +21,7 @@ ROLE_STYLES = {"user": "user", "assistant": "assistant", "system": "dim", "tool"
 class MessageRenderer:
     """Lines of messages on one page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: PageLayout) -> None:
         self._page = page
 
     def heading(self, message: Message) -> Line:

@@ -33,7 +33,7 @@ UNICODE = Marks("✓", "✗", "◍", "○", "▸", "→", "…")
 ASCII = Marks("*", "x", "!", "o", ">", "->", "…")
 
 
-class Page(Struct, frozen=True):
+class PageLayout(Struct, frozen=True):
     """Where lines go; `full` folds and cuts nothing."""
 
     columns: int

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.surfaces.cli.plain_text import safe
-from weft.surfaces.cli.rendering.page import ASCII, Page
+from weft.surfaces.cli.rendering.page import ASCII, PageLayout
 from weft.surfaces.cli.screen import Line, Span
 
 LISTS = ("todos", "plan", "tasks", "items")
@@ -41,11 +41,11 @@ def plan_lead(items: list[Item]) -> str:
     return f"{sum(item.state in DONE for item in items)} of {len(items)} done"
 
 
-def plan_lines(items: list[Item], page: Page) -> list[Line]:
+def plan_lines(items: list[Item], page: PageLayout) -> list[Line]:
     return [_item_line(item, page) for item in items]
 
 
-def _item_line(item: Item, page: Page) -> Line:
+def _item_line(item: Item, page: PageLayout) -> Line:
     marks = page.marks
     text = page.cut(item.text, page.room(4))
     plain = marks is ASCII

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.exchange.edits.arguments import PATHS
-from weft.surfaces.cli.rendering.page import Page
+from weft.surfaces.cli.rendering.page import PageLayout
 from weft.surfaces.cli.rendering.results import as_json
 
 COMMANDS = ("command", "cmd", "script", "code", "source")
@@ -45,7 +45,7 @@ class Lead(Struct):
     is_path: bool = False
 
 
-def lead_of(arguments: Any, detail: Any, page: Page) -> Lead:
+def lead_of(arguments: Any, detail: Any, page: PageLayout) -> Lead:
     """The first shape that fits."""
     if isinstance(arguments, str):
         return _script(arguments, page)
@@ -66,7 +66,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _command(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> Lead | None:
+def _command(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
     name = next((name for name in COMMANDS if arguments.get(name)), None)
     if name is None:
         return None
@@ -87,7 +87,7 @@ def _command(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> L
     return Lead(first, used, ", ".join(told), tuple(further))
 
 
-def _script(text: str, page: Page) -> Lead:
+def _script(text: str, page: PageLayout) -> Lead:
     """A text without a name: a program for the tool, of which the commands that it runs are worth telling."""
     lines = text.strip().splitlines() or [""]
     commands = [json.loads(found) for found in _CALLED.findall(text) if _is_json(found)]
@@ -110,7 +110,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _search(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> Lead | None:
+def _search(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
     found = _text(arguments, SEARCHES)
     if found is None:
         return None
@@ -120,7 +120,7 @@ def _search(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> Le
     return Lead(found[1] + where, (found[0], *(name for name, _ in inside)))
 
 
-def _file(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> Lead | None:
+def _file(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
     found = _text(arguments, PATHS)
     if found is None:
         return None
@@ -149,12 +149,12 @@ def lines_text(start: Any, end: Any) -> str:
     return f":{start}-{end}" if isinstance(end, int) and end != start else f":{start}"
 
 
-def _link(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> Lead | None:
+def _link(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
     found = _text(arguments, LINKS)
     return None if found is None else Lead(found[1], (found[0],), quiet=("prompt", "format"))
 
 
-def _words(arguments: dict[str, Any], detail: dict[str, Any], page: Page) -> Lead | None:
+def _words(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
     asked = arguments.get("questions")
     if isinstance(asked, list) and asked and isinstance(asked[0], dict) and _is_text(asked[0].get("question")):
         return Lead(asked[0]["question"], ("questions",))
