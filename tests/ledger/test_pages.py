@@ -49,15 +49,17 @@ def listings(ledger: Ledger) -> dict[str, Ask]:
     }
 
 
-def rewrite(ledger: Ledger, session: int, answers: list[str]) -> None:
-    """A source of another tool, written anew: turns whose answers differ from before get another version."""
+def rewrite(ledger: Ledger, session: int, answers: list[str], earlier: int = 0) -> None:
+    """A source of another tool, written anew: turns whose answers differ from before get another version. `earlier`: in
+    another file, which tells other times."""
     turns = []
     for i, answer in enumerate(answers):
-        calls = [native_call(f"s{session}-c{i}-{k}", at=1_000 * i + session) for k in range(2)]
-        when = {"started": 1_000 * i + session, "ended": 1_000 * i + 500} if session else {}
+        started = 10_000 + 1_000 * i + session - earlier
+        calls = [native_call(f"s{session}-c{i}-{k}", at=started) for k in range(2)]
+        when = {"started": started, "ended": started + 500} if session else {}
         parent = i - 1 if i else None
         turns.append(native_turn(f"s{session}-t{i}", answer, parent=parent, calls=calls, end=i + 1, **when))
-    take(ledger, f"s{session}", *turns, file=f"s{session}.jsonl", reread=True)
+    take(ledger, f"s{session}", *turns, file=f"s{session}-{earlier}.jsonl", reread=True)
 
 
 def filled(ledger: Ledger) -> Ledger:
@@ -186,6 +188,21 @@ def test_a_superseded_turn_still_comes_on_a_later_page(ledger: Ledger) -> None:
     assert set(before).isdisjoint(ids(ledger.log()))
 
 
+def test_a_turn_whose_time_is_told_otherwise_keeps_its_place(ledger: Ledger) -> None:
+    for i in range(4):
+        take(ledger, f"s{i}", native_turn(f"t{i}", started=1_000 * (i + 1), end=1), file=f"{i}.jsonl")
+    before = ids(ledger.log())
+    for number, earlier in enumerate((500, 400)):
+        log, lookup = ledger.log(2), ledger.find_turns(status="completed", limit=2)
+        for i in (0, 2, 3):
+            take(ledger, f"s{i}", native_turn(f"t{i}", started=earlier + i, end=1), file=f"{i}-{number}.jsonl")
+        assert ids(log) + ids(ledger.log(after=log.next)) == before
+        assert ids(lookup) + ids(ledger.find_turns(status="completed", after=lookup.next)) == before
+        after = ids(ledger.log())
+        assert number or after != before
+        before = after
+
+
 def test_a_thread_ends_where_it_ended_on_its_first_page(ledger: Ledger) -> None:
     grow(ledger, "main", "one", "two", "three")
     before = ids(ledger.thread("main").turns)
@@ -214,7 +231,7 @@ def test_a_session_that_changes_keeps_its_place(ledger: Ledger, clock: FixedCloc
 def test_sessions_with_subagents_below_them_page_in_that_order(ledger: Ledger) -> None:
     for number, (name, parent) in enumerate([("a", None), ("a/x", "a"), ("b", None), ("b/x", "b"), ("b/x/y", "b/x")]):
         turn = native_turn(name, started=1_000 * number, ended=1_000 * number)
-        take(ledger, name, turn, file=f"{number}.jsonl", **({"parent": parent} if parent else {}))
+        take(ledger, name, turn, file=f"{number}.jsonl", parent=parent)
     wanted = SessionFilter(subagents=True)
     whole = [listed.session.label for listed in ledger.listing().sessions(wanted).sessions]
     labels, after = list[str](), None
@@ -295,6 +312,7 @@ WRITES = st.lists(
     st.one_of(
         st.tuples(st.just("record"), st.sampled_from(["mine", "yours", "new"]), st.integers(0, 3)),
         st.tuples(st.just("rewrite"), st.integers(0, 2), ANSWERS),
+        st.tuples(st.just("retell"), st.integers(1, 2), st.integers(1, 6)),
         st.tuples(st.just("erase"), st.integers(0, 99), st.none()),
         st.tuples(st.just("move"), st.sampled_from(["mine", "yours", "s0"]), st.integers(0, 99)),
         st.tuples(st.just("archive"), st.sampled_from(["mine", "yours"]), st.none()),
@@ -327,6 +345,9 @@ class Writer:
 
     def _rewrite(self, session: int, answers: list[str]) -> None:
         rewrite(self._ledger, session, answers)
+
+    def _retell(self, session: int, times: int) -> None:
+        rewrite(self._ledger, session, ["yes"] * 4, earlier=700 * times)
 
     def _erase(self, number: int, _: Any) -> None:
         turns = self._ledger.log()

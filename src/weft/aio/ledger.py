@@ -51,6 +51,7 @@ from weft.ledger.model import (
     UsageInput,
 )
 from weft.ledger.read.contexts import Context
+from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import ThreadDiff
 from weft.ledger.reports.actor_history import Deed
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
@@ -117,25 +118,36 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         return await self._run(partial(self._sync.point, name=name))
 
     async def search(
-        self, words: str = "", *, limit: int | None = None, rank: bool = False, **filters: Any
-    ) -> list[Hit]:
+        self, words: str = "", *, limit: int | None = None, after: str | None = None, rank: bool = False, **filters: Any
+    ) -> Page[Hit]:
         """Messages and tool calls that hold all these words, the newest first.
 
         `"a phrase"` stands together, as does what is typed without a space; the last word may be the beginning of one.
         Filters: session, role, tool, path, since, until (Unix ms, or words such as 'yesterday'), model, project,
-        origin. With `rank` the best come first, by the engine's own idea of it."""
-        return await self._run(partial(self._sync.search, words=words, limit=limit, rank=rank, **filters))
+        origin. With `rank` the best come first, by the engine's own idea of it; these have no further pages, since what
+        is recorded meanwhile changes the order."""
+        return await self._run(partial(self._sync.search, words=words, limit=limit, after=after, rank=rank, **filters))
 
     async def find_turns(
-        self, *, limit: int | None = None, parent: str | None = None, persona: str | None = None, **wanted: Any
-    ) -> list[Turn]:
+        self,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        parent: str | None = None,
+        persona: str | None = None,
+        **wanted: Any,
+    ) -> Page[Turn]:
         """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
-        and until."""
-        return await self._run(partial(self._sync.find_turns, limit=limit, parent=parent, persona=persona, **wanted))
+        and until. Pages are as those of `log`."""
+        return await self._run(
+            partial(self._sync.find_turns, limit=limit, after=after, parent=parent, persona=persona, **wanted)
+        )
 
-    async def find_messages(self, *, limit: int | None = None, **filters: Any) -> list[Message]:
+    async def find_messages(
+        self, *, limit: int | None = None, after: str | None = None, **filters: Any
+    ) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""
-        return await self._run(partial(self._sync.find_messages, limit=limit, **filters))
+        return await self._run(partial(self._sync.find_messages, limit=limit, after=after, **filters))
 
     async def find_tool_calls(
         self,
@@ -144,15 +156,19 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         message: str | None = None,
         spawned: str | None = None,
         limit: int | None = None,
-    ) -> list[ToolCall]:
+        after: str | None = None,
+    ) -> Page[ToolCall]:
         """Tool calls by the tool's whole name, the newest first; of one message; or that which started a session."""
         return await self._run(
-            partial(self._sync.find_tool_calls, tool=tool, message=message, spawned=spawned, limit=limit)
+            partial(self._sync.find_tool_calls, tool=tool, message=message, spawned=spawned, limit=limit, after=after)
         )
 
-    async def find_sessions(self, *, limit: int | None = None, **wanted: Any) -> list[Session]:
-        """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since."""
-        return await self._run(partial(self._sync.find_sessions, limit=limit, **wanted))
+    async def find_sessions(
+        self, *, limit: int | None = None, after: str | None = None, **wanted: Any
+    ) -> Page[Session]:
+        """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since. Pages are
+        as those of `sessions`."""
+        return await self._run(partial(self._sync.find_sessions, limit=limit, after=after, **wanted))
 
     async def turn(self, name: str) -> Turn:
         return await self._run(partial(self._sync.turn, name=name))
@@ -194,13 +210,24 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         """Where two threads part, and what each has alone."""
         return await self._run(partial(self._sync.diff, left=left, right=right))
 
-    async def log(self, limit: int | None = None) -> list[Turn]:
-        """Turns of all sessions, the newest first."""
-        return await self._run(partial(self._sync.log, limit=limit))
+    async def log(
+        self,
+        limit: int | None = None,
+        *,
+        after: str | None = None,
+        thread: str | None = None,
+        session: str | None = None,
+    ) -> Page[Turn]:
+        """Turns of all sessions, the newest first. `thread`: only the turn of this name and its ancestors; `session`:
+        only turns that this session made.
 
-    async def events(self, turn: str) -> list[Recorded]:
+        Pages show what was there when the first one was read: turns that arrive later are not in them, and a turn that
+        another version replaces meanwhile still is, as not current."""
+        return await self._run(partial(self._sync.log, limit=limit, after=after, thread=thread, session=session))
+
+    async def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[Recorded]:
         """The events of a turn, in order."""
-        return await self._run(partial(self._sync.events, turn=turn))
+        return await self._run(partial(self._sync.events, turn=turn, limit=limit, after=after))
 
     def changes(self, after: int = 0, *, wait: float = 0.0) -> AsyncIterator[Recorded]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
@@ -252,9 +279,14 @@ class AsyncLedger(crossing.Mirror[Ledger]):
             )
         )
 
-    async def sessions(self, *, every: bool = False) -> list[Session]:
-        """Active sessions, the latest first; `every` adds archived and deleted ones."""
-        return await self._run(partial(self._sync.sessions, every=every))
+    async def sessions(
+        self, *, every: bool = False, limit: int | None = None, after: str | None = None
+    ) -> Page[Session]:
+        """Active sessions, the latest changed first; `every` adds archived and deleted ones.
+
+        Pages show the sessions in the order of their first page: one that changes meanwhile keeps its place, and those
+        made meanwhile are not in them."""
+        return await self._run(partial(self._sync.sessions, every=every, limit=limit, after=after))
 
     async def listing(self) -> AsyncListing:
         """What lists of sessions and turns show, read a few statements at a time."""

@@ -16,7 +16,7 @@ from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import to_sessions
-from weft.ledger.read.turn_lists import CurrentTurns, order_of
+from weft.ledger.read.turn_lists import CurrentTurns
 from weft.ledger.read.turns import calls_of, to_turns
 from weft.ledger.search import lookups
 from weft.ledger.search.entries import known_name
@@ -59,7 +59,9 @@ class LookupVerbs(SearchVerbs):
             index, current = self._store.word_index(txn.sql), CurrentTurns(txn, start.arrival)
             place, chunk = start.position or NEWEST, request.rows_at_once
             rows = lookups.find_turns(txn, index, lookups.TurnsWanted(**fields), current, place, chunk)
-            return mapped(request.page(start, ((order_of(row), row) for row in rows)), partial(to_turns, txn))
+            return mapped(
+                request.page(start, ((current.position_of(row), row) for row in rows)), partial(to_turns, txn)
+            )
 
     def find_messages(self, *, limit: int | None = None, after: str | None = None, **filters: Any) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""

@@ -23,7 +23,7 @@ from weft.ledger.read.threads import (
     diff,
     thread_turns_up,
 )
-from weft.ledger.read.turn_lists import CurrentTurns, newest_turns, order_of
+from weft.ledger.read.turn_lists import CurrentTurns, newest_turns
 from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
 from weft.ledger.reports.file_touches import Touch, touches
 from weft.ledger.views import codeblocks
@@ -128,7 +128,7 @@ class ReadVerbs(LedgerBase):
             else:
                 current, place = CurrentTurns(txn, start.arrival), start.position or NEWEST
                 rows = newest_turns(txn.sql, current, place, session=maker, chunk=request.rows_at_once)
-                page = request.page(start, ((order_of(row), row) for row in rows))
+                page = request.page(start, ((current.position_of(row), row) for row in rows))
             return mapped(page, partial(to_turns, txn))
 
     def _thread_page(

@@ -6,21 +6,28 @@ then still is, so that a reader who asks for one page after another meets each t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
+from hashlib import sha256
+from heapq import merge
+from itertools import islice
+from typing import Any
 
 import orjson
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.ledger.read.pages import NEWEST, Position
 from weft.ledger.read.threads import CHUNK
-from weft.ledger.views.rows import TURN, TurnRow
+from weft.ledger.views.projector import when_of
+from weft.ledger.views.recorded_events import recorded
+from weft.ledger.views.rows import TURN, TurnRow, load_turn
 from weft.ledger.views.versions import choose_version, stands_for
-from weft.store.facts import refuse_standstill
+from weft.store.facts import FactReader, refuse_standstill
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 
 _REPLACED = "SELECT s.turn, s.by, s.round, b.n FROM superseded s JOIN turn b ON b.id = s.by WHERE s.turn IN"
-_SUPERSEDED = b'"kind":"turn_superseded"'
+_SUPERSEDED, _SIGHTING = b'"kind":"turn_superseded"', b'"kind":"sighting"'
 Pair = tuple[str, str, int]
 """A turn, the one that a source put in its place, and the round of that."""
 
@@ -65,29 +72,112 @@ class CurrentTurns:
         versions = [version for version in group if version.n <= self.arrival]
         ids = {version.id for version in versions}
         stated = [each for id in ids for each in replaced.get(id, ())]
-        pairs = [pair for pair, n in stated if n <= self.arrival and pair[:2] not in self._stated_since]
+        pairs = [pair for pair, n in stated if n <= self.arrival and pair[:2] not in self._later.superseded]
+        pairs += [pair for pair in self._later.taken_back if pair[0] in ids and pair[1] in ids]
         outside = {turn for turn, by, round in pairs if by not in ids and stands_for(self._sql, turn, by, round)}
         chosen = choose_version(versions, pairs, outside)
         return chosen is not None and chosen.n == row.n
 
     @cached_property
-    def _stated_since(self) -> set[tuple[str, str]]:
-        """What later events put in place of turns."""
-        events = (orjson.loads(line) for _, line in self._facts.lines(self.arrival) if _SUPERSEDED in line)
-        return {(event["turn"], event["by"]) for event in events if event["kind"] == "turn_superseded"}
+    def _later(self) -> LaterEvents:
+        return LaterEvents(self._facts, self.arrival)
+
+    @cached_property
+    def moved(self) -> dict[int, tuple[Position, TurnRow]]:
+        """Turns that another time was told of since, by their numbers: the position that each had before."""
+        if self.is_now:
+            return {}
+        rows = [TurnRow(*row) for row in rows_in(self._sql, f"{TURN.select} WHERE id IN", self._later.sightings)]
+        places = {
+            row.n: ((self._listed_before(row), row.n), row)
+            for row in rows
+            if row.n <= self.arrival and row.seen is not None and bytes(row.seen) in self._later.sightings[row.id]
+        }
+        return {n: (place, row) for n, (place, row) in places.items() if place != order_of(row)}
+
+    def _listed_before(self, row: TurnRow) -> int:
+        """The time that a turn was listed by: the earliest one that any source told until then; without one, that of
+        its arrival. Of several sources the first one mostly tells what the others do."""
+        told: list[int] = []
+        for _, line in self._facts.lines(row.n, self.arrival):
+            if _SIGHTING in line and row.id.encode() in line:
+                event = orjson.loads(line)
+                if event.get("turn") == row.id and event.get("started") is not None:
+                    told.append(event["started"])
+                    if told == [row.seen_at]:
+                        return row.listed_at
+        if not told:
+            logged = self._facts.log(row.n - 1, 1)[0]
+            told = [when_of(recorded(row.n, logged.lines()[row.n - logged.first]).event, logged.at)]
+        parent = None if row.parent is None else load_turn(self._sql, row.parent)
+        return max(min(told), parent.listed_at if parent else -MAX_INTEGER)
+
+    def position_of(self, row: TurnRow) -> Position:
+        """A turn's position in a list by time."""
+        return self.moved[row.n][0] if row.n in self.moved else order_of(row)
+
+    def in_order(self, rows: Iterable[TurnRow]) -> list[TurnRow]:
+        """The newest first."""
+        return sorted(rows, key=self.position_of, reverse=True)
+
+
+class LaterEvents:
+    """What the events beyond an arrival number say of turns that came before them."""
+
+    def __init__(self, facts: FactReader, arrival: int) -> None:
+        self.superseded: dict[tuple[str, str], int] = {}
+        """A turn and what was put in its place, with the first round in which it was."""
+        self.sightings: dict[str, set[bytes]] = {}
+        """By turn: the ids of the sightings that tell of it."""
+        for _, line in facts.lines(arrival):
+            if _SUPERSEDED in line or _SIGHTING in line:
+                self._take(orjson.loads(line), line)
+
+    @cached_property
+    def taken_back(self) -> list[Pair]:
+        """What was so before, where these events put one turn in place of another and then the other way round: the
+        later of them has the round of the earlier one overwritten."""
+        order = {pair: i for i, pair in enumerate(self.superseded)}
+        return [
+            (by, turn, round - 1)
+            for (turn, by), round in self.superseded.items()
+            if round and order[turn, by] < order.get((by, turn), -1)
+        ]
+
+    def _take(self, event: dict[str, Any], line: bytes) -> None:
+        if event["kind"] == "turn_superseded":
+            self.superseded.setdefault((event["turn"], event["by"]), event.get("round", 0))
+        elif event["kind"] == "sighting" and "turn" in event:
+            self.sightings.setdefault(event["turn"], set()).add(sha256(line).digest())
 
 
 def newest_turns(
     sql: Sql, current: CurrentTurns, before: Position = NEWEST, *, session: int | None = None, chunk: int = CHUNK
 ) -> Iterator[TurnRow]:
-    """Turns, the newest first, children before their parents: a clock that went back counts as standing still. `before`
-    is the time and the number of the turn behind which the list goes on; `chunk` turns are read at a time."""
+    """Turns that were current, the newest first, children before their parents: a clock that went back counts as
+    standing still. `before` is the position behind which the list goes on; `chunk` turns are read at a time."""
     fits = "current = 1 AND " if current.is_now else ""
     fits += "" if session is None else "session = ? AND "
-    values = () if session is None else (session,)
-    place = before
+    rows = turns_by_time(sql, current, before, chunk, fits, () if session is None else (session,))
+    while some := list(islice(rows, chunk)):
+        yield from (row for row in current.among(some) if session in (None, row.session))
+
+
+def turns_by_time(
+    sql: Sql, current: CurrentTurns, before: Position, chunk: int, fits: str = "", values: tuple[int, ...] = ()
+) -> Iterator[TurnRow]:
+    """Turns behind a position, the newest first, each where it stood at the moment of `current`; `fits` is a further
+    condition that ends with AND, which turns that moved since then need not fulfil."""
+    moved = [row for place, row in current.moved.values() if place < before]
+    others = _where_they_stand(sql, current.moved, before, chunk, fits, values)
+    return merge(current.in_order(moved), others, key=current.position_of, reverse=True)
+
+
+def _where_they_stand(
+    sql: Sql, without: Container[int], place: Position, chunk: int, fits: str, values: tuple[int, ...]
+) -> Iterator[TurnRow]:
     while rows := turns_before(sql, place, chunk, fits, values):
-        yield from current.among(rows)
+        yield from (row for row in rows if row.n not in without)
         refuse_standstill("turn", place, order_of(rows[-1]))
         place = order_of(rows[-1])
 
@@ -105,5 +195,5 @@ def turns_before(sql: Sql, place: Position, limit: int, fits: str = "", values: 
 
 
 def order_of(row: TurnRow) -> Position:
-    """A turn's position in a list by time."""
+    """A turn's position in a list by time, as it is now."""
     return row.listed_at, row.n

@@ -18,7 +18,7 @@ from weft.ledger.read.listing import HERE
 from weft.ledger.read.pages import Position
 from weft.ledger.read.revisions import routed_sessions
 from weft.ledger.read.threads import CHUNK, children
-from weft.ledger.read.turn_lists import CurrentTurns, order_of, turns_before
+from weft.ledger.read.turn_lists import CurrentTurns, turns_by_time
 from weft.ledger.search.entries import Entry, known_text
 from weft.ledger.search.filters import Filters
 from weft.ledger.search.matches import Finder
@@ -59,40 +59,37 @@ def find_turns(
     txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, current: CurrentTurns, before: Position, chunk: int
 ) -> Iterator[TurnRow]:
     """The newest first, as `log` has them, behind this position in its order."""
-    rows = _led(txn, index, wanted, before, chunk)
+    rows = _led(txn, index, wanted, current, before, chunk)
     while some := list(islice(rows, chunk)):
-        behind = [row for row in some if order_of(row) < before]
+        behind = [row for row in some if current.position_of(row) < before]
         yield from (row for row in current.among(behind) if _fits(txn, row, wanted))
 
 
-def _led(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, before: Position, chunk: int) -> Iterator[TurnRow]:
+def _led(
+    txn: ReadTxn, index: WordIndex, wanted: TurnsWanted, current: CurrentTurns, before: Position, chunk: int
+) -> Iterator[TurnRow]:
+    led = _led_by_value(txn, index, wanted)
+    if led is not None:
+        return iter(current.in_order(led))
+    since = -MAX_INTEGER if wanted.since is None else wanted.since
+    place = before if wanted.until is None else min(before, (wanted.until + 1, 0))
+    return turns_by_time(txn.sql, current, place, chunk, "listed_at >= ? AND ", (since,))
+
+
+def _led_by_value(txn: ReadTxn, index: WordIndex, wanted: TurnsWanted) -> Iterable[TurnRow] | None:
+    """The turns with a rare value among those asked for, in no order; None where there is none."""
     if wanted.parent is not None:
-        return _newest_first(children(txn.sql, wanted.parent))
+        return children(txn.sql, wanted.parent)
     if wanted.source_event is not None:
-        return _newest_first(_by_word(txn, index, source_word(wanted.source_event)))
+        return _by_word(txn, index, source_word(wanted.source_event))
     if wanted.persona is not None and wanted.persona not in UNREMARKABLE:
-        return _newest_first(_by_word(txn, index, f":a{wanted.persona.lower()}"))
+        return _by_word(txn, index, f":a{wanted.persona.lower()}")
     for column, common in COMMON.items():
         value = getattr(wanted, column)
         if value not in (None, common):
             query = f"{TURN.select} WHERE {column} <> '{common}' AND {column} = ?"
-            return _newest_first(TurnRow(*row) for row in txn.sql.all(query, (value,)))
-    if wanted.has_children is False:
-        return _newest_first(_ends(txn.sql))
-    return _by_time(txn.sql, wanted, before, chunk)
-
-
-def _newest_first(rows: Iterable[TurnRow]) -> Iterator[TurnRow]:
-    return iter(sorted(rows, key=lambda row: (row.listed_at, row.n), reverse=True))
-
-
-def _by_time(sql: Sql, wanted: TurnsWanted, before: Position, chunk: int) -> Iterator[TurnRow]:
-    since = -MAX_INTEGER if wanted.since is None else wanted.since
-    place = before if wanted.until is None else min(before, (wanted.until + 1, 0))
-    while rows := turns_before(sql, place, chunk, "listed_at >= ? AND ", (since,)):
-        yield from rows
-        refuse_standstill("turn", place, order_of(rows[-1]))
-        place = order_of(rows[-1])
+            return [TurnRow(*row) for row in txn.sql.all(query, (value,))]
+    return _ends(txn.sql) if wanted.has_children is False else None
 
 
 def _ends(sql: Sql) -> Iterator[TurnRow]:
