@@ -222,7 +222,7 @@ def test_a_session_that_changes_keeps_its_place(ledger: Ledger, clock: FixedCloc
     grow(ledger, "a", "more")
     grow(ledger, "d", "more")
     grow(ledger, "e", "new")
-    ledger.rename_session("b", "bee")
+    ledger.labels.rename("b", "bee")
     rest = ledger.sessions(after=page.next)
     assert before == ["d", "c", "b", "a"]
     assert [session.label for session in (*page, *rest)] == ["d", "c", "bee", "a"]
@@ -283,7 +283,7 @@ def test_a_page_costs_the_same_wherever_it_stands(disk: Ledger, clock: FixedCloc
         disk.record_turn(session=f"s{number % 80}", query=f"ask {number}", response="yes")
         clock.tick(1000)
     grow(disk, "long", *(f"ask {number}" for number in range(240)))
-    disk.catch_up()
+    disk.upkeep.catch_up()
     asked: dict[str, Ask] = {
         "log": lambda after, limit: disk.log(limit, after=after),
         "log of a thread": lambda after, limit: disk.log(limit, after=after, thread="long"),
@@ -340,7 +340,7 @@ class Writer:
         pass
 
     def _record(self, label: str, number: int) -> None:
-        self._ledger.unarchive_session(label) if label != "new" else None
+        self._ledger.labels.unarchive(label) if label != "new" else None
         grow(self._ledger, label, f"ask {number}")
 
     def _rewrite(self, session: int, answers: list[str]) -> None:
@@ -351,7 +351,7 @@ class Writer:
 
     def _erase(self, number: int, _: Any) -> None:
         turns = self._ledger.log()
-        self._ledger.erase(turns[number % len(turns)].id, reason="asked for")
+        self._ledger.erasure.erase(turns[number % len(turns)].id, reason="asked for")
 
     def _move(self, label: str, number: int) -> None:
         turns = list(self._ledger.log(session=label))
@@ -359,10 +359,10 @@ class Writer:
             self._ledger.move_head(label, new=turns[number % len(turns)].id)
 
     def _archive(self, label: str, _: Any) -> None:
-        self._ledger.archive_session(label)
+        self._ledger.labels.archive(label)
 
     def _index(self, what: Any, value: Any) -> None:
-        self._ledger.catch_up()
+        self._ledger.upkeep.catch_up()
 
 
 AS_OF = ["log", "log of a session", "log of a thread", "thread", "sessions", "find_turns", "find_sessions"]
