@@ -307,22 +307,21 @@ def _cost(steps: Callable[[], int], ask: Ask, cursor: str | None) -> int:
     return steps()
 
 
-ANSWERS = st.lists(st.sampled_from(["yes", "no", "never"]), min_size=1, max_size=5)
-WRITES = st.lists(
-    st.one_of(
-        st.tuples(st.just("record"), st.sampled_from(["mine", "yours", "new"]), st.integers(0, 3)),
-        st.tuples(st.just("rewrite"), st.integers(0, 2), ANSWERS),
-        st.tuples(st.just("retell"), st.integers(1, 2), st.integers(1, 6)),
-        st.tuples(st.just("erase"), st.integers(0, 99), st.none()),
-        st.tuples(st.just("move"), st.sampled_from(["mine", "yours", "s0"]), st.integers(0, 99)),
-        st.tuples(st.just("archive"), st.sampled_from(["mine", "yours"]), st.none()),
-        st.tuples(st.just("index"), st.none(), st.none()),
-    ),
-    max_size=6,
+ANSWERS = st.lists(st.sampled_from(["yes", "no"]), min_size=1, max_size=5)
+RETELL = st.tuples(st.just("retell"), st.integers(1, 2), st.integers(1, 6))
+WRITE = st.one_of(
+    st.tuples(st.just("record"), st.sampled_from(["mine", "yours", "new"]), st.integers(0, 3)),
+    st.tuples(st.just("rewrite"), st.integers(0, 2), ANSWERS),
+    st.tuples(st.just("erase"), st.integers(0, 99), st.none()),
+    st.tuples(st.just("move"), st.sampled_from(["mine", "yours", "s0"]), st.integers(0, 99)),
+    st.tuples(st.just("archive"), st.sampled_from(["mine", "yours"]), st.none()),
+    st.tuples(st.just("index"), st.none(), st.none()),
 )
+WRITES, WITH_TIMES = st.lists(WRITE, max_size=6), st.lists(st.one_of(WRITE, RETELL), max_size=6)
+"""What is found by words stands at its own time, so a search is not promised against sources that tell another one."""
 SIZES = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 ENGINES = ["sqlite", "postgres"]
-EXAMPLES = settings(max_examples=200 if PROVING else 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=200 if PROVING else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Writer:
@@ -383,7 +382,7 @@ def written(engine: str, history: list[tuple[str, Any, Any]]) -> Iterator[tuple[
 
 @pytest.mark.parametrize("engine", ENGINES)
 @EXAMPLES
-@given(WRITES, WRITES, SIZES)
+@given(WITH_TIMES, WITH_TIMES, SIZES)
 def test_a_reader_meets_each_item_that_was_there_at_the_first_page_once(
     engine: str, history: Any, writes: Any, sizes: list[int]
 ) -> None:
