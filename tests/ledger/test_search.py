@@ -25,7 +25,7 @@ DAY = 86_400_000
 @pytest.fixture(autouse=True)
 def _always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ledgers go through the index, too."""
-    monkeypatch.setattr("weft.ledger.api.search.A_LITTLE", 0)
+    monkeypatch.setattr("weft.ledger.api.search.INDEX_LAG_EVENTS", 0)
 
 
 def said(hits: list[Hit]) -> list[str]:
@@ -320,7 +320,7 @@ def test_an_index_that_lags_makes_no_difference(open_ledger: OpenLedger, clock: 
 
 
 def test_a_ledger_that_is_closed_leaves_no_long_lag(open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.ledger.api.search.MUCH", 5)
+    monkeypatch.setattr("weft.ledger.api.upkeep.LARGE_LAG_EVENTS", 5)
     with open_ledger() as ledger:
         grow(ledger, "main", "a", "b")
     with open_ledger(read_only=True) as ledger:
