@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from weft.kernel.advice import Action
 from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, needs_psycopg, scheme_of
@@ -28,14 +29,13 @@ from weft.ledger.arguments import (
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
 from weft.ledger.upkeep.ledger_copy import Copied, is_unfinished
-from weft.store.diagnosis import COPY_BACK, Diagnosis, Grade, as_far_as_it_goes, error, mend_of
+from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.replica_names import is_copy
 from weft.store.sqlite import MemoryStore, SqliteStore
 
 StagedProgress = Callable[[str, int, int], None]
-SALVAGE = "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
 if TYPE_CHECKING:
     from weft.ledger.upkeep.salvage import Salvaged
     from weft.store.postgres import PostgresStore
@@ -120,7 +120,7 @@ def restore(
     """Put a backup in the place of the ledger at `path`, which nobody has open. What lay there is moved aside."""
     from weft.store.sqlite.restore import restore as put_back
 
-    file, copy = checked_file(path, "path", COPY_BACK), checked_file(backup, "backup", COPY_BACK)
+    file, copy = checked_file(path, "path", Action.COPY_BACKUP), checked_file(backup, "backup", Action.COPY_BACKUP)
     try:
         return put_back(copy, file, clock or SystemClock(), progress)
     except OSError as error:
@@ -140,8 +140,11 @@ def salvage(
     from weft.ledger.upkeep.salvage import salvage as save
     from weft.store.sqlite.salvage import SalvagedFacts
 
-    files = [checked_file(each, "file", SALVAGE) for each in (damaged, *checked_paths(others, "others"))]
-    target = checked_file(new, "new", SALVAGE)
+    files = [
+        checked_file(each, "file", Action.COPY_UNREADABLE_SERVER)
+        for each in (damaged, *checked_paths(others, "others"))
+    ]
+    target = checked_file(new, "new", Action.COPY_UNREADABLE_SERVER)
     for file in files:
         if not os.path.isfile(file):
             raise LedgerMissing(str(file))

@@ -16,6 +16,7 @@ from tests.faults.scenarios import make_ledger
 from weft.kernel.chain import GENESIS, Receipt, extend
 from weft.kernel.errors import Damaged, LogCut, WeftError
 from weft.ledger.api.ledger import Ledger
+from weft.surfaces.wire.hints import phrase
 
 FILES = ("", "-wal", "-head")
 
@@ -144,7 +145,7 @@ def test_the_head_file_notices_it_when_the_ledger_is_opened(path: Path, fault: C
     with pytest.raises(LogCut) as refused:
         weft.open(path)
     assert refused.value.n > 0
-    assert "weft recover" in refused.value.hint
+    assert "weft recover" in phrase(refused.value.advice)
     assert {suffix: found for suffix, found in bytes_of(path).items() if suffix in before} == before
 
 

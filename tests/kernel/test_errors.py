@@ -166,7 +166,7 @@ def without_hint(file: Path) -> Iterator[tuple[int, str]]:
     for node in nodes(file):
         if isinstance(node, ast.Call) and (name := written(node.func)) in KINDS:
             given = len(node.args) + len(node.keywords)
-            if KINDS[name].__init__ is WeftError.__init__ and given < 2 and not KINDS[name].hint:
+            if KINDS[name].__init__ is WeftError.__init__ and given < 2 and not KINDS[name].usual_action.sentence:
                 yield node.lineno, name
 
 

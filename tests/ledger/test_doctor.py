@@ -28,6 +28,7 @@ from weft.store.postgres.address import parse_address
 from weft.store.postgres.migrations import shipped_schema
 from weft.store.sqlite import examination
 from weft.store.sqlite.lock_holders import holders_of
+from weft.surfaces.wire.hints import phrase
 
 
 def hashes(path: Path) -> dict[str, str]:
@@ -85,7 +86,7 @@ def test_a_ledger_that_was_looked_through_for_secrets_is_well(disk: Ledger, path
     assert "secrets" not in found.what
     change(path, "UPDATE watermark SET n = 99999 WHERE view = 'secrets'")
     (found,) = (one for one in examined(path, clock) if one.check == "watermarks")
-    assert (found.grade, found.mend) == (Grade.ERROR, "weft secrets --all")
+    assert (found.grade, phrase(found.advice)) == (Grade.ERROR, "weft secrets --all")
 
 
 def test_a_session_that_another_ledger_moved_too_is_well(disk: Ledger, path: Path, clock: FixedClock) -> None:
@@ -222,8 +223,8 @@ def test_what_no_rebuild_mends_is_never_said_to_be_mended_by_one(closed: Path, c
     fault(name, closed)
     told = [one for one in examined(closed, clock, full=True) if one.grade is Grade.ERROR and one.check != "views"]
     assert told
-    assert not [one for one in told if "rebuild" in one.mend]
-    assert any("weft recover --from" in one.mend for one in told)
+    assert not [one for one in told if "rebuild" in phrase(one.advice)]
+    assert any("weft recover --from" in phrase(one.advice) for one in told)
 
 
 def test_a_content_that_is_gone_is_a_fact_that_is_gone(
@@ -243,7 +244,7 @@ def test_an_index_of_words_that_cannot_be_read_is_made_anew(
     with weft.open(closed, clock=clock, read_only=True) as sound:
         before = [message.text for message in sound.find_messages(role="user")]
     fault("words", closed)
-    assert {one.mend for one in examined(closed, clock) if one.check == "structure"} == {"weft rebuild"}
+    assert {phrase(one.advice) for one in examined(closed, clock) if one.check == "structure"} == {"weft rebuild"}
     ledger = open_ledger(closed)
     with pytest.raises(Damaged):
         ledger.find_messages(role="user")
@@ -381,7 +382,7 @@ def test_a_fault_of_a_ledger_in_a_server_is_named_with_what_to_do(clock: FixedCl
     check, words = SERVED[harm]
     found = [one for one in weft.examine(address, clock=clock) if one.grade is Grade.ERROR]
     assert [one for one in found if one.check == check and words in one.what and one.why and one.mend]
-    assert not [one for one in found if "weft recover" in one.mend and one.check in ("facts", "structure")]
+    assert not [one for one in found if "weft recover" in phrase(one.advice) and one.check in ("facts", "structure")]
 
 
 def test_an_older_schema_in_a_server_is_told_before_it_is_upgraded(clock: FixedClock) -> None:
@@ -390,7 +391,7 @@ def test_an_older_schema_in_a_server_is_told_before_it_is_upgraded(clock: FixedC
     older = replace(first, migrations=first.migrations[:-1], surface="")
     PostgresStore(address, clock=clock, schema=older).close()
     (found,) = [one for one in weft.examine(address, clock=clock) if one.check == "schema"]
-    assert (found.grade, found.mend.split(",")[0]) == (Grade.WARNING, "`weft backup` it")
+    assert (found.grade, phrase(found.advice).split(",")[0]) == (Grade.WARNING, "`weft backup` it")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from weft.ledger.write.record_turn import NewTurn
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.port import Store
 from weft.store.postgres.address import parse_address
+from weft.surfaces.wire.hints import phrase
 
 WHY = "somebody asked for it"
 
@@ -577,6 +578,6 @@ def test_the_doctor_knows_an_erasure_that_is_not_finished(disk: Ledger) -> None:
     disk._store.rewrite = Mock(side_effect=StoreFailed("full"))  # type: ignore[method-assign]
     disk.erasure.erase(turn, reason=WHY)
     (found,) = [found for found in examine_ledger(disk._store, full=False) if found.check == "erasing"]
-    assert (found.grade, "--finish" in found.mend) == ("warning", True)
+    assert (found.grade, "--finish" in phrase(found.advice)) == ("warning", True)
     disk._store.rewrite = rewrite  # type: ignore[method-assign]
     assert disk.erasure.finish()

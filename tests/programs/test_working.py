@@ -25,6 +25,7 @@ from weft.programs import Programs
 from weft.programs.configs import RIGHTS
 from weft.programs.criteria import CommandResult, judge
 from weft.programs.workspace import Workspace
+from weft.surfaces.wire.hints import phrase
 
 QUANTUM = "task-research-quantum"
 
@@ -424,7 +425,7 @@ def test_a_task_of_another_ledger_chooses_neither_folders_nor_commands_here(
     programs.start_task("given")
     with pytest.raises(NotApplicable, match="configured in another ledger") as refused:
         programs.complete_task("given", workspace=tmp_path, run=run)
-    assert "weft program revert given 1" in refused.value.hint
+    assert "weft program revert given 1" in phrase(refused.value.advice)
     assert programs.checks("given") == []
     taken = programs.configure("given", programs.get("given").config)
     assert (taken.version, taken.foreign) == (2, False)

@@ -26,6 +26,7 @@ from weft.kernel.errors import (
 )
 from weft.runtime.invoke.model_settings import provider_settings
 from weft.runtime.sandbox.bubblewrap import Sandbox
+from weft.surfaces.wire.hints import phrase
 
 MODELS = answer(200, {"object": "list", "data": [{"id": "m-1"}, {"id": "m-2"}]})
 
@@ -151,7 +152,7 @@ def test_a_webhook_gets_what_a_person_is_told(path: Path) -> None:
         assert (received.path, received.body["text"]) == ("/hook", "It is done")
         with pytest.raises(ProviderUnreachable, match="answered 500") as failed:
             await bench.invoke("bln", "And this")
-        assert "weft human requests bln" in failed.value.hint
+        assert "weft human requests bln" in phrase(failed.value.advice)
         assert [one.text for one in bench.programs.requests("bln")] == ["It is done", "And this"]
 
     run(path, body, answer(200, {}), failure(500))

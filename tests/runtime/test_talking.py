@@ -25,6 +25,7 @@ from weft.programs import Programs
 from weft.runtime.context import context_for
 from weft.runtime.egress.credentials import Credential, Keyring
 from weft.runtime.invoke.model_settings import model_settings
+from weft.surfaces.wire.hints import phrase
 
 
 def test_a_model_infers_with_its_parameters_as_a_root_turn_of_its_own_session(address: str | Path) -> None:
@@ -92,7 +93,7 @@ def test_a_session_that_takes_no_turns_refuses_before_anything_is_asked(path: Pa
         await bench.shop.across(lambda: bench.programs.step_session("talk", "pause"))
         with pytest.raises(NotApplicable, match="paused") as paused:
             await bench.invoke("talk", "two")
-        assert "weft session resume talk" in paused.value.hint
+        assert "weft session resume talk" in phrase(paused.value.advice)
         await bench.shop.across(lambda: bench.programs.step_session("talk", "complete"))
         with pytest.raises(NotApplicable, match="completed") as completed:
             await bench.invoke("talk", "two")
@@ -112,7 +113,7 @@ def test_drafts_are_not_asked(path: Path) -> None:
         await bench.shop.across(lambda: bench.programs.create("model", "raw", config, draft=True))
         with pytest.raises(NotApplicable, match="is a draft") as refused:
             await bench.invoke("raw", "hello")
-        assert "weft program publish raw" in refused.value.hint
+        assert "weft program publish raw" in phrase(refused.value.advice)
 
     run(path, body, chat())
 
@@ -262,7 +263,7 @@ def test_another_ledger_does_not_choose_which_variables_go_where(tmp_path: Path,
         await bench.shop.across(lambda: pull(bench.programs.ledger, address, weft.open))
         with pytest.raises(CredentialWithheld, match="another ledger wants it") as refused:
             await bench.invoke("small", "hello")
-        assert f"--env THERE_KEY --origin {bench.server.url}" in refused.value.hint
+        assert f"--env THERE_KEY --origin {bench.server.url}" in phrase(refused.value.advice)
         with pytest.raises(NotApplicable, match="names the variable THERE_HOST"):
             await bench.invoke("long", "hello")
         with pytest.raises(NotApplicable, match="names a command of this machine"):

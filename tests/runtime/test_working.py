@@ -20,6 +20,7 @@ from weft.runtime.invoke.handlers import HANDLERS
 from weft.runtime.invoke.invocation import Invocation
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.turns import messages
+from weft.surfaces.wire.hints import phrase
 
 SHORT = {"type": "word_count", "max": 3}
 KEYWORD = {"type": "contains", "text": "there"}
@@ -108,7 +109,7 @@ def test_without_reflection_the_first_unmet_criterion_ends_it(path: Path) -> Non
         assert (bench.programs.get("ada").state, bench.programs.get("greet").state) == ("error", "failed")
         with pytest.raises(NotApplicable, match="is error") as refused:
             await bench.invoke("ada", "hello")
-        assert "weft agent reset ada" in refused.value.hint
+        assert "weft agent reset ada" in phrase(refused.value.advice)
 
     run(path, body, chat())
 

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
 from weft.programs.similarity.minilm import MiniLM
+from weft.surfaces.wire import catalogue, forms
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +38,23 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _listed_forms() -> Iterator[None]:
+    """Every record that a test of a surface meets as JSON is in the catalogue, with the keys that are listed there."""
+    listed = {record: catalogue.keys(record) for family in catalogue.records().values() for record in family}
+    plain_form = forms._fields
+
+    def checked_form(record: Struct) -> dict[str, Any]:
+        shown = plain_form(record)
+        keys = listed[type(record)].keys()
+        assert shown.keys() <= keys or "…" in keys, type(record)
+        return shown
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "_fields", checked_form)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -34,8 +34,8 @@ class Answer(NamedTuple):
         return json.loads(self.out)
 
     @property
-    def error(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self.err)["error"]
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.err)["error"]
         return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell, spawn
-from weft.surfaces.cli.key_ring import VARIABLE
+from weft.surfaces.cli.user_files import PASSPHRASE_VARIABLE
 
 VERIFIER = Path(__file__).parents[2] / "tools" / "verify_bundle.py"
 
@@ -110,17 +110,17 @@ def test_a_signature_is_told_from_one_that_is_trusted(talk: Shell, tmp_path: Pat
 def test_a_private_key_lies_in_the_configuration_folder_and_nowhere_else(
     talk: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "correct horse")
+    monkeypatch.setenv(PASSPHRASE_VARIABLE, "correct horse")
     assert talk("key", "create", "work", "--passphrase").code == 0
     key = tmp_path / "home" / ".config" / "weft" / "keys" / "work.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert b"ENCRYPTED" in key.read_bytes()
     assert talk("bundle", "create", "main", "-o", "talk.weft", "--sign", "work").code == 0
-    monkeypatch.setenv(VARIABLE, "battery staple")
+    monkeypatch.setenv(PASSPHRASE_VARIABLE, "battery staple")
     refused = talk("bundle", "create", "main", "-o", "2.weft", "--sign", "work")
     assert refused.code == 5
     assert "battery" not in refused.err
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(PASSPHRASE_VARIABLE)
     assert "passphrase" in talk("bundle", "create", "main", "-o", "2.weft", "--sign", "work").err
 
 

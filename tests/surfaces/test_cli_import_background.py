@@ -16,15 +16,17 @@ from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.exchange.importing.run import ImportStep
 from weft.kernel.ambient import FixedClock, SystemClock
-from weft.surfaces.cli.import_job import ImportJob, Order, Status, start
-from weft.surfaces.cli.import_places import time_text
+from weft.surfaces.cli.import_job import ImportJob, Order, start
+from weft.surfaces.cli.import_lines import time_text
 from weft.surfaces.cli.import_work import ImportWork
+from weft.surfaces.wire.exchange import ImportStatus
 
 LONG_AGO = 1_000_000_000
 HOLD = """
 import sys
-from weft.surfaces.cli.import_job import Job
-with Job(sys.argv[1]).held():
+from weft.surfaces.cli.import_job import ImportJob
+from weft.surfaces.wire.exchange import ImportStatus
+with ImportJob(sys.argv[1]).held():
     print("held", flush=True)
     input()
 """
@@ -136,9 +138,9 @@ def held(ledger: Path) -> Iterator[int]:
         process.communicate()
 
 
-def status_of(shell: Shell, pid: int, **fields: object) -> Status:
+def status_of(shell: Shell, pid: int, **fields: object) -> ImportStatus:
     told = {"state": "running", "pid": pid, "started_at": 1, "updated_at": 2, "ledger": "x", "log": "y", **fields}
-    return Status(**told)  # type: ignore[arg-type]
+    return ImportStatus(**told)  # type: ignore[arg-type]
 
 
 def test_only_one_runs_at_a_time(weft: Shell, home: Path) -> None:

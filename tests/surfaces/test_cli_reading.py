@@ -16,7 +16,7 @@ from weft.kernel.ambient import FixedClock, SystemClock
 from weft.kernel.times import ms_from_iso
 from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
-from weft.surfaces.cli.zones import UTC, LocalZone, local_time
+from weft.surfaces.cli.times import UTC, LocalZone, local_time
 
 LONG = "\n".join(f"line {i}" for i in range(40))
 

@@ -155,7 +155,7 @@ def test_names_of_remotes_are_completed(pair: Shell) -> None:
     import click
 
     from weft.surfaces.cli.commands.pull import command
-    from weft.surfaces.cli.syncing import complete_remotes
+    from weft.surfaces.cli.sync_call import complete_remotes
 
     pair("remote", "add", "team", "other.db")
     context = click.Context(command, info_name="pull")

@@ -14,7 +14,7 @@ import weft as library
 from tests.surfaces.shell import Shell, masked, on_terminal, spawn
 from weft.ledger.read.turn_titles import first_line
 from weft.surfaces.cli.main import SUMMARIES
-from weft.surfaces.cli.plain_text import cut, safe, safe_json, safe_lines, width
+from weft.surfaces.plain_text import cut, safe, safe_json, safe_lines, width
 
 ESC = "\x1b"
 HOSTILE = (

@@ -18,28 +18,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.kernel.advice import Action, Hint, advice_of
+
 
 class WeftError(Exception):
-    """The root. `hint` says what to do next and is shown after the message."""
+    """The root. `advice` says what to do next: an action code with arguments, which each surface phrases. A class has
+    a usual action; an error may be made with another, or with a sentence for its case alone."""
 
-    hint: str = ""
+    usual_action: Action = Action.OTHER
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: Hint = "") -> None:
         super().__init__(message)
-        if hint:
-            self.hint = hint
+        self.advice = advice_of(hint, self.usual_action)
+
+    @property
+    def action(self) -> Action:
+        return self.advice.action
+
+    @property
+    def hint(self) -> str:
+        """What to do next, for whoever calls the library; it names no command."""
+        return self.advice.hint
 
 
 class InvalidInput(WeftError):
     """A value that cannot be recorded as it is."""
 
-    hint = "mend the value and try again; nothing was recorded"
+    usual_action = Action.CORRECT_VALUE
 
 
 class NoCanonicalForm(InvalidInput):
     """RFC 8785 knows no form for this value; `path` says where it sits."""
 
-    hint = "keep to JSON: finite numbers, text without lone surrogates, names that are text, no value inside itself"
+    usual_action = Action.KEEP_TO_JSON
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -47,7 +58,7 @@ class NoCanonicalForm(InvalidInput):
 
 
 class InvalidJson(InvalidInput):
-    hint = "write it as one JSON value in UTF-8"
+    usual_action = Action.WRITE_JSON
 
     def __init__(self, reason: str, offset: int | None = None) -> None:
         where = "" if offset is None else f" at byte {offset}"
@@ -56,7 +67,7 @@ class InvalidJson(InvalidInput):
 
 
 class ContentTooLarge(InvalidInput):
-    hint = "keep it as a file beside the ledger and record a reference to it"
+    usual_action = Action.REFER_TO_FILE
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"a content holds at most {limit} bytes")
@@ -66,7 +77,7 @@ class ContentTooLarge(InvalidInput):
 class InvalidFact(InvalidInput):
     """A line of facts that is not what it says it is. Nothing of its batch was stored."""
 
-    hint = "export the facts again from where they come; what came before this batch stays"
+    usual_action = Action.EXPORT_FACTS_AGAIN
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
@@ -76,7 +87,7 @@ class InvalidFact(InvalidInput):
 class InvalidBundle(InvalidInput):
     """A file that is no bundle, or one that does not prove what it says. Nothing of it was taken in."""
 
-    hint = "ask for it again; what it says cannot be relied upon"
+    usual_action = Action.ASK_FOR_BUNDLE_AGAIN
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the bundle is refused: {reason}")
@@ -86,15 +97,15 @@ class InvalidBundle(InvalidInput):
 class InvalidKey(InvalidInput):
     """A key, or the name of one, that cannot be used. Says nothing of what is in it."""
 
-    hint = "`weft key list` shows the keys that there are"
+    usual_action = Action.LIST_KEYS
 
 
 class InvalidConfig(InvalidInput):
     """A program's configuration that its kind does not take; `path` says where."""
 
-    hint = "docs/programs.md says what each kind of program is configured by"
+    usual_action = Action.READ_PROGRAM_SETTINGS
 
-    def __init__(self, path: str, reason: str, hint: str = "") -> None:
+    def __init__(self, path: str, reason: str, hint: Hint = "") -> None:
         super().__init__(f"{path}: {reason}", hint)
         self.path, self.reason = path, reason
 
@@ -103,14 +114,16 @@ class VariableMissing(InvalidInput):
     """A configuration names a variable of the environment that is not set."""
 
     def __init__(self, variable: str, path: str) -> None:
-        super().__init__(f"{path} needs the variable {variable}, which is not set", f"set {variable} and try again")
+        super().__init__(
+            f"{path} needs the variable {variable}, which is not set", Action.SET_VARIABLE.of(variable=variable)
+        )
         self.variable, self.path = variable, path
 
 
 class SchemaMismatch(InvalidInput):
     """A value does not fit its JSON Schema; `problems` say where and why."""
 
-    hint = "mend the value, or the schema"
+    usual_action = Action.CORRECT_VALUE_OR_SCHEMA
 
     def __init__(self, what: str, problems: Sequence[str]) -> None:
         super().__init__(f"{what} does not fit its schema: {'; '.join(problems[:5])}")
@@ -120,13 +133,13 @@ class SchemaMismatch(InvalidInput):
 class LedgerError(WeftError):
     """The request does not fit the ledger's present state."""
 
-    hint = "read the ledger again and decide anew"
+    usual_action = Action.READ_AGAIN
 
 
 class NotFound(LedgerError):
-    hint = "`weft sessions` and `weft log` list what there is"
+    usual_action = Action.LIST_HISTORY
 
-    def __init__(self, what: str, name: str, hint: str = "") -> None:
+    def __init__(self, what: str, name: str, hint: Hint = "") -> None:
         super().__init__(f"no {what} {name!r} in this ledger", hint)
         self.what, self.name = what, name
 
@@ -134,7 +147,7 @@ class NotFound(LedgerError):
 class ContentGone(LedgerError):
     """These bytes were erased on purpose: a tombstone says by whom, when and why."""
 
-    hint = "`weft erase --list` shows who erased what, when and why"
+    usual_action = Action.LIST_ERASURES
 
     def __init__(self, ref: str) -> None:
         super().__init__(f"content {ref} was erased")
@@ -142,7 +155,7 @@ class ContentGone(LedgerError):
 
 
 class AmbiguousName(LedgerError):
-    hint = "type more characters of the id"
+    usual_action = Action.TYPE_MORE_CHARACTERS
 
     def __init__(self, name: str, candidates: Sequence[str]) -> None:
         super().__init__(f"{name!r} could be {', '.join(candidates)}")
@@ -156,7 +169,7 @@ class Conflict(LedgerError):
 class HeadMoved(Conflict):
     """Another writer moved this session first. Read `actual`, decide again, retry."""
 
-    hint = "read the session again and decide with its new head"
+    usual_action = Action.READ_SESSION_AGAIN
 
     def __init__(self, label: str, expected: str | None, actual: str | None) -> None:
         super().__init__(f"session {label!r} is at {actual or 'no turn'}, not {expected or 'no turn'}")
@@ -166,7 +179,7 @@ class HeadMoved(Conflict):
 class SessionBusy(Conflict):
     """A turn is being recorded in this session by somebody who is alive."""
 
-    hint = "wait for that turn to finish, or fork the session and go on there"
+    usual_action = Action.WAIT_OR_FORK
 
     def __init__(self, label: str, turn: str, owner: str) -> None:
         super().__init__(f"session {label!r} is recording turn {turn} (held by {owner})")
@@ -176,7 +189,7 @@ class SessionBusy(Conflict):
 class AgentBusy(Conflict):
     """Somebody else runs this agent: who is alive, or who took it up meanwhile. Nothing of this step was recorded."""
 
-    hint = "wait until it is done; if nobody is at it any more, `weft agent reset` lets it go"
+    usual_action = Action.WAIT_OR_RESET_ABANDONED_AGENT
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"agent {name!r} {reason}")
@@ -186,7 +199,7 @@ class AgentBusy(Conflict):
 class LeaseLost(Conflict):
     """This writer was silent for too long and another one took the session; its turn is failed."""
 
-    hint = "begin a new turn; what was recorded until then is kept in the failed one"
+    usual_action = Action.BEGIN_TURN_AFTER_LOSS
 
     def __init__(self, turn: str) -> None:
         super().__init__(f"the lease under which turn {turn} was recorded is gone")
@@ -196,7 +209,7 @@ class LeaseLost(Conflict):
 class ErasureChanged(Conflict):
     """Somebody wrote about the same things after the erasure was planned; what would go or stay is different now."""
 
-    hint = "plan it again and look at what would go"
+    usual_action = Action.PLAN_ERASURE_AGAIN
 
     def __init__(self) -> None:
         super().__init__("what was planned to be erased has changed since")
@@ -204,14 +217,14 @@ class ErasureChanged(Conflict):
 
 class LabelTaken(Conflict):
     def __init__(self, label: str, by: str) -> None:
-        super().__init__(f"the name {label!r} is already {by}", "choose another name")
+        super().__init__(f"the name {label!r} is already {by}", Action.CHOOSE_ANOTHER_NAME)
         self.label, self.by = label, by
 
 
 class KeyTaken(Conflict):
     """A key stands for one command; it was given with another before."""
 
-    hint = "give another key, or repeat the command that it was first given with"
+    usual_action = Action.REPEAT_COMMAND_OR_CHANGE_KEY
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key!r:.80} was used for something else")
@@ -222,32 +235,32 @@ class TurnClosed(Conflict):
     """A step was recorded into a turn that has ended."""
 
     def __init__(self, turn: str, status: str) -> None:
-        super().__init__(f"turn {turn} is {status}; it takes no more steps", "begin a new turn")
+        super().__init__(f"turn {turn} is {status}; it takes no more steps", Action.BEGIN_TURN)
         self.turn, self.status = turn, status
 
 
 class IdCollision(Conflict):
     """A fresh id was already taken (equal randomness in the same millisecond); the ledger mints another and retries."""
 
-    hint = "try again; should it stay so, give the ledger better randomness"
+    usual_action = Action.TRY_AGAIN_WITH_NEW_ID
 
 
 class ReplicaDiverged(Conflict):
     """Two ledgers go by one replica id and say different things under it."""
 
-    hint = "one of them is a copy made behind Weft's back: run `weft replica --new` in both, then sync again"
+    usual_action = Action.RENEW_BOTH_REPLICAS
 
 
 class NotApplicable(LedgerError):
     """The parts exist but do not fit together, such as a compaction of another thread."""
 
-    hint = "look at both with `weft show`, and name others"
+    usual_action = Action.COMPARE_BOTH
 
 
 class WithheldShows(NotApplicable):
     """Words of a text that was to be withheld stand in what would be disclosed."""
 
-    hint = "withhold those places too, or say --force"
+    usual_action = Action.WITHHOLD_MORE_OR_FORCE
 
     def __init__(self, places: Sequence[str], more: int = 0) -> None:
         rest = f" and in {more} more places" if more else ""
@@ -262,7 +275,7 @@ class IllegalTransition(NotApplicable):
         ways = ", ".join(f"{way} (to {to})" for way, to in legal.items())
         super().__init__(
             f"{what} {name!r} is {state}: it cannot {verb} from there",
-            f"it can {ways}" if ways else "nothing follows it",
+            Action.USE_LEGAL_STEP.of(steps=ways) if ways else Action.NOTHING_FOLLOWS,
         )
         self.what, self.name, self.state, self.verb, self.legal = what, name, state, verb, dict(legal)
 
@@ -270,7 +283,7 @@ class IllegalTransition(NotApplicable):
 class CriteriaUnmet(NotApplicable):
     """Success criteria of a task do not hold; what was observed is recorded. `failed` are their places from 0."""
 
-    hint = "see to what is missing, then complete it again"
+    usual_action = Action.COMPLETE_WHAT_IS_MISSING
 
     def __init__(self, name: str, failed: Sequence[int], told: Sequence[str]) -> None:
         super().__init__(f"task {name!r} cannot complete: {'; '.join(told)}")
@@ -281,9 +294,9 @@ class NotAllowed(LedgerError):
     """Whoever acts does not have this right, or somebody on whose behalf they act does not. `chain` begins with who
     acts; `what` says what they would have done."""
 
-    hint = "ask somebody who has the right, or have it given to every one in the chain"
+    usual_action = Action.HAVE_RIGHT_GIVEN
 
-    def __init__(self, right: str, chain: Sequence[str], what: str = "", hint: str = "") -> None:
+    def __init__(self, right: str, chain: Sequence[str], what: str = "", hint: Hint = "") -> None:
         super().__init__(f"{' for '.join(chain)} may not {what or f'use {right!r}'}", hint)
         self.right, self.chain = right, tuple(chain)
 
@@ -291,7 +304,7 @@ class NotAllowed(LedgerError):
 class VersionConflict(Conflict):
     """Somebody else changed this program first. Read it again, decide again, retry."""
 
-    hint = "read the program again and decide with its new configuration"
+    usual_action = Action.READ_PROGRAM_AGAIN
 
     def __init__(self, name: str, expected: int, actual: int) -> None:
         super().__init__(f"program {name!r} is at version {actual}, not {expected}")
@@ -301,9 +314,9 @@ class VersionConflict(Conflict):
 class PeerRefused(LedgerError):
     """The other ledger refused what it was sent or asked for. Nothing of it was stored there."""
 
-    hint = "mend it there, then sync again"
+    usual_action = Action.MEND_OTHER_LEDGER
 
-    def __init__(self, error: str, message: str, hint: str = "") -> None:
+    def __init__(self, error: str, message: str, hint: Hint = "") -> None:
         super().__init__(f"the other side refuses: {message}", hint)
         self.error = error
 
@@ -311,18 +324,18 @@ class PeerRefused(LedgerError):
 class StoreError(WeftError):
     """The machine, the file or its permissions are in the way."""
 
-    hint = "`weft doctor` explains what is wrong and what to do"
+    usual_action = Action.EXAMINE_LEDGER
 
 
 class NotALedger(StoreError):
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} is not a Weft ledger: {reason}", "name another place; `weft init` makes a ledger")
+        super().__init__(f"{path} is not a Weft ledger: {reason}", Action.CREATE_LEDGER_ELSEWHERE)
         self.path, self.reason = path, reason
 
 
 class LedgerMissing(StoreError):
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is no ledger at {path}", "make one with `weft init`, or name another with --ledger")
+        super().__init__(f"there is no ledger at {path}", Action.CREATE_OR_NAME_LEDGER)
         self.path = path
 
 
@@ -330,9 +343,7 @@ class LedgerTooNew(StoreError):
     """A newer program wrote this ledger; this one would not understand it and touches nothing."""
 
     def __init__(self, found: int, known: int) -> None:
-        super().__init__(
-            f"this ledger has schema {found}, this program knows up to {known}", "upgrade weft, then open it again"
-        )
+        super().__init__(f"this ledger has schema {found}, this program knows up to {known}", Action.UPGRADE_WEFT)
         self.found, self.known = found, known
 
 
@@ -340,7 +351,7 @@ class CopyUnfinished(StoreError):
     """A copy was cut short: this ledger holds the beginning of another one, and nothing of its own."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is a copy that was not finished", "run the same `weft copy` again; it goes on there")
+        super().__init__(f"{path} is a copy that was not finished", Action.REPEAT_COPY)
         self.path = path
 
 
@@ -349,20 +360,20 @@ class InUse(StoreError):
 
     def __init__(self, path: str, by: str = "") -> None:
         who = f" ({by})" if by else ""
-        super().__init__(f"{path} is open in another program{who}", "end it, then try again")
+        super().__init__(f"{path} is open in another program{who}", Action.END_OTHER_PROGRAM)
         self.path, self.by = path, by
 
 
 class ReadOnlyLedger(StoreError):
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is open for reading only", "open it for writing, or check the file's permissions")
+        super().__init__(f"{path} is open for reading only", Action.OPEN_FOR_WRITING)
         self.path = path
 
 
 class WeakDurability(StoreError):
-    hint = "put the ledger on a local disk that SQLite can lock and sync"
+    usual_action = Action.USE_LOCAL_DISK
 
-    def __init__(self, setting: str, wanted: str, found: str, hint: str = "") -> None:
+    def __init__(self, setting: str, wanted: str, found: str, hint: Hint = "") -> None:
         super().__init__(f"the database would not keep its promise: {setting} is {found}, not {wanted}", hint)
         self.setting, self.wanted, self.found = setting, wanted, found
 
@@ -370,37 +381,37 @@ class WeakDurability(StoreError):
 class Unsupported(StoreError):
     """This cannot be done on this platform, file system or backend, and is not pretended."""
 
-    hint = "do it where it is supported: a local file on Linux or macOS, or PostgreSQL"
+    usual_action = Action.USE_SUPPORTED_PLACE
 
 
 class ProtocolBroken(StoreError):
     """The other side of a sync said something that has no place there. Nothing of that batch was stored."""
 
-    hint = "is the other side a weft that speaks the same version of the protocol?"
+    usual_action = Action.CHECK_PROTOCOL_VERSION
 
 
 class ConnectionCut(StoreError):
     """The other side of a sync went away."""
 
-    hint = "run it again: it goes on where it was cut"
+    usual_action = Action.SYNC_AGAIN
 
 
 class StoreFailed(StoreError):
     """The engine refused a read or a write (disk full, I/O error). Nothing of this append was stored."""
 
-    hint = "free space or mend the disk, then try again; nothing was acknowledged"
+    usual_action = Action.FREE_SPACE
 
 
 class OutcomeUnknown(StoreFailed):
     """The connection died at a commit and the server cannot be asked: the append is there whole or not at all."""
 
-    hint = "when the server is back, look whether it is there before you try again"
+    usual_action = Action.LOOK_BEFORE_RETRY
 
 
 class Damaged(StoreError):
-    """What is stored is not what was written. `weft verify` lists every place."""
+    """What is stored is not what was written. Verifying the ledger lists every place."""
 
-    hint = "run `weft doctor`; `weft recover --from` restores a backup, `weft recover --salvage` saves what verifies"
+    usual_action = Action.EXAMINE_OR_RECOVER
 
 
 class FactDamaged(Damaged):
@@ -412,7 +423,7 @@ class FactDamaged(Damaged):
 class ContentMissing(Damaged):
     """The bytes of this content are not here: withheld, erased or lost; its place in the chain still verifies."""
 
-    hint = "import the facts again from a ledger that has it"
+    usual_action = Action.IMPORT_FACTS_AGAIN
 
     def __init__(self, ref: str) -> None:
         super().__init__(f"content {ref} is not in this ledger")
@@ -422,7 +433,7 @@ class ContentMissing(Damaged):
 class LogCut(Damaged):
     """The database is shorter than, or differs from, what was acknowledged."""
 
-    hint = "put the newer copy back, or accept the loss with `weft recover --accept`"
+    usual_action = Action.ACCEPT_LOSS
 
     def __init__(self, n: int, found: int, reason: str) -> None:
         super().__init__(f"event {n} was acknowledged, but the log {reason} (it ends at {found})")
@@ -433,7 +444,7 @@ class OutsideError(WeftError):
     """A key, a server or a model was asked for and not had. `acts` says who must act: you, the provider, or us."""
 
     acts: str = "you"
-    hint = "mend what is asked for, then try again"
+    usual_action = Action.CORRECT_REQUEST
     status: int | None = None
     request_id: str | None = None
     retry_after: float | None = None
@@ -444,9 +455,9 @@ class OutsideError(WeftError):
 class CredentialMissing(OutsideError):
     """There is no such credential, or nothing is found where it should lie."""
 
-    hint = "`weft credential list` shows what is known; `weft credential add` says where to find a key"
+    usual_action = Action.LIST_CREDENTIALS
 
-    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+    def __init__(self, name: str, reason: str, hint: Hint = "") -> None:
         super().__init__(f"credential {name!r}: {reason}", hint)
         self.name, self.reason = name, reason
 
@@ -454,9 +465,9 @@ class CredentialMissing(OutsideError):
 class CredentialWithheld(OutsideError):
     """It exists, and whoever acts must not have it: it was not given to them, or belongs to another origin."""
 
-    hint = "give it to whoever acts, or name a credential of the server that is asked"
+    usual_action = Action.GIVE_CREDENTIAL
 
-    def __init__(self, name: str, reason: str, hint: str = "") -> None:
+    def __init__(self, name: str, reason: str, hint: Hint = "") -> None:
         super().__init__(f"credential {name!r} is withheld: {reason}", hint)
         self.name, self.reason = name, reason
 
@@ -464,7 +475,7 @@ class CredentialWithheld(OutsideError):
 class CodeFailed(OutsideError):
     """A code program ended with an error of its own, or ran into a limit."""
 
-    hint = "mend the program; what it printed is told beside the error"
+    usual_action = Action.CORRECT_CODE
 
     def __init__(self, name: str, error: str, printed: str = "") -> None:
         super().__init__(f"code {name!r}: {error}")
@@ -474,44 +485,44 @@ class CodeFailed(OutsideError):
 class ConnectionForbidden(OutsideError):
     """The guard of outgoing connections refused it: another origin, no TLS, or an address that must not be reached."""
 
-    hint = "name the server by the URL that is meant; docs/inference.md tells which addresses may be reached"
+    usual_action = Action.NAME_SERVER_URL
 
 
 class RequestRefused(OutsideError):
     """The provider refused the request as it is."""
 
-    hint = "mend the request or the model's settings; trying again will not help"
+    usual_action = Action.CORRECT_MODEL_REQUEST
 
 
 class CredentialRefused(RequestRefused):
-    hint = "check the key itself and what it may be used for; `weft credential list` shows where it is read from"
+    usual_action = Action.CHECK_CREDENTIAL
 
 
 class ModelUnknown(RequestRefused):
-    hint = "check the model's name and the provider's URL"
+    usual_action = Action.CHECK_MODEL_NAME
 
 
 class ContextTooLong(RequestRefused):
-    hint = "compact the session, or use a model with a larger context"
+    usual_action = Action.COMPACT_SESSION
 
 
 class BudgetSpent(OutsideError):
     """The time or the money for this request is used up."""
 
-    hint = "allow more, or ask for less"
+    usual_action = Action.ALLOW_MORE
 
 
 class ProviderFailed(OutsideError):
     acts = "the provider"
-    hint = "try again later, or name a fallback model"
+    usual_action = Action.TRY_LATER
 
 
 class RateLimited(ProviderFailed):
-    hint = "wait as long as it says, ask less often, or name a fallback model"
+    usual_action = Action.ASK_LESS_OFTEN
 
 
 class ProviderUnreachable(ProviderFailed):
-    hint = "check the network and the provider's URL, then try again"
+    usual_action = Action.CHECK_NETWORK
 
 
 class ReplyMalformed(ProviderFailed):
@@ -526,4 +537,4 @@ class InferenceFault(OutsideError):
     """Something broke on our side of the connection."""
 
     acts = "us"
-    hint = "this is a fault of weft; its message is worth a report"
+    usual_action = Action.REPORT_FAULT

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from weft.kernel.advice import Action, Hint
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import InvalidInput, StoreError, Unsupported
 from weft.kernel.sites import IN_MEMORY, Site
@@ -99,7 +100,7 @@ def checked_place(value: Any, what: str) -> Path:
     return path
 
 
-def checked_file(value: Any, what: str, hint: str) -> Path:
+def checked_file(value: Any, what: str, hint: Hint) -> Path:
     """The path of a file, where an address will not do; nothing of one is told, it may hold a password."""
     path = checked_place(value, what)
     if (site := Site.of(os.fspath(value))) is not Site.FILE:
@@ -109,7 +110,7 @@ def checked_file(value: Any, what: str, hint: str) -> Path:
 
 
 def path_error(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path}: {error.strerror or error}", "check the path and its permissions")
+    return StoreError(f"{path}: {error.strerror or error}", Action.CHECK_PATH)
 
 
 LABEL_LIMIT = 512

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.events import Event
@@ -43,9 +44,7 @@ def assign(clerk: ProgramWriter, agent: ProgramRow, task: ProgramRow) -> Program
     if agent.state != "idle" or agent.task is not None:
         busy = load_program(clerk.sql, agent.task or "")
         doing = f"has the task {busy.name!r}" if busy else f"is {agent.state}"
-        raise NotApplicable(
-            f"agent {agent.name!r} {doing}", f"wait until it is idle, or `weft agent reset {agent.name}`"
-        )
+        raise NotApplicable(f"agent {agent.name!r} {doing}", Action.WAIT_OR_RESET_AGENT.of(agent=agent.name))
     task = making.assign(clerk, task, agent)
     title = clerk.config_of(task).get("title")
     model = clerk.config_of(agent).get("defaultModel")

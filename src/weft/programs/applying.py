@@ -99,7 +99,7 @@ def _config(kind: ProgramKind, config: Any, where: str) -> dict[str, Any]:
     try:
         return checked_config(kind, shown if kind is ProgramKind.SESSION else config)
     except InvalidConfig as error:
-        raise InvalidConfig(f"{where}.{error.path}", error.reason, error.hint) from error
+        raise InvalidConfig(f"{where}.{error.path}", error.reason, error.advice) from error
 
 
 def _state(kind: ProgramKind, states: list[Any], where: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from weft.kernel.advice import Action, Advice
 from weft.kernel.enums import CriterionType, ProgramKind
 from weft.kernel.errors import NotApplicable
 from weft.programs.model import Program
@@ -50,11 +51,8 @@ def _is_written_here(txn: ReadTxn, program: str, version: int) -> bool:
     return replica == local_value(txn.sql, "replica") or last_event_as(txn.sql, str(replica)) >= int(found[0])
 
 
-def taking_over(program: Program) -> str:
-    return (
-        f"look at it (`weft program get {program.name}`); "
-        f"`weft program revert {program.name} {program.version}` takes it over as it is"
-    )
+def taking_over(program: Program) -> Advice:
+    return Action.TAKE_OVER_PROGRAM.of(program=program.name, version=program.version)
 
 
 def ensure_own(program: Program) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import Presence, ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
@@ -59,7 +60,7 @@ def _pending(clerk: ProgramWriter, request: str) -> RequestRow:
     found = clerk.sql.all("SELECT id FROM human_request WHERE id LIKE ?", (f"%{_plain(request)}",))
     row = load_request(clerk.sql, found[0][0]) if len(found) == 1 else None
     if row is None:
-        raise NotFound("request", request, "`weft human requests` lists them")
+        raise NotFound("request", request, Action.LIST_REQUESTS)
     if row.status != "pending":
         raise NotApplicable(f"request {row.id} is {row.status}", "it takes one answer; ask again")
     return row

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
 from weft.kernel.events import Event
@@ -67,7 +68,7 @@ def create(
     """A new program, in use unless it is to stay a draft. An agent that was only named so far is described now."""
     clerk.permit("configure", f"create the {kind} {name!r}")
     if kind is ProgramKind.SESSION:
-        raise InvalidInput("a session is made by create_session", "`weft session create`")
+        raise InvalidInput("a session is made by create_session", Action.CREATE_SESSION)
     checked_name(name)
     checked = checked_config(kind, config)
     _permit_grants(clerk, kind, None, {}, checked)
@@ -156,7 +157,7 @@ def revert(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL", (row.id, version)
     )
     if found is None:
-        raise NotFound("version", f"{row.name}:{version}", "`weft program history` lists them")
+        raise NotFound("version", f"{row.name}:{version}", Action.LIST_VERSIONS)
     config = json_of(ReadTxn(clerk.sql, clerk.append.txn.facts), found[0])
     if not isinstance(config, dict):
         raise NotApplicable(f"version {version} of {row.name!r} was erased", "choose another version")

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.advice import Action
 from weft.kernel.authority import Layer
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
@@ -37,7 +38,6 @@ from weft.programs.configs import Named, references
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
-LISTED = "`weft program list` shows what there is"
 Found = ProgramRow | SessionRow
 
 
@@ -71,16 +71,16 @@ class ProgramWriter:
         wanted = name_in(self.sql, name)
         row = find_program(self.sql, wanted)
         if row is None or row.deleted:
-            raise NotFound(" or ".join(kinds) or "program", wanted, LISTED)
+            raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
         if kinds and row.kind not in kinds:
-            raise NotApplicable(f"{wanted!r} is a {row.kind}, not a {' or '.join(kinds)}", LISTED)
+            raise NotApplicable(f"{wanted!r} is a {row.kind}, not a {' or '.join(kinds)}", Action.LIST_PROGRAMS)
         return row
 
     def require_session(self, name: str) -> SessionRow:
         wanted = name_in(self.sql, name)
         row = self.append.view.find_session(wanted) or load_session(self.sql, wanted)
         if row is None:
-            raise NotFound("session", wanted, "`weft sessions` lists them")
+            raise NotFound("session", wanted, Action.LIST_SESSIONS)
         return self.append.view.session(row.id)
 
     def config_of(self, row: ProgramRow | SessionRow) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class ProgramWriter:
     def reload(self, program: str) -> ProgramRow:
         row = load_program(self.sql, program)
         if row is None:
-            raise NotFound("program", program, LISTED)
+            raise NotFound("program", program, Action.LIST_PROGRAMS)
         return row
 
     def reason(self, text: str | None) -> Any:
@@ -172,9 +172,7 @@ class ProgramWriter:
             wanted = " or ".join(named.kinds)
             raise InvalidConfig(named.path, f"{named.address} is a {target[1]}, not a {wanted}", f"name a {wanted}")
         if named.address.version is not None and named.address.version > version:
-            raise InvalidConfig(
-                named.path, f"{named.address} has only {version} versions", "`weft program history` lists them"
-            )
+            raise InvalidConfig(named.path, f"{named.address} has only {version} versions", Action.LIST_VERSIONS)
         if named.field is ReferenceField.SCHEMA and target[2] != "schema":
             raise InvalidConfig(named.path, f"{named.address} is no schema", "name information of the type schema")
         return Reference(
@@ -186,7 +184,7 @@ class ProgramWriter:
     def _target(self, named: Named) -> tuple[tuple[str, ProgramKind, str | None], int]:
         found = find_any(self.sql, named.address.name)
         if found is None or (isinstance(found, ProgramRow) and found.deleted):
-            raise InvalidConfig(named.path, f"there is no program {named.address}", LISTED)
+            raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
         if isinstance(found, SessionRow):
             return (found.id, ProgramKind.SESSION, None), found.config_version
         return (found.id, ProgramKind(found.kind), found.info_type), found.version

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.kernel.advice import Action
 from weft.kernel.contents import ERASED
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotFound
@@ -22,7 +23,7 @@ from weft.ledger.views.rows import SESSION, SessionRow, load_session
 from weft.ledger.views.values import json_of, text_of
 from weft.programs.foreign import is_foreign
 from weft.programs.model import Check, Program, ProgramChange, Request
-from weft.programs.program_writer import LISTED, find_any, name_in
+from weft.programs.program_writer import find_any, name_in
 from weft.programs.tags import tags_of
 from weft.store.port import ReadTxn
 
@@ -33,7 +34,7 @@ def find(txn: ReadTxn, name: str, kinds: Sequence[ProgramKind] = ()) -> ProgramR
     found = find_any(txn.sql, wanted)
     kind = None if found is None else _kind(found)
     if found is None or (kinds and kind not in kinds):
-        raise NotFound(" or ".join(kinds) or "program", wanted, LISTED)
+        raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
     return found
 
 
@@ -60,7 +61,7 @@ def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
         (program, version),
     )
     if found is None:
-        raise NotFound("version", f"{name}:{version}", "`weft program history` lists them")
+        raise NotFound("version", f"{name}:{version}", Action.LIST_VERSIONS)
     return json_of(txn, found[0])
 
 

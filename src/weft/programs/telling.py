@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.views.program_rows import ProgramRow, load_request
@@ -95,7 +96,7 @@ class Telling(Room):
         with self._reading() as txn:
             row = load_request(txn.sql, request)
             if row is None:
-                raise NotFound("request", request, "`weft human requests` lists them")
+                raise NotFound("request", request, Action.LIST_REQUESTS)
             return to_request(txn, row)
 
     def requests(self, human: str | None = None, *, status: str | None = None) -> list[Request]:

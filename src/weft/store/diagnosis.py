@@ -1,4 +1,4 @@
-"""What an examination of a ledger finds: how bad, what, why it matters, and the command that mends it."""
+"""What an examination of a ledger finds: how bad, what, why it matters, and what mends it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action, Advice, Hint, advice_of
 from weft.kernel.errors import WeftError
-
-COPY_BACK = "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`"
-"""What mends a ledger that is no file, where nothing but a backup does."""
 
 
 class Grade(StrEnum):
@@ -23,34 +21,39 @@ class Grade(StrEnum):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """One finding. `check` names what was looked at, `mend` is what to run or do; a good one needs neither."""
+    """One finding. `check` names what was looked at, `advice` says what mends it; a good one needs none."""
 
     grade: Grade
     check: str
     what: str
     why: str = ""
-    mend: str = ""
+    advice: Advice = Advice(Action.OTHER)
+
+    @property
+    def mend(self) -> str:
+        """What to do, for whoever calls the library; it names no command."""
+        return self.advice.hint
 
 
 def good(check: str, what: str) -> Diagnosis:
     return Diagnosis(grade=Grade.GOOD, check=check, what=what)
 
 
-def note(check: str, what: str, why: str = "", mend: str = "") -> Diagnosis:
-    return Diagnosis(grade=Grade.NOTE, check=check, what=what, why=why, mend=mend)
+def note(check: str, what: str, why: str = "", mend: Hint = "") -> Diagnosis:
+    return Diagnosis(grade=Grade.NOTE, check=check, what=what, why=why, advice=advice_of(mend))
 
 
-def warning(check: str, what: str, why: str, mend: str) -> Diagnosis:
-    return Diagnosis(grade=Grade.WARNING, check=check, what=what, why=why, mend=mend)
+def warning(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+    return Diagnosis(grade=Grade.WARNING, check=check, what=what, why=why, advice=advice_of(mend))
 
 
-def error(check: str, what: str, why: str, mend: str) -> Diagnosis:
-    return Diagnosis(grade=Grade.ERROR, check=check, what=what, why=why, mend=mend)
+def error(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+    return Diagnosis(grade=Grade.ERROR, check=check, what=what, why=why, advice=advice_of(mend))
 
 
-def mend_of(failure: WeftError) -> str:
-    """What an error says to do, but for what whoever examines a ledger is doing already."""
-    return failure.hint.removeprefix("run `weft doctor`; ")
+def mend_of(failure: WeftError) -> Hint:
+    """What an error says to do; whoever examines the ledger already is not told to do that."""
+    return Action.RESTORE_OR_SALVAGE if failure.action is Action.EXAMINE_OR_RECOVER else failure.advice
 
 
 def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
@@ -68,5 +71,5 @@ def as_far_as_it_goes(check: str, look: Callable[[], Iterator[Diagnosis]]) -> It
             check,
             f"could not be looked at to the end: {failure!r:.200}",
             "something is damaged there",
-            "restore a backup with `weft recover --from FILE`, or save what verifies with `weft recover --salvage`",
+            Action.RESTORE_OR_SALVAGE,
         )

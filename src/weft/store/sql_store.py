@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.ambient import Clock, RandomBytes
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, Prepared, Salts, prepare
 from weft.kernel.errors import (
@@ -252,7 +253,7 @@ class SqlStore:
             return self._store_error(error)
         if rule in MINTED:
             return IdCollision(str(error))
-        return Damaged(f"{self.path}: the views do not fit the facts ({error})", "run `weft rebuild`")
+        return Damaged(f"{self.path}: the views do not fit the facts ({error})", Action.REBUILD_VIEWS)
 
     def _start_over(self, sql: BufferedSql) -> None:
         self._forget()

@@ -14,6 +14,7 @@ from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 from weft.programs.similarity.similarity import FRESH, Similar, Similarity
+from weft.surfaces.wire.hints import phrase
 
 
 class Words:
@@ -107,7 +108,7 @@ def test_what_has_no_vector_is_told_how_to_get_one(similarity: Similarity, ledge
     turn = ledger.record_turn(session="main", query="new").id
     with pytest.raises(NotFound, match="vector") as refused:
         similarity.similar(turn)
-    assert f"weft embed {turn}" in refused.value.hint
+    assert f"weft embed {turn}" in phrase(refused.value.advice)
 
 
 def test_what_has_no_text_is_refused(similarity: Similarity, ledger: Ledger, turns: list[str]) -> None:

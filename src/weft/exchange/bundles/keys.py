@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidKey, StoreError, Unsupported
 
 FORM = "weft-key ed25519"
@@ -110,10 +111,10 @@ class KeyRing:
         given = parse_public(line)
         key = PublicKey(name or given.name, given.bytes)
         if not key.name:
-            raise InvalidKey("the key has no name", "give it one with --name")
+            raise InvalidKey("the key has no name", Action.GIVE_KEY_NAME)
         path = self._trusted(key.name)
         if path.exists() and self._read_public(path).bytes != key.bytes:
-            raise InvalidKey(f"another key named {key.name!r} is trusted already", "give it another --name")
+            raise InvalidKey(f"another key named {key.name!r} is trusted already", Action.GIVE_ANOTHER_KEY_NAME)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _write_new(path, key.line.encode(), 0o644)
@@ -137,7 +138,7 @@ class KeyRing:
                     raise InvalidKey(f"others may read {path}", f"chmod 600 {path}")
                 return file.read(65536)
         except FileNotFoundError:
-            raise InvalidKey(f"there is no private key named {name!r}", "make one with `weft key create`") from None
+            raise InvalidKey(f"there is no private key named {name!r}", Action.CREATE_KEY) from None
 
     @staticmethod
     def _read_public(path: Path) -> PublicKey:
@@ -158,7 +159,7 @@ class KeyRing:
 def parse_public(line: str, where: str = "this") -> PublicKey:
     match = _is_public(line)
     if match is None or not is_point(bytes.fromhex(match[1])):
-        raise InvalidKey(f"{where} is no public key", "a public key is the one line that `weft key export` prints")
+        raise InvalidKey(f"{where} is no public key", Action.EXPORT_PUBLIC_KEY)
     return PublicKey(match[2] or "", bytes.fromhex(match[1]))
 
 

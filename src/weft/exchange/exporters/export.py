@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from weft.exchange.exporters.plugins import load_exporter
 from weft.exchange.exporters.port import Exporter, Report, Story, Thinking, ThreadTip, Wishes
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_path, path_error
@@ -190,7 +191,7 @@ def _refuse_existing(path: Path, force: bool) -> None:
     if path.is_dir():
         raise StoreError(f"{path} is a folder", "name a file in it")
     if path.exists() and not force:
-        raise StoreError(f"{path} exists already", "choose another file, or add --force to replace it")
+        raise StoreError(f"{path} exists already", Action.CHOOSE_ANOTHER_FILE_OR_FORCE)
 
 
 def _folder(assets: str | Path | None, target: Path | None) -> Folder | None:

@@ -112,7 +112,7 @@ def _silent(step: ImportStep) -> None:
 
 
 class ImportRun:
-    """One run of `weft import`."""
+    """One run of an import."""
 
     def __init__(
         self,

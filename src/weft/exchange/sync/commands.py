@@ -17,6 +17,7 @@ from weft.exchange.sync.pump import Channel, Served
 from weft.exchange.sync.selection import select
 from weft.exchange.sync.sender import Report, SyncOutcome, silent
 from weft.exchange.sync.talk import Talk
+from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
 from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
 from weft.ledger.api.base import writer_of
@@ -175,7 +176,7 @@ def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
     with store_of(ledger).read() as txn:
         is_empty = txn.facts.tip().n == 0
     if known is None and not is_empty:
-        raise NotApplicable(f"{ledger.path} is not empty", "clone to a new place, or `weft remote add` and pull")
+        raise NotApplicable(f"{ledger.path} is not empty", Action.CLONE_ELSEWHERE_OR_PULL)
     if known is not None and known.address != wanted.address and not is_empty:
         raise NotApplicable(f"{ledger.path} is a clone of {known.address}", "clone to a new place")
     if known is not None and (known.address, known.shares_imports) != (wanted.address, wanted.shares_imports):

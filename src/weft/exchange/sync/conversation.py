@@ -42,6 +42,7 @@ from weft.exchange.sync.sender import Report, Sender, SyncOutcome, ensure_chain,
 from weft.exchange.sync.sink import LedgerSink
 from weft.exchange.sync.source import LedgerSource
 from weft.exchange.sync.talk import Talk, hear
+from weft.kernel.advice import Action
 from weft.kernel.errors import NotApplicable, ProtocolBroken, ReadOnlyLedger, ReplicaDiverged
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import is_ulid
@@ -87,7 +88,7 @@ def _checked(peer: Hello, own: Hello) -> Hello:
     if peer.replica == own.replica:
         raise ReplicaDiverged(
             f"both ledgers go by the replica id {own.replica}",
-            "one is a copy of the other, or they are one and the same; `weft replica --new` gives a copy another id",
+            Action.RENEW_COPY_REPLICA,
         )
     return peer
 
@@ -210,9 +211,7 @@ class Serving:
 
     def _share(self, told: ImportSecretMessage) -> Talk[None]:
         if not self._manners.tells_secret:
-            raise NotApplicable(
-                "this ledger does not share its import secret", "sync without it: `weft clone --no-imports-secret`"
-            )
+            raise NotApplicable("this ledger does not share its import secret", Action.CLONE_WITHOUT_SECRET)
         if told.secret:
             if not self._manners.takes:
                 raise ReadOnlyLedger(self._store.path)

@@ -13,6 +13,7 @@ from enum import IntEnum
 import zstandard
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import ProtocolBroken
 
 PREAMBLE = b"WEFTSYN1"
@@ -122,7 +123,7 @@ class FrameReader:
         if not PREAMBLE.startswith(start):
             raise ProtocolBroken(
                 f"the other side begins with {bytes(self._held[:64])!r}",
-                "is it `weft sync-stdio` of this version, and does the shell there print nothing of its own?",
+                Action.CHECK_OTHER_SHELL,
             )
         if len(start) == len(PREAMBLE):
             self._greeted = True

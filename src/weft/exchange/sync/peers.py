@@ -12,6 +12,7 @@ import json
 from msgspec import Struct
 
 from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, LabelTaken, NotFound
 from weft.store.sql import Row, Sql
 
@@ -67,7 +68,7 @@ def _note(sql: Sql, replica: str, number: str, chain: str, n: int, hashed: str, 
 def forget_peer(sql: Sql, replica: str) -> None:
     known = "SELECT 1 FROM peer WHERE replica = ? UNION ALL SELECT 1 FROM came_from WHERE replica = ?"
     if sql.one(known, (replica, replica)) is None:
-        raise NotFound("other replica", replica, "refusals of `weft pull` and `weft push` name the one they mean")
+        raise NotFound("other replica", replica, Action.FIND_REFUSED_REPLICA)
     for table in ("peer", "came_from"):
         sql.run(f"DELETE FROM {table} WHERE replica = ?", (replica,))
 
@@ -99,7 +100,7 @@ def load_remotes(sql: Sql) -> list[Remote]:
 def load_remote(sql: Sql, name: str) -> Remote:
     row = sql.one(f"{_REMOTE} WHERE name = ?", (name,))
     if row is None:
-        raise NotFound("remote", name, "`weft remote list` shows them; `weft remote add` adds one")
+        raise NotFound("remote", name, Action.LIST_REMOTES)
     return _remote(row)
 
 

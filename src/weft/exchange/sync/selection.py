@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.dag_events import AgentForked, ToolResult
 from weft.kernel.errors import NotFound
 from weft.kernel.events import Event, UnknownEvent
@@ -136,7 +137,7 @@ def select(store: Store, sessions: Sequence[str]) -> Selection:
 def _session(sql: Sql, session: str) -> SessionRow:
     row = load_session(sql, session)
     if row is None:
-        raise NotFound("session", session, "`weft sessions` lists them")
+        raise NotFound("session", session, Action.LIST_SESSIONS)
     return row
 
 

@@ -9,6 +9,7 @@ from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerPart, requires
 from weft.ledger.arguments import (
@@ -27,7 +28,6 @@ from weft.ledger.upkeep.packing import Packed
 from weft.ledger.upkeep.recompute import silent
 from weft.ledger.views import codeblocks
 
-TO_FILES = "give the path of a new file; to another server or schema goes `weft copy`"
 LARGE_LAG_EVENTS = 16_384
 """So many events behind, search is indexed before the ledger is closed: the next search shall not do it all."""
 
@@ -60,7 +60,7 @@ class Upkeep(LedgerPart):
             raise InvalidInput("target is a file of text", "open it for bytes, or give its path")
         if hasattr(target, "write"):
             return facts_file.write_lines(target, lines)
-        path = checked_file(target, "target", TO_FILES)
+        path = checked_file(target, "target", Action.GIVE_NEW_FILE)
         try:
             with remembered(self._store, path, FACTS):
                 return facts_file.write_new(path, lines)
@@ -95,7 +95,7 @@ class Upkeep(LedgerPart):
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
-        path, report_progress = checked_file(target, "target", TO_FILES), checked_progress(progress)
+        path, report_progress = checked_file(target, "target", Action.GIVE_NEW_FILE), checked_progress(progress)
         try:
             with remembered(self._store, path, BACKUP):
                 self._store.backup(path, report_progress)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.dag_events import ModelRequest, ModelResponse
 from weft.kernel.enums import TurnType
 from weft.kernel.errors import Damaged
@@ -23,7 +24,7 @@ from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.read.turns import Leaf, read_leaves, to_turns
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.views.values import REBUILD, name_of
+from weft.ledger.views.values import name_of
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
 
@@ -145,7 +146,7 @@ def _strand(sql: Sql, part: Range, before: Range | None, numbers: dict[int, int]
 def _turn_at(sql: Sql, segment: int, depth: int) -> str:
     row = sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", (segment, depth))
     if row is None:
-        raise Damaged(f"segment {segment} has no turn at depth {depth}", REBUILD)
+        raise Damaged(f"segment {segment} has no turn at depth {depth}", Action.VERIFY_AND_REBUILD)
     return str(row[0])
 
 
@@ -226,7 +227,10 @@ class FullThreads:
     def _tell(self, txn: ReadTxn, part: Range, *, ends: bool) -> list[FullTurn]:
         rows = list(turns_in(txn.sql, part))
         if len(rows) != part.high - part.low + 1:
-            raise Damaged(f"segment {part.segment} lacks turns between depths {part.low} and {part.high}", REBUILD)
+            raise Damaged(
+                f"segment {part.segment} lacks turns between depths {part.low} and {part.high}",
+                Action.VERIFY_AND_REBUILD,
+            )
         turns = to_turns(txn, rows)
         leaves = list(read_leaves(txn, rows, part.events, None, main_only=False))
         labels = _labels(txn, (turn.session_id for turn in turns))

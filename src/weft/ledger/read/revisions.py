@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.ulid import ALPHABET, is_ulid
@@ -85,7 +86,7 @@ def require(txn: ReadTxn, name: str) -> SessionRow:
     name = checked_text(name, "session")
     row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_part(txn, name)
     if row is None:
-        raise NotFound("session", name, "`weft sessions` lists them")
+        raise NotFound("session", name, Action.LIST_SESSIONS)
     return row
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.dag_events import ModelResponse, RunFinished
 from weft.kernel.errors import Damaged, InvalidInput
 from weft.ledger.model import Message, Turn
@@ -16,7 +17,6 @@ from weft.ledger.read.turns import messages_between, placed_messages, to_turns, 
 from weft.ledger.views.recorded_events import event_at, run_events
 from weft.ledger.views.rows import GOES_ON, TURN, WHERE_FIRST, TurnRow, has_turn_at
 from weft.ledger.views.runs import usage_total
-from weft.ledger.views.values import REBUILD
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql
 
@@ -38,7 +38,7 @@ def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None, *, 
     while True:
         row = sql.one("SELECT base, parent, parent_depth, parent_events FROM segment WHERE n = ?", (segment,))
         if row is None:
-            raise Damaged(f"segment {segment} is not among the views", REBUILD)
+            raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
         base, parent, parent_depth, parent_events = row
         _ensure_ends(sql, segment, base, depth)
         found.append(Range(segment, base, depth, events))
@@ -48,14 +48,14 @@ def ranges_to(sql: Sql, segment: int, depth: int, events: int | None = None, *, 
                 return found[::-1]
             parent, parent_depth = linked
         elif parent >= segment:
-            raise Damaged(f"segment {segment} leaves segment {parent}, which is younger", REBUILD)
+            raise Damaged(f"segment {segment} leaves segment {parent}, which is younger", Action.VERIFY_AND_REBUILD)
         segment, depth, events = parent, parent_depth, parent_events
 
 
 def _ensure_ends(sql: Sql, segment: int, low: int, high: int) -> None:
     """A long range is walked through chunk by chunk, so both its ends must be where they are said to be."""
     if len(range(low, high)) > CHUNK and not (has_turn_at(sql, segment, low) and has_turn_at(sql, segment, high - 1)):
-        raise Damaged(f"segment {segment} does not reach from depth {low} to {high}", REBUILD)
+        raise Damaged(f"segment {segment} does not reach from depth {low} to {high}", Action.VERIFY_AND_REBUILD)
 
 
 def _linked(sql: Sql, segment: int, depth: int) -> tuple[int, int] | None:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged
-from weft.ledger.views.values import REBUILD, list_in, text_of
+from weft.ledger.views.values import list_in, text_of
 from weft.store.port import ReadTxn
 from weft.store.sql import AT_ONCE, rows_in
 
@@ -69,7 +70,7 @@ def _texts(text: int | None, parts: str | None) -> list[int]:
     try:
         return [part["text"] for part in list_in(parts) if part["type"] == "text"][:LOOKED_AT]
     except (KeyError, TypeError) as error:
-        raise Damaged(f"a message's part lacks {error}", REBUILD) from error
+        raise Damaged(f"a message's part lacks {error}", Action.VERIFY_AND_REBUILD) from error
 
 
 def _rank(role: str, source: str | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.authority import pattern_matcher
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
@@ -163,7 +164,7 @@ def actor_id(txn: ReadTxn, name: str) -> str:
         return known
     if wanted in ("local", "imported") or txn.sql.one("SELECT 1 FROM turn WHERE persona = ? LIMIT 1", (wanted,)):
         return wanted
-    raise NotFound("agent", wanted, "`weft sessions --json` shows the persona of each session")
+    raise NotFound("agent", wanted, Action.LIST_PERSONAS)
 
 
 def audit(store: Store, scope: Scope, tally: AuditTally) -> Iterator[AuditFinding]:

@@ -12,9 +12,9 @@ from itertools import accumulate
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.errors import Damaged
-from weft.ledger.views.values import REBUILD
 from weft.store.sql import Sql
 
 Place = tuple[int, int]
@@ -53,7 +53,7 @@ class CoverageTree:
     def before(self, segment: int) -> Leaving | None:
         """Its parent; of a root, what it was continued or forked from in another chain."""
         if segment not in self.grown:
-            raise Damaged(f"segment {segment} is not among the views", REBUILD)
+            raise Damaged(f"segment {segment} is not among the views", Action.VERIFY_AND_REBUILD)
         return self.grown[segment] or self.linked.get(segment)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports.secret import KEY
@@ -180,12 +181,12 @@ def full(sql: Sql, beginning: str) -> str:
     if not FEWEST_DIGITS <= len(digits) <= DIGITS or set(digits) - set("0123456789abcdef"):
         raise InvalidInput(
             f"a fingerprint is {DIGITS} hexadecimal digits, or {FEWEST_DIGITS} and more that it begins with",
-            "`weft secrets` lists them",
+            Action.LIST_SECRETS,
         )
     query = f"SELECT fingerprint FROM secret_found UNION {_IGNORED}"
     known = sorted({mark for (mark,) in sql.all(query) if mark.startswith(digits)})
     if not known:
-        raise NotFound("secret with fingerprint", digits, "`weft secrets` lists them")
+        raise NotFound("secret with fingerprint", digits, Action.LIST_SECRETS)
     if len(known) > 1:
         raise AmbiguousName(digits, known)
     return str(known[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import CompactionTrigger, CompactionType, RunExit, TurnType
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.kernel.ledger_events import CompactionChosen, CompactionRecorded
@@ -101,9 +102,7 @@ def _range(append: Append, compaction: NewCompaction, parent: TurnRow) -> tuple[
         through = parent
     for row in (through, *([kept] if kept else [])):
         if not lies_on(append.sql, row, parent):
-            raise NotApplicable(
-                f"turn {row.id} is not on the thread of {parent.id}", "name a turn of that thread: `weft log` shows it"
-            )
+            raise NotApplicable(f"turn {row.id} is not on the thread of {parent.id}", Action.NAME_TURN_OF_THREAD)
     if kept is not None and kept.depth > through.depth + 1:
         raise NotApplicable(
             f"turns between {through.id} and {kept.id} would vanish", "keep every turn that is not summarised"
@@ -152,7 +151,7 @@ def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None
         if compaction is not None:
             turn = load_parent(append, checked_id(compaction, "compaction"))
             if turn.type != TurnType.COMPACTION or turn.parent is None:
-                raise NotApplicable(f"turn {compaction} is not a compaction", "`weft log` marks compactions")
+                raise NotApplicable(f"turn {compaction} is not a compaction", Action.NAME_COMPACTION)
             head = None if row.head is None else load_parent(append, row.head)
             if head is None or not _belongs(append, turn, head, row.head_events):
                 raise NotApplicable(

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from weft.kernel.advice import Action
 from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import AliasReason, MoveReason, SessionStatus
 from weft.kernel.errors import HeadMoved, InvalidInput, LabelTaken, NotFound
@@ -44,7 +45,7 @@ def require_session(append: Append, name: str) -> SessionRow:
     name = checked_text(name, "session")
     row = append.view.find_session(name) or load_session(append.sql, name) or find_by_beginning(append.sql, name)
     if row is None:
-        raise NotFound("session", name, "`weft sessions` lists them")
+        raise NotFound("session", name, Action.LIST_SESSIONS)
     return append.view.session(row.id)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
+from weft.kernel.advice import Action
 from weft.kernel.dag_events import (
     HistoryAppend,
     Interruption,
@@ -98,9 +99,7 @@ class Pick:
         if source.status != "completed":
             raise NotApplicable(f"turn {source.id} is {source.status}", "pick a turn that ended well")
         if source.type == TurnType.COMPACTION:
-            raise NotApplicable(
-                f"turn {source.id} is a compaction of its own thread", "bring a summary with `weft summarize`"
-            )
+            raise NotApplicable(f"turn {source.id} is a compaction of its own thread", Action.BRING_SUMMARY)
         self.source = source
 
     def __call__(self, turn_events: TurnEvents) -> None:

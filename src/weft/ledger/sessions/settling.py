@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.dag_events import AgentForked
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable
@@ -101,7 +102,7 @@ def _their_head(append: Append, row: SessionRow, branches: list[Branch]) -> tupl
     if len(places) > 1:
         raise NotApplicable(
             f"session {row.label!r} has {len(branches)} other branches, at different turns",
-            "name the turn: --to " + " or --to ".join(sorted(branch.name for branch in branches)),
+            Action.NAME_ONE_BRANCH.of(branches=" or ".join(sorted(branch.name for branch in branches))),
         )
     head, events = places.pop()
     return head, _event(append, head, events)
@@ -117,7 +118,7 @@ def _fork(append: Append, row: SessionRow, label: str, place: tuple[str | None, 
     if append.view.find_session(label) is not None:
         raise LabelTaken(label, "taken")
     if turn is None:
-        raise NotApplicable(f"the other branch of {row.label!r} stands at no turn", "say --ours")
+        raise NotApplicable(f"the other branch of {row.label!r} stands at no turn", Action.CHOOSE_OWN_BRANCH)
     session = create_session(append, label, persona=row.persona)
     stream_of(append, session).add(
         AgentForked,

@@ -11,6 +11,7 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
+from weft.kernel.advice import Action
 from weft.kernel.contents import content_ref
 from weft.kernel.facts import is_digest
 from weft.kernel.sites import Site
@@ -21,7 +22,7 @@ from weft.ledger.upkeep.recompute import VIEWS_STALE
 from weft.ledger.upkeep.verify import Problem, verify_facts, verify_views
 from weft.ledger.views.lease_rows import LeaseKind, held_leases
 from weft.ledger.views.recorded_events import recorded_after, stream_of
-from weft.store.diagnosis import COPY_BACK, Diagnosis, as_far_as_it_goes, error, good, note, warning
+from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.erased_contents import ERASING, unfinished
 from weft.store.owners import is_dead
 from weft.store.port import ReadTxn, Store
@@ -31,14 +32,12 @@ NEWEST_ROWS, SAMPLED = 256, 256
 SHOWN = 20
 LAG = 100_000
 DAY_MS = 24 * 60 * 60 * 1000
-RESTORE = "put a backup in its place with `weft recover --from FILE`, or `weft recover --salvage` what still verifies"
 BROKEN_FACTS = ("content", "event", "log", "pack", "database")
 """Problems that no rebuild mends."""
-REBUILD, SCAN = "weft rebuild", "weft secrets --all"
 OF_CONTENTS = ("lookup_content", SECRETS)
 """Watermarks that count contents, not events."""
 Check = Callable[[Store], Iterator[Diagnosis]]
-Mend = Callable[[Problem], tuple[str, str]]
+Mend = Callable[[Problem], tuple[str, Action]]
 
 
 def examine_ledger(store: Store, full: bool) -> Iterator[Diagnosis]:
@@ -61,17 +60,17 @@ def _all_views(store: Store) -> Iterator[Diagnosis]:
     yield from _told("views", verify_views(store), partial(_mend, store))
 
 
-def _mend(store: Store, problem: Problem) -> tuple[str, str]:
+def _mend(store: Store, problem: Problem) -> tuple[str, Action]:
     """Why it matters, and what mends it."""
     if problem.what in BROKEN_FACTS and "fts5" not in problem.detail:
         return "what is stored is not what was written", _restore(store)
     if problem.what == "views":
-        return "they are made from facts that cannot be read", f"mend the facts first; if they verify, {REBUILD}"
-    return "answers may be wrong; the facts are not touched by it", REBUILD
+        return "they are made from facts that cannot be read", Action.MEND_FACTS_THEN_REBUILD
+    return "answers may be wrong; the facts are not touched by it", Action.REBUILD_VIEWS
 
 
-def _restore(store: Store) -> str:
-    return COPY_BACK if Site.of(store.path).is_address else RESTORE
+def _restore(store: Store) -> Action:
+    return Action.COPY_BACKUP if Site.of(store.path).is_address else Action.RESTORE_OR_SALVAGE
 
 
 def _told(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagnosis]:
@@ -80,7 +79,7 @@ def _told(check: str, problems: Iterator[Problem], mend: Mend) -> Iterator[Diagn
         if count <= SHOWN:
             yield error(check, str(problem), *mend(problem))
     if count > SHOWN:
-        yield error(check, f"and {count - SHOWN} more", "they are not shown here", "`weft verify` shows all of them")
+        yield error(check, f"and {count - SHOWN} more", "they are not shown here", Action.LIST_ALL_PROBLEMS)
     if not count:
         yield good(check, f"all {check} verify")
 
@@ -117,7 +116,9 @@ def _newest_views(store: Store) -> Iterator[Diagnosis]:
                 last[stream_of(number, line)] = sha256(line).digest()
         wrong = [stream for stream, digest in last.items() if not _knows(txn, stream, digest)]
     for stream in wrong[:SHOWN]:
-        yield error("views", f"{stream} is not where the facts say it is", "answers about it are wrong", REBUILD)
+        yield error(
+            "views", f"{stream} is not where the facts say it is", "answers about it are wrong", Action.REBUILD_VIEWS
+        )
     if not wrong:
         yield good("views", f"the views know of the newest {len(last)} turns, sessions and agents")
 
@@ -152,7 +153,7 @@ def _watermarks(store: Store) -> Iterator[Diagnosis]:
         counted = "contents" if view in OF_CONTENTS else "events"
         end = ends[counted]
         if mark > end:
-            beyond, mend = True, SCAN if view == SECRETS else REBUILD
+            beyond, mend = True, Action.SCAN_SECRETS_AGAIN if view == SECRETS else Action.REBUILD_VIEWS
             yield error("watermarks", f"{view} has come to {mark}, there are {end} {counted}", "some were cut", mend)
         elif end - mark > LAG and view != SECRETS:
             why = "the next reader of it waits a moment"
@@ -219,12 +220,12 @@ def _sources(store: Store) -> Iterator[Diagnosis]:
         (waiting,) = txn.sql.one("SELECT count(*) FROM import_wait") or (0,)
     if shrunk:
         why = "they were rewritten since they were imported; what was imported stays"
-        yield note("imports", f"{shrunk} of {seen} sources are shorter than they were", why, "weft import")
+        yield note("imports", f"{shrunk} of {seen} sources are shorter than they were", why, Action.IMPORT_AGAIN)
     if gone:
         yield note("imports", f"{gone} of {seen} sources are gone", "what was imported of them stays, verbatim")
     if waiting:
         why = "sessions that they go on from, or that started them, were not imported"
-        yield note("imports", f"{waiting} links wait for history that is not here", why, "weft import the rest")
+        yield note("imports", f"{waiting} links wait for history that is not here", why, Action.IMPORT_REST)
     if not (shrunk or gone or waiting):
         yield good("imports", f"{seen} sources, none with a problem")
 
@@ -249,9 +250,9 @@ def _names(store: Store) -> Iterator[Diagnosis]:
         keys = {key for (key,) in txn.sql.all("SELECT key FROM local WHERE key NOT LIKE ?", (LACKS + "%",))}
         (lacking,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
     if VIEWS_STALE in keys:
-        yield error("views", "contents came after events that name them", "they do not show yet", REBUILD)
+        yield error("views", "contents came after events that name them", "they do not show yet", Action.REBUILD_VIEWS)
     if "copying" in keys:
-        yield error("copy", "this is a copy that was not finished", "it lacks facts", "run the same `weft copy` again")
+        yield error("copy", "this is a copy that was not finished", "it lacks facts", Action.REPEAT_COPY)
     if "copied" in keys:
         yield note("copy", "this is a copy that nobody has written to", "it gets a name of its own when somebody does")
     former = sum(key.startswith(FORMER) for key in keys)
@@ -261,9 +262,7 @@ def _names(store: Store) -> Iterator[Diagnosis]:
         yield note("copy", f"a roll-back was accepted as replica {key.partition(':')[2]}")
     if lacking:
         why = "their bytes were withheld, erased or lost; the chain verifies without them"
-        yield note(
-            "contents", f"{lacking} contents are named and not here", why, "weft import-facts, if another has them"
-        )
+        yield note("contents", f"{lacking} contents are named and not here", why, Action.IMPORT_MISSING_FACTS)
     if not former and "copied" not in keys:
         yield good("copy", f"replica {store.replica}")
 
@@ -273,12 +272,10 @@ def _erasures(store: Store) -> Iterator[Diagnosis]:
         left, waiting = unfinished(txn.sql), len(pending(txn))
     if left is not None:
         why = "what was erased may still be read in the files"
-        yield warning(
-            "erasing", "an erasure is not finished", why, "close what has it open, then `weft erase --finish`"
-        )
+        yield warning("erasing", "an erasure is not finished", why, Action.FINISH_ERASURE)
     if waiting:
         what = f"{waiting} content{'' if waiting == 1 else 's'} that other ledgers erased are still here"
-        yield note("erasing", what, "nobody here has said yes to it", "`weft erase --pending`, then --apply")
+        yield note("erasing", what, "nobody here has said yes to it", Action.DECIDE_ERASURES)
     if left is None and not waiting:
         yield good("erasing", "no erasure is left to be done")
 

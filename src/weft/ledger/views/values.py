@@ -9,12 +9,11 @@ from typing import Any
 
 import orjson
 
+from weft.kernel.advice import Action
 from weft.kernel.contents import ABSENT, ERASED, bytes_text, json_value
 from weft.kernel.errors import ContentGone, Damaged
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
-
-REBUILD = "run `weft verify`, then `weft rebuild`"
 
 
 def text_of(txn: ReadTxn, n: int | None) -> str | None:
@@ -47,7 +46,7 @@ def name_of(txn: ReadTxn, column: str | None) -> str | None:
 def number_in(column: str) -> int:
     """The number of the content that stands in a column of text, after a '#'."""
     if not column[1:].isdecimal():
-        raise Damaged(f"{column!r:.80} in the views names no content", REBUILD)
+        raise Damaged(f"{column!r:.80} in the views names no content", Action.VERIFY_AND_REBUILD)
     return int(column[1:])
 
 
@@ -70,7 +69,7 @@ def list_in(column: str | None) -> list[Any]:
     try:
         found = orjson.loads(column or "[]")
     except orjson.JSONDecodeError as error:
-        raise Damaged(f"a list in the views cannot be read: {error}", REBUILD) from error
+        raise Damaged(f"a list in the views cannot be read: {error}", Action.VERIFY_AND_REBUILD) from error
     if not isinstance(found, list):
-        raise Damaged(f"a list in the views is none: {column!r:.80}", REBUILD)
+        raise Damaged(f"a list in the views is none: {column!r:.80}", Action.VERIFY_AND_REBUILD)
     return found

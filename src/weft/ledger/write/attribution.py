@@ -14,6 +14,7 @@ from functools import cached_property
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.advice import Action
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import NotApplicable, NotFound
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
@@ -53,7 +54,7 @@ class Attribution:
         if principal.kind is PrincipalKind.SESSION:
             session = find_session(self._sql, principal.id) or load_session(self._sql, principal.id)
             if session is None:
-                raise NotFound("session", principal.id, "`weft sessions` lists them")
+                raise NotFound("session", principal.id, Action.LIST_SESSIONS)
             return session.id
         return self._program(principal)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import SessionStatus, TurnType
 from weft.kernel.errors import HeadMoved, NotApplicable, NotFound
 from weft.kernel.events import session_stream
@@ -38,9 +39,7 @@ def find_place(
     if session is not None and session.lifecycle == "completed":
         raise NotApplicable(f"session {session.label!r} is completed", "fork it, or make a new session")
     if session is not None and session.lifecycle == "paused":
-        raise NotApplicable(
-            f"session {session.label!r} is paused", f"`weft session resume {session.label}` lets it go on"
-        )
+        raise NotApplicable(f"session {session.label!r} is paused", Action.RESUME_SESSION.of(session=session.label))
     pinned = parent if parent is not UNSET else expected
     free = session is None or (session.moves == 0 and parent is not UNSET)
     retried = _failed_after(append, session, parent)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
 from weft.ledger.api.base import store_of
@@ -140,7 +141,7 @@ class Similarity(Room):
             node = find_node(txn, name)
             row = txn.sql.one("SELECT floats FROM vector WHERE model = ? AND node = ?", (self._embedder.name, node))
         if row is None:
-            raise NotFound("vector", name, f"give it one: `weft embed {name}`")
+            raise NotFound("vector", name, Action.GIVE_VECTOR.of(node=name))
         return self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node)
 
     def similar_to_text(
@@ -263,7 +264,7 @@ def _refuse_other_size(sql: Sql, model: str, dimensions: int) -> None:
     if row is not None and row[0] != dimensions:
         raise NotApplicable(
             f"vectors of {model} here have {row[0]} dimensions, not {dimensions}",
-            "forget them first: `weft embed --forget`",
+            Action.FORGET_VECTORS,
         )
 
 

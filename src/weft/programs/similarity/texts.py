@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput
 from weft.ledger.model import Message, TextPart
@@ -22,7 +23,7 @@ def text_of_node(programs: Programs, kind: str, node: str) -> str:
     pieces = {"program": _program, "session": _session, "turn": _turn, "message": _message}.get(kind)
     text = "" if pieces is None else _joined(pieces(programs, node))
     if not text:
-        raise InvalidInput(f"{kind} {node} has no text of its own", "give one with --text")
+        raise InvalidInput(f"{kind} {node} has no text of its own", Action.GIVE_TEXT)
     return text
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
 
 Variable = Callable[[str], str | None]
@@ -68,7 +69,7 @@ def checked_credential(found: Credential) -> Credential:
     if not _is_id(found.id):
         raise InvalidInput(f"credential id {found.id!r:.20}", "letters, digits, dots, - and _, at most 64")
     if (found.env is None) == (not found.command):
-        raise InvalidInput(f"credential {found.id!r} names no place", "say --env VARIABLE or --cmd COMMAND, not both")
+        raise InvalidInput(f"credential {found.id!r} names no place", Action.GIVE_ONE_KEY_SOURCE)
     if found.env is not None and not _is_variable(found.env):
         raise InvalidInput(
             f"what credential {found.id!r} names is no name of a variable", "name the variable, not the key itself"
@@ -140,8 +141,7 @@ class Keyring:
         homes = [item.origin for item in added] or ([ORIGINS[variable]] if variable in ORIGINS else [])
         if origin not in homes and (homes or known):
             why = f"it is for {homes[0]}, not for {origin}" if homes else f"another ledger wants it sent to {origin}"
-            allow = f"`weft credential add NAME --env {variable} --origin {origin}`"
-            raise CredentialWithheld(variable, why, f"if that server may have it: {allow}")
+            raise CredentialWithheld(variable, why, Action.ALLOW_VARIABLE.of(variable=variable, origin=origin))
         made = Credential(id=variable, origin=origin, env=variable)
         return next((item for item in added if item.origin == origin), made)
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.settings import ModelSettings, OpenAIApi, ProviderKind, ProviderSettings
@@ -91,7 +92,7 @@ def _straight(model: ModelSettings, dialect: Dialect, compatible: bool = False) 
     provider = model.provider
     url = provider.base_url or HOMES.get(provider.kind)
     if url is None:
-        raise InvalidInput(f"provider {provider.id!r} has no URL", "name its server with --base-url")
+        raise InvalidInput(f"provider {provider.id!r} has no URL", Action.GIVE_SERVER_URL)
     return Route(
         dialect=dialect,
         url=url.rstrip("/"),

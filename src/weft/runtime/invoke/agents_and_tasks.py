@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import CriterionType, ProgramKind
 from weft.kernel.errors import AgentBusy, CriteriaUnmet, NotApplicable, WeftError
 from weft.ledger.views.lease_rows import Lease
@@ -76,7 +77,7 @@ async def invoke_task(shop: InvocationContext, program: Program, given: Invocati
     """Its assignee gets to work: an agent until the criteria hold, a person by being told of it."""
     assignee = program.config.get("assignee") if isinstance(program.config, dict) else None
     if assignee is None:
-        raise NotApplicable(f"task {program.name!r} is nobody's", f"`weft task assign {program.name} NAME` first")
+        raise NotApplicable(f"task {program.name!r} is nobody's", Action.ASSIGN_TASK.of(task=program.name))
     found = await shop.get(assignee)
     if found.kind is ProgramKind.AGENT:
         return await _worked(shop, found, program, given)
@@ -87,18 +88,18 @@ async def invoke_task(shop: InvocationContext, program: Program, given: Invocati
 
 def _ensure_free(agent: Program) -> None:
     hints = {
-        "paused": f"`weft agent resume {agent.name}` lets it go on",
-        "error": f"`weft agent reset {agent.name}` lets it be idle again",
-        "thinking": f"wait until it has answered; if nobody is at it any more, `weft agent reset {agent.name}`",
+        "paused": Action.RESUME_AGENT,
+        "error": Action.RESET_AGENT,
+        "thinking": Action.WAIT_FOR_ANSWER_OR_RESET_AGENT,
     }
     if agent.state in hints:
-        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
+        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state].of(agent=agent.name))
 
 
 async def _model(shop: InvocationContext, agent: Program, given: Invocation) -> ConfiguredModel:
     name = given.model or default_model(agent)
     if name is None:
-        raise NotApplicable(f"agent {agent.name!r} has no model", f"`weft agent configure {agent.name} --model NAME`")
+        raise NotApplicable(f"agent {agent.name!r} has no model", Action.SET_AGENT_MODEL.of(agent=agent.name))
     return await shop.model(name, agent_context(shop.context, agent))
 
 

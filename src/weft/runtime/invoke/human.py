@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from weft.kernel.advice import Action
 from weft.kernel.contents import json_bytes
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, ProviderUnreachable, Unsupported, WeftError
 from weft.kernel.times import iso_from_ms
@@ -34,7 +35,7 @@ _RULES = Rules(connect_seconds=10, read_seconds=20)
 async def invoke_human(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
     """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
     if not isinstance(given.message, str):
-        raise InvalidInput("a person is told text", "say it with --message TEXT")
+        raise InvalidInput("a person is told text", Action.GIVE_MESSAGE)
     shop.context.ensure_allowed(f"human:{program.name}")
     request, is_new = await shop.across(lambda: _kept(shop.programs, program, given))
     channel = await deliver(shop, program, request) if is_new else None
@@ -56,7 +57,9 @@ async def deliver(shop: InvocationContext, human: Program, request: Request) -> 
     try:
         await _CHANNELS[channel](shop, human, request)
     except WeftError as error:
-        error.hint = f"{error.hint}; it is kept: `weft human requests {human.name}` shows it".lstrip("; ")
+        hint = error.hint
+        kept = Action.READ_REQUEST_AFTER.of(hint=hint, human=human.name)
+        error.advice = kept if hint else Action.READ_REQUEST.of(human=human.name)
         raise
     return channel
 

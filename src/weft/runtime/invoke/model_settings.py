@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidConfig, NotApplicable
 from weft.programs.configs import no_headers
 from weft.programs.foreign import taking_over
@@ -66,10 +67,8 @@ def ensure_in_use(program: Program) -> Program:
     if program.deleted:
         raise NotApplicable(f"{program.kind} {program.name!r} was deleted", "name another one")
     if program.state == "draft":
-        publish = "info validate" if program.kind == "information" else "program publish"
-        raise NotApplicable(
-            f"{program.kind} {program.name!r} is a draft", f"`weft {publish} {program.name}` puts it in use"
-        )
+        publish = Action.VALIDATE_INFORMATION if program.kind == "information" else Action.PUBLISH_PROGRAM
+        raise NotApplicable(f"{program.kind} {program.name!r} is a draft", publish.of(program=program.name))
     return program
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from weft.kernel.advice import Action
 from weft.kernel.authority import EVERYTHING, Principal, PrincipalKind, Rights, rights
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotApplicable
@@ -26,7 +27,7 @@ def message_of(given: Invocation, kind: str) -> Any:
     """What is said: the message, or an input that is text."""
     said = given.input if given.message is None and isinstance(given.input, str) else given.message
     if said is None or (isinstance(said, str) and not said.strip()):
-        raise InvalidInput(f"a {kind} is invoked with a message", "say it with --message TEXT")
+        raise InvalidInput(f"a {kind} is invoked with a message", Action.GIVE_MESSAGE)
     return said
 
 
@@ -50,7 +51,7 @@ async def invoke_session(shop: InvocationContext, program: Program, given: Invoc
     if name is None:
         raise NotApplicable(
             f"session {program.name!r} has no model",
-            f"`weft session configure {program.name} --model NAME`, or name one for this message: --model NAME",
+            Action.SET_SESSION_MODEL.of(session=program.name),
         )
     found = await shop.model(name, acting)
     asked = question(found, said, given, owner)
@@ -61,13 +62,11 @@ async def invoke_session(shop: InvocationContext, program: Program, given: Invoc
 def ensure_open(session: Program) -> None:
     """Before anything is looked up or asked; the ledger says the same when a turn begins."""
     if session.state == "paused":
-        raise NotApplicable(
-            f"session {session.name!r} is paused", f"`weft session resume {session.name}` lets it go on"
-        )
+        raise NotApplicable(f"session {session.name!r} is paused", Action.RESUME_SESSION.of(session=session.name))
     if session.state == "completed":
         raise NotApplicable(f"session {session.name!r} is completed", "fork it, or make a new session")
     if session.deleted:
-        raise NotApplicable(f"session {session.name!r} is deleted", f"`weft restore {session.name}` brings it back")
+        raise NotApplicable(f"session {session.name!r} is deleted", Action.RESTORE_SESSION.of(session=session.name))
 
 
 def question(found: ConfiguredModel, said: Any, given: Invocation, agent: Program | None = None) -> OutgoingMessage:

@@ -43,7 +43,7 @@ async def find_sandbox(searched: str = SEARCHED) -> Sandbox:
     try:
         tried = await run_process(argv, environment={"PATH": INSIDE_PATH}, folder=Path("/"), limits=Limits(seconds=20))
     except StoreFailed as error:
-        raise Unsupported(f"there is no sandbox here: {error}", error.hint) from None
+        raise Unsupported(f"there is no sandbox here: {error}", error.advice) from None
     if not tried.succeeded:
         why = tried.stderr.decode(errors="replace").strip().splitlines()
         raise Unsupported(

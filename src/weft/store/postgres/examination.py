@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import psycopg
 
-from weft.store.diagnosis import COPY_BACK, Diagnosis, error, good, warning
+from weft.kernel.advice import Action
+from weft.store.diagnosis import Diagnosis, error, good, warning
 from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
@@ -37,12 +38,12 @@ def examine_schema(sql: PostgresSql, address: PostgresAddress) -> Iterator[Diagn
     if found < known:
         what = f"schema {found} is older than this program's {known}"
         why = "the next opening for writing upgrades it, and makes no copy first"
-        yield warning("schema", what, why, "`weft backup` it, then open it for writing")
+        yield warning("schema", what, why, Action.UPGRADE_AFTER_BACKUP)
         return
     yield good("schema", f"schema {found}")
     missing = missing_parts(sql, address)
     for part in missing:
-        yield error("structure", part, "somebody has dropped it", COPY_BACK)
+        yield error("structure", part, "somebody has dropped it", Action.COPY_BACKUP)
     if not missing:
         yield good("structure", "every table, view and index is there")
 

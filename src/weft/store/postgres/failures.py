@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import psycopg
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged, ReadOnlyLedger, StoreError, StoreFailed
-from weft.store.diagnosis import COPY_BACK
 
 PASSING = frozenset(
     {
@@ -86,9 +86,9 @@ def store_error(error: psycopg.Error, path: str) -> StoreError:
     if code == "25006":
         return ReadOnlyLedger(path)
     if code in _CORRUPT:
-        return Damaged(f"{path}: the database is malformed ({said(error)})", COPY_BACK)
+        return Damaged(f"{path}: the database is malformed ({said(error)})", Action.COPY_BACKUP)
     if code[:2] == "42" and code not in _HINTS:  # the statements are our own: what they do not find was there once
-        return Damaged(f"{path}: the schema is not whole ({said(error)})", COPY_BACK)
+        return Damaged(f"{path}: the schema is not whole ({said(error)})", Action.COPY_BACKUP)
     hint = _HINTS.get(code) or _HINTS.get(code[:2])
     if not code:
         hint = next((_HINTS[kind] for words, kind in _AT_CONNECTING if words in str(error)), None)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import apsw
 
+from weft.kernel.advice import Action
 from weft.kernel.ambient import Clock, system_random
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
@@ -33,10 +34,8 @@ MAGIC = b"SQLite format 3\0"
 WAL_MARK = slice(18, 20)
 QUICK_BYTES = 256 * 1024 * 1024
 LITTLE_ROOM = 64 * 1024 * 1024
-FROM_BACKUP = "put a backup in its place with `weft recover --from FILE`"
 BESIDE = ("-lock", "-head", "-wal", "-shm")
 """What a ledger's database has beside it; one of these that belongs to somebody else keeps everybody out."""
-SALVAGE = f"{FROM_BACKUP}, or save what still verifies with `weft recover --salvage DAMAGED NEW`"
 
 
 class ExaminedStore(SqliteBase):
@@ -147,7 +146,7 @@ def examine_place(path: Path) -> Iterator[Diagnosis]:
         yield _missing(path)
         return
     if not path.is_file():
-        yield error("file", f"{path} is not a file", "a ledger is one file", "name another with --ledger")
+        yield error("file", f"{path} is not a file", "a ledger is one file", Action.NAME_ANOTHER_LEDGER)
         return
     beside = [file for suffix in BESIDE if (file := Path(f"{path}{suffix}")).exists()]
     for file in (path, *beside):
@@ -173,8 +172,8 @@ def _missing(path: Path) -> Diagnosis:
     known = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
     if known:
         lost = f"the database is gone; {known} events were acknowledged"
-        return error("file", f"{path}: {lost}", "its head file is still there", FROM_BACKUP)
-    return error("file", f"there is no ledger at {path}", "nothing can be opened", "make one with `weft init`")
+        return error("file", f"{path}: {lost}", "its head file is still there", Action.RESTORE_BACKUP)
+    return error("file", f"there is no ledger at {path}", "nothing can be opened", Action.CREATE_OR_NAME_LEDGER)
 
 
 def _room(path: Path) -> Iterator[Diagnosis]:
@@ -246,12 +245,17 @@ def examine_start(path: Path) -> Iterator[Diagnosis]:
     if size == 0:
         known = max((head.n for head in HeadFile.load(Path(f"{path}-head"))), default=0)
         if known:
-            yield error("file", f"{path} is empty; {known} events were acknowledged", "it was cut", FROM_BACKUP)
+            yield error(
+                "file", f"{path} is empty; {known} events were acknowledged", "it was cut", Action.RESTORE_BACKUP
+            )
         else:
             yield note("file", f"{path} is empty", "it becomes a ledger when it is first opened for writing")
     elif read_start(path, len(MAGIC)) != MAGIC:
         yield error(
-            "file", f"{path} does not begin as a SQLite database", "it was damaged, or is another file", SALVAGE
+            "file",
+            f"{path} does not begin as a SQLite database",
+            "it was damaged, or is another file",
+            Action.RESTORE_OR_SALVAGE,
         )
 
 
@@ -265,7 +269,7 @@ def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
         found = store.introduce()
     except NotALedger as refused:
         reason = "it is not touched" if "another" in refused.reason else "its header is damaged"
-        yield error("database", str(refused), reason, "name another with --ledger, or " + FROM_BACKUP)
+        yield error("database", str(refused), reason, Action.NAME_ANOTHER_OR_RESTORE)
         return
     except LedgerTooNew as refused:
         yield error("schema", str(refused), "this program would not understand it", "upgrade weft")
@@ -274,7 +278,7 @@ def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
         size = Path(store.path).stat().st_size
         what = f"schema {found} is older than this program's {known}"
         room = f"the next opening for writing upgrades it and first makes a backup of about {size:,} bytes"
-        yield warning("schema", what, room, "open it for writing, such as with `weft verify` after `weft rebuild`")
+        yield warning("schema", what, room, Action.OPEN_TO_UPGRADE)
     else:
         yield good("schema", f"schema {found}")
     if read_start(Path(store.path), WAL_MARK.stop)[WAL_MARK] != b"\2\2":
@@ -284,7 +288,7 @@ def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
 def examine_structure(store: ExaminedStore, full: bool) -> Iterator[Diagnosis]:
     size = Path(store.path).stat().st_size
     if not full and size > QUICK_BYTES:
-        yield note("structure", f"not looked at: {size:,} bytes", "it would take a while", "`weft doctor --full`")
+        yield note("structure", f"not looked at: {size:,} bytes", "it would take a while", Action.EXAMINE_FULLY)
         return
     found = store.check_integrity() if full else store.check_quickly()
     for problem in found:
@@ -295,10 +299,10 @@ def examine_structure(store: ExaminedStore, full: bool) -> Iterator[Diagnosis]:
 
 def _damage(problem: str) -> Diagnosis:
     if problem.startswith("fts5"):
-        return error("structure", problem, "the index of search is damaged; no fact is", "weft rebuild")
+        return error("structure", problem, "the index of search is damaged; no fact is", Action.REBUILD_VIEWS)
     if problem.endswith("is missing"):
-        return error("structure", problem, "somebody has dropped it", SALVAGE)
-    return error("structure", problem, "pages of the database are damaged", SALVAGE)
+        return error("structure", problem, "somebody has dropped it", Action.RESTORE_OR_SALVAGE)
+    return error("structure", problem, "pages of the database are damaged", Action.RESTORE_OR_SALVAGE)
 
 
 def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
@@ -319,7 +323,7 @@ def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
             "head file",
             f"event {head.n} was acknowledged{other}; the log ends at {end}{differs}",
             "the database was cut, rolled back or replaced",
-            "put the newer copy back, or go on without what is missing: `weft recover --accept`",
+            Action.ACCEPT_LOSS,
         )
     newest = max((head.n for head in heads), default=0)
     if not wrong and newest < end:
@@ -334,7 +338,7 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
         path.is_file()
     except OSError as failure:
         why = "nothing can be said of what is behind it"
-        return [error("file", f"{path}: {failure.strerror}", why, "check the path and its permissions")], None
+        return [error("file", f"{path}: {failure.strerror}", why, Action.CHECK_PATH)], None
     found = list(as_far_as_it_goes("file", lambda: examine_place(path)))
     if path.is_file():
         found += as_far_as_it_goes("processes", lambda: examine_holders(path))
@@ -344,7 +348,15 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
     try:
         store = ExaminedStore(path, clock, in_use)
     except StoreError as failure:
-        return [*found, error("database", str(failure), "it cannot be opened", failure.hint or SALVAGE)], None
+        return [
+            *found,
+            error(
+                "database",
+                str(failure),
+                "it cannot be opened",
+                failure.advice if failure.hint else Action.RESTORE_OR_SALVAGE,
+            ),
+        ], None
     told = list(as_far_as_it_goes("database", lambda: examine_database(store)))
     is_ours = not any(one.mend for one in told)
     found += told

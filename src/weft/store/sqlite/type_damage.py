@@ -7,12 +7,12 @@ he reads; whoever trips looks here whether that was why.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged
 from weft.store.sql import Sql
 
 ACCIDENTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 """What happens to a reader who takes a value for what it is not."""
-REBUILD = "run `weft verify`, then `weft rebuild`; if that does not mend it, `weft doctor`"
 
 
 _TABLES = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite%'"
@@ -37,7 +37,9 @@ def explain(sql: Sql, path: str, accident: BaseException) -> Damaged | None:
     place = find_misfit(sql)
     if place is None:
         return None
-    return Damaged(f"{path}: a value in {place} is of another type than its column ({accident})", REBUILD)
+    return Damaged(
+        f"{path}: a value in {place} is of another type than its column ({accident})", Action.VERIFY_REBUILD_EXAMINE
+    )
 
 
 def find_misfit(sql: Sql) -> str | None:

@@ -1,11 +1,18 @@
-"""Arguments that several commands take, and how a shell completes them."""
+"""Arguments and options that several commands take, how a shell completes them, and the files that they name."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
+from msgspec import UNSET, UnsetType
+
+if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,3 +51,46 @@ def after_option() -> Callable[[F], F]:
 
 def session_option(help: str) -> Callable[[F], F]:
     return click.option("--session", metavar="SESSION", shell_complete=complete_labels, help=help)
+
+
+expected_option = click.option(
+    "--expected", metavar="REV", help="Only if the session's head is this turn; else nothing is done."
+)
+key_option = click.option(
+    "--key", metavar="KEY", help="A name for this command: repeated with it, it does nothing more."
+)
+
+
+def expected_head(ledger: Ledger, rev: str | None) -> str | UnsetType:
+    return UNSET if rev is None else ledger.resolve(rev)
+
+
+def as_wanted(path: str) -> str:
+    """A path that begins with a dot or `~` is a place on this machine; any other is looked for as it is written."""
+    if path.startswith("~"):
+        return os.path.expanduser(path)
+    return str(Path.cwd() / path) if path.startswith(".") else path
+
+
+STANDARD = "-"
+
+
+def stdin_bytes() -> BinaryIO:
+    return sys.stdin.buffer
+
+
+def stdout_bytes() -> BinaryIO:
+    return sys.stdout.buffer
+
+
+def read_input(file: str | None, missing: str) -> bytes:
+    """The bytes of a file, or of what is piped in; nobody types a whole document at a terminal."""
+    if file not in (None, STANDARD):
+        return Path(str(file)).read_bytes()
+    return piped_input(missing).read()
+
+
+def piped_input(missing: str) -> BinaryIO:
+    if sys.stdin.isatty():
+        raise click.UsageError(missing)
+    return stdin_bytes()

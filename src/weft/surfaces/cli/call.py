@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.surfaces.cli.locating import find_ledger
 from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen
-from weft.surfaces.cli.zones import LocalZone
+from weft.surfaces.cli.times import LocalZone
+from weft.surfaces.cli.user_files import find_ledger
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from weft.ledger.api.ledger import Ledger
 
 
@@ -78,7 +80,7 @@ class Call:
 
         return open_ledger(path, create=create, read_only=read_only, accept_rollback=accept, zone=LocalZone())
 
-    def answer(self, value: Any, *lines: Line) -> None:
+    def answer(self, value: Struct | Sequence[Struct], *lines: Line) -> None:
         """The outcome: a JSON document, or lines for people."""
         if self.json:
             self.document(value)
@@ -86,16 +88,19 @@ class Call:
             for line in lines:
                 self.screen.show(*line)
 
-    def document(self, value: Any) -> None:
-        from weft.surfaces.cli.shapes import document, to_json
+    def document(self, value: Struct | Sequence[Struct]) -> None:
+        """A record, or a list that is known whole, as one JSON document."""
+        from weft.surfaces.wire.forms import form
+        from weft.surfaces.wire.json_text import document
 
-        click.echo(document(to_json(value), indent=self.screen.terminal), color=True)
+        click.echo(document(form(value), indent=self.screen.terminal), color=True)
 
-    def documents(self, items: Iterable[Any]) -> None:
-        """A list as one JSON document."""
-        from weft.surfaces.cli.shapes import list_document
+    def documents(self, records: Iterable[Struct]) -> None:
+        """A list as one JSON document, written while it is read."""
+        from weft.surfaces.wire.forms import form
+        from weft.surfaces.wire.json_text import list_document
 
-        for line in list_document(items):
+        for line in list_document(map(form, records)):
             click.echo(line, color=True)
 
     def next_page(self, cursor: str | None) -> None:
@@ -103,7 +108,7 @@ class Call:
         if cursor is None:
             return
         if self.json:
-            from weft.surfaces.cli.shapes import document
+            from weft.surfaces.wire.json_text import document
 
             click.echo(document({"next": cursor}, indent=False), err=True)
         else:
@@ -121,3 +126,10 @@ class Call:
                 paging=False,
             )
             click.echo(aside.render(line), err=True, color=aside.color)
+
+
+def undo(*words: str) -> str:
+    """The command that takes back what was just done."""
+    from shlex import quote
+
+    return f"undo: weft {' '.join(map(quote, words))}"

@@ -60,9 +60,9 @@ class SharedGroup(click.Group):
         """Make a function a command of this group."""
 
         def made(function: Callable[..., int | None]) -> SharedCommand:
-            found = command(name)(function)
-            self.add_command(found)
-            return found
+            verb_command = command(name)(function)
+            self.add_command(verb_command)
+            return verb_command
 
         return made
 
@@ -84,7 +84,7 @@ def refuse_broken_text(params: dict[str, Any]) -> None:
 
 def group(name: str, help: str, *commands: click.Command) -> SharedGroup:
     """Commands under one name."""
-    return SharedGroup(name, {str(each.name): each for each in commands}, help=help)
+    return SharedGroup(name, {str(member.name): member for member in commands}, help=help)
 
 
 def command(

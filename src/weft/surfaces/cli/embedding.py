@@ -42,11 +42,11 @@ def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]
     from weft.programs import Programs
     from weft.runtime.inference.embeddings import FarEmbedder
     from weft.runtime.invoke.model_settings import model_settings
-    from weft.surfaces.cli.acting import person_acting
+    from weft.surfaces.cli.credentials import person_acting
 
     find = Programs(ledger).get
-    found = model_settings(find(model, "model"), find, os.environ.get, person_acting())
-    with FarEmbedder(found.model, found.context) as embedder:
+    configured = model_settings(find(model, "model"), find, os.environ.get, person_acting())
+    with FarEmbedder(configured.model, configured.context) as embedder:
         yield Similarity(ledger, embedder)
 
 

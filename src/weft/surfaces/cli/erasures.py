@@ -10,11 +10,12 @@ import click
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.import_job import ImportJob
-from weft.surfaces.cli.locating import find_ledger
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.user_files import find_ledger
+from weft.surfaces.wire.upkeep import NothingToErase
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -40,7 +41,8 @@ def carry_out(
         call.answer(plan, *_plan_lines(plan, every=True))
         return
     if plan.is_done:
-        call.answer({"contents": 0, "erased_already": plan.erased_already, "stays": len(plan.stays)}, [_nothing(plan)])
+        nothing = NothingToErase(erased_already=plan.erased_already, stays=len(plan.stays))
+        call.answer(nothing, [_nothing(plan)])
         return
     if not yes:
         _ask(call, plan)
@@ -108,8 +110,8 @@ def _plan_lines(plan: ErasurePlan, *, every: bool) -> Iterator[Line]:
     yield from _copy_lines(plan)
 
 
-def _copy_lines(found: ErasurePlan | Erasure) -> Iterator[Line]:
-    for copy in found.copies:
+def _copy_lines(erasure: ErasurePlan | Erasure) -> Iterator[Line]:
+    for copy in erasure.copies:
         state = "may still hold it" if copy.exists else "is no longer there: if it was moved, it may still hold it"
         yield [Span("copy: ", "warn"), Span(copy.path, "heading"), f" {state}"]
 

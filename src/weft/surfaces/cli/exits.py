@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.advice import Action, Advice
 from weft.kernel.errors import (
     AmbiguousName,
     CodeFailed,
@@ -17,7 +18,11 @@ from weft.kernel.errors import (
     StoreError,
     WeftError,
 )
-from weft.surfaces.cli.plain_text import safe, safe_lines
+from weft.surfaces.plain_text import safe, safe_lines
+from weft.surfaces.wire.hints import phrase
+
+if TYPE_CHECKING:
+    from weft.surfaces.wire.forms import ErrorDocument
 
 OK, DIFFERENT, USAGE, INTERRUPTED, BUG = 0, 1, 2, 130, 70
 
@@ -53,10 +58,22 @@ def exit_code(error: BaseException) -> int:
     return next((CODE_OF[kind] for kind in type(error).__mro__ if kind in CODE_OF), BUG)
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def error_document(error: BaseException) -> ErrorDocument:
     """An error as the JSON that stands on stderr under `--json`."""
-    made = {"type": type(error).__name__, "message": message_of(error), "hint": hint_of(error)}
-    return {**made, "printed": error.printed} if isinstance(error, CodeFailed) else made
+    from msgspec import UNSET
+
+    from weft.surfaces.wire.forms import ErrorDocument, ErrorForm
+
+    advice = advice_for(error)
+    shown = ErrorForm(
+        type=type(error).__name__,
+        message=message_of(error),
+        hint=phrase(advice),
+        action=advice.action,
+        arguments=advice.arguments,
+        printed=error.printed if isinstance(error, CodeFailed) else UNSET,
+    )
+    return ErrorDocument(error=shown)
 
 
 def lines_of(error: BaseException) -> list[str]:
@@ -76,16 +93,14 @@ def message_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def hint_of(error: BaseException) -> str:
+def advice_for(error: BaseException) -> Advice:
+    """What to do about an error, also about those that are not of the tree."""
     if isinstance(error, WeftError):
-        return error.hint
+        return error.advice
     if isinstance(error, click.UsageError):
-        return usage_hint(error.ctx)
-    if isinstance(error, OSError):
-        return "check the path and its permissions"
-    return ""
+        return Action.READ_HELP.of(command="weft" if error.ctx is None else error.ctx.command_path)
+    return Advice(Action.CHECK_PATH if isinstance(error, OSError) else Action.OTHER)
 
 
-def usage_hint(ctx: Any) -> str:
-    path = ctx.command_path if ctx is not None else "weft"
-    return f"`{path} --help` shows how it is used"
+def hint_of(error: BaseException) -> str:
+    return phrase(advice_for(error))

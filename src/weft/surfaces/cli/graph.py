@@ -74,7 +74,7 @@ class Forest:
 
     def __init__(self, children_first: Sequence[Node]) -> None:
         self.nodes = children_first
-        known = {turn for turn, _ in children_first}
+        turns = {turn for turn, _ in children_first}
         self.children: dict[str, list[str]] = {}
         self.roots: list[str] = []
         self.cut: set[str] = set()
@@ -82,7 +82,7 @@ class Forest:
             if parent is None:
                 self.roots.append(turn)
                 continue
-            if parent not in known and parent not in self.cut:
+            if parent not in turns and parent not in self.cut:
                 self.cut.add(parent)
                 self.roots.append(parent)
             self.children.setdefault(parent, []).append(turn)

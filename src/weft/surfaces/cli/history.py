@@ -7,7 +7,10 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from weft.surfaces.cli.plain_text import cut, safe
+from msgspec import UNSET
+
+from weft.surfaces.plain_text import cut, safe
+from weft.surfaces.wire.sessions import ListedTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -100,9 +103,15 @@ class Reader:
         where = "" if session.head_event is None else f" at event {session.head_event}"
         return f"{self.short_label(session)}{title}{where}"
 
+    def listed(self, turn: Turn) -> ListedTurn:
+        """A turn as lists answer it in JSON."""
+        principals = self.on_behalf_of(turn)
+        heads = self.heads(turn.id)
+        return ListedTurn(turn=turn, subject=self.subject(turn), heads=heads, on_behalf_of=principals or UNSET)
+
     def subject(self, turn: Turn) -> str:
-        found = self._subjects.get(turn.id)
-        return subject_of(self._ledger, turn) if found is None else found
+        words = self._subjects.get(turn.id)
+        return subject_of(self._ledger, turn) if words is None else words
 
     @cached_property
     def _sources(self) -> dict[str, list[tuple[str, str]]]:
@@ -110,8 +119,8 @@ class Reader:
 
     def sources(self, turn: Turn) -> list[str]:
         """What a turn was picked or summed up from, in words."""
-        found = self._sources.get(turn.id, [])
-        return [f"{'turn' if why == 'cherry_pick' else 'the branch to'} {short(source)}" for why, source in found]
+        turns = self._sources.get(turn.id, [])
+        return [f"{'turn' if why == 'cherry_pick' else 'the branch to'} {short(source)}" for why, source in turns]
 
 
 def is_foreign(session: Session) -> bool:

@@ -23,37 +23,12 @@ from msgspec.structs import replace
 from weft.kernel.ambient import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
 from weft.kernel.sites import Site
-from weft.surfaces.cli.locating import user_ledger
+from weft.surfaces.cli.user_files import user_ledger
+from weft.surfaces.wire.exchange import ImportStatus
 
 STOP_SECONDS, TRY_SECONDS = 60.0, 0.05
 TRIES = 20
 READY = b"ready\n"
-
-
-class Status(Struct, frozen=True, kw_only=True):
-    """How far a job is. `state` is running, watching, finished, stopped, failed or killed."""
-
-    state: str
-    pid: int
-    started_at: int
-    updated_at: int
-    ledger: str
-    log: str
-    files: int = 0
-    of_files: int = 0
-    bytes: int = 0
-    of_bytes: int = 0
-    sessions: int = 0
-    turns: int = 0
-    problems: int = 0
-    seconds_left: float | None = None
-    rate: float | None = None
-    """Bytes a second."""
-    error: str | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        return self.state in ("running", "watching")
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -108,16 +83,16 @@ class ImportJob:
             return True
         return False
 
-    def status(self) -> Status | None:
+    def status(self) -> ImportStatus | None:
         """None: there has never been one."""
         alive = self.is_held()  # asked first: a job that ends in between has written its end by then
         try:
-            told = msgspec.json.decode(self._note.read_bytes(), type=Status)
+            status = msgspec.json.decode(self._note.read_bytes(), type=ImportStatus)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
-        return replace(told, state="killed") if told.is_alive and not alive else told
+        return replace(status, state="killed") if status.is_alive and not alive else status
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: ImportStatus) -> None:
         aside = self._note.with_name(f"{self._note.name}.partial")
         aside.write_bytes(msgspec.json.encode(status))
         os.replace(aside, self._note)
@@ -127,11 +102,11 @@ class ImportJob:
         import failed. Both can be done without; whoever writes to the log goes on at its end."""
         with suppress(FileNotFoundError):
             os.truncate(self.log, 0)
-        told = self.status()
-        if told is not None and told.error is not None:
-            self.tell(replace(told, error="not kept: something was erased since"))
+        status = self.status()
+        if status is not None and status.error is not None:
+            self.tell(replace(status, error="not kept: something was erased since"))
 
-    def stop(self, clock: Clock) -> Status | None:
+    def stop(self, clock: Clock) -> ImportStatus | None:
         """Ask it to end, and wait until it has."""
         status = self.status()
         if status is None or not status.is_alive:
@@ -146,12 +121,12 @@ class ImportJob:
         return self.status()
 
 
-def start(order: Order) -> Status:
+def start(order: Order) -> ImportStatus:
     """A process of its own, which goes on when this one and its terminal end. Returns once it holds the lock."""
     job = ImportJob(order.ledger)
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    (ordered, orders), (told, tell) = os.pipe(), os.pipe()
-    with job.log.open("ab") as log, open(told, "rb") as answer, open(orders, "wb") as asking:
+    (ordered, orders), (answer_end, tell) = os.pipe(), os.pipe()
+    with job.log.open("ab") as log, open(answer_end, "rb") as answer, open(orders, "wb") as asking:
         try:
             os.set_inheritable(tell, True)
             _spawn(ordered, tell, log.fileno())
@@ -160,9 +135,9 @@ def start(order: Order) -> Status:
             os.close(tell)
         asking.write(msgspec.json.encode(order))  # not as an argument, which others can see: it may hold a password
         asking.close()
-        said = answer.read()
-    if said != READY:
-        raise NotApplicable(said.decode(errors="replace").strip() or "it did not start", f"its log is {job.log}")
+        first_word = answer.read()
+    if first_word != READY:
+        raise NotApplicable(first_word.decode(errors="replace").strip() or "it did not start", f"its log is {job.log}")
     status = job.status()
     assert status is not None  # it told so before it said that it is ready
     return status

@@ -17,12 +17,13 @@ from weft.exchange.importing.change_notices import listening
 from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching
 from weft.kernel.ambient import SystemClock
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.import_places import shortened
+from weft.surfaces.cli.figures import counted, size_text
+from weft.surfaces.cli.import_lines import shortened
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import document, to_json
-from weft.surfaces.cli.sizes import size_text
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.wire.exchange import EndedWatch
+from weft.surfaces.wire.forms import form
+from weft.surfaces.wire.json_text import document
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
@@ -31,42 +32,33 @@ if TYPE_CHECKING:
 CLOCK = slice(len("2026-11-15 "), len("2026-11-15 09:30:00"))
 
 
-class Stopped(Struct, tag="stopped"):
-    """The end of a watch: what it brought."""
-
-    files: int = 0
-    sessions: int = 0
-    turns: int = 0
-    superseded: int = 0
-    problems: int = 0
-
-    def count(self, each: Happening) -> None:
-        if isinstance(each, Imported):
-            self.sessions += each.sessions
-            self.turns += each.turns
-            self.superseded += each.superseded
-        elif isinstance(each, Troubled):
-            self.problems += 1
-
-
 def follow(call: Call, importing: ImportRun, places: Sequence[Path | Address]) -> int:
     """Ends with 0, whatever interrupts it: that is how it is meant to end."""
-    clock, end = SystemClock(), Stopped()
+    clock, end = SystemClock(), EndedWatch()
     watching = Watching(importing, partial(listening, clock=clock), clock)
     try:
         with _ended_by_signals(), closing(watching.run(places)) as happening:
-            for each in happening:
-                end.count(each)
-                _show(call, each)
+            for event in happening:
+                _count(end, event)
+                _show(call, event)
     except KeyboardInterrupt:
         pass
     end.files = watching.files
     if call.json:
         _line(end)
     else:
-        told = f"{counted(end.sessions, 'new session')}, {counted(end.turns, 'new turn')}"
-        call.note(f"watch ended: {counted(end.files, 'file')} followed, {told}, {counted(end.problems, 'problem')}")
+        counts = f"{counted(end.sessions, 'new session')}, {counted(end.turns, 'new turn')}"
+        call.note(f"watch ended: {counted(end.files, 'file')} followed, {counts}, {counted(end.problems, 'problem')}")
     return 0
+
+
+def _count(end: EndedWatch, happening: Happening) -> None:
+    if isinstance(happening, Imported):
+        end.sessions += happening.sessions
+        end.turns += happening.turns
+        end.superseded += happening.superseded
+    elif isinstance(happening, Troubled):
+        end.problems += 1
 
 
 @contextmanager
@@ -84,32 +76,38 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _line(value: Struct) -> None:
-    click.echo(document(to_json(value)), color=True)
+    click.echo(document(form(value)), color=True)
 
 
-def _show(call: Call, each: Happening) -> None:
+def _show(call: Call, event: Happening) -> None:
     if call.json:
-        _line(each)
-    elif isinstance(each, Imported):
-        if each.turns or each.sessions or each.superseded:
-            call.screen.show(*_row(each))
-    elif isinstance(each, Began):
-        call.note(f"{counted(each.files, 'file')}, {size_text(each.bytes)}; reading what is new, the latest first")
-        if each.is_blind:
+        _line(event)
+    elif isinstance(event, Imported):
+        if event.turns or event.sessions or event.superseded:
+            call.screen.show(*_row(event))
+    elif isinstance(event, Began):
+        call.note(f"{counted(event.files, 'file')}, {size_text(event.bytes)}; reading what is new, the latest first")
+        if event.is_blind:
             call.note("the system tells of no changes here: they are found by looking again and again")
-    elif isinstance(each, Watched):
-        call.note(f"watching {counted(each.files, 'file')}; Ctrl-C ends it")
-    elif isinstance(each, Troubled):
-        where = each.source if each.line is None else f"{each.source}:{each.line}"
-        call.note(Span(where, "warn"), f": {each.what}")
-    elif isinstance(each, Gone):
-        call.note(Span(shortened(each.source), "dim"), " is gone; what was imported of it stays")
+    elif isinstance(event, Watched):
+        call.note(f"watching {counted(event.files, 'file')}; Ctrl-C ends it")
+    elif isinstance(event, Troubled):
+        where = event.source if event.line is None else f"{event.source}:{event.line}"
+        call.note(Span(where, "warn"), f": {event.what}")
+    elif isinstance(event, Gone):
+        call.note(Span(shortened(event.source), "dim"), " is gone; what was imported of it stays")
 
 
-def _row(each: Imported) -> list[Span | str]:
-    new = [counted(each.turns, "turn")] if each.turns else []
-    new += [f"{each.superseded:,} replaced"] if each.superseded else []
-    new += [f"{each.open_turns:,} open"] if each.open_turns else []
+def _row(imported: Imported) -> list[Span | str]:
+    new = [counted(imported.turns, "turn")] if imported.turns else []
+    new += [f"{imported.superseded:,} replaced"] if imported.superseded else []
+    new += [f"{imported.open_turns:,} open"] if imported.open_turns else []
     now = local_time(SystemClock().now_ms())[CLOCK]
     what = ", ".join(new) or "a new session"
-    return [Span(now, "dim"), " ", Span(each.origin, "label"), f" {what}  ", Span(shortened(each.source), "dim")]
+    return [
+        Span(now, "dim"),
+        " ",
+        Span(imported.origin, "label"),
+        f" {what}  ",
+        Span(shortened(imported.source), "dim"),
+    ]

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from weft.kernel.ambient import SystemClock
 from weft.kernel.errors import WeftError
 from weft.kernel.sites import Site
-from weft.surfaces.cli.import_job import READY, ImportJob, Order, Status
+from weft.surfaces.cli.import_job import READY, ImportJob, Order
+from weft.surfaces.wire.exchange import ImportStatus
 
 if TYPE_CHECKING:
     from weft.exchange.importers.servers import Address
@@ -38,7 +39,7 @@ class ImportWork:
         now, before = self._clock.now_ms(), job.status()
         self._pace: Pace = Pace(self._clock, before.rate if before else None)
         self._told_at = 0.0
-        self.status = Status(
+        self.status = ImportStatus(
             state="running", pid=os.getpid(), started_at=now, updated_at=now, ledger=shown, log=str(job.log)
         )
 
@@ -81,7 +82,7 @@ class ImportWork:
     def _places(self) -> list[Path | Address]:
         from weft.exchange.importers.port import load_importers
         from weft.exchange.importers.servers import Address
-        from weft.surfaces.cli.import_places import all_places
+        from weft.surfaces.cli.import_lines import all_places
 
         paths = self._order.paths
         if paths:
@@ -108,7 +109,7 @@ class ImportWork:
     def _count(self, importing: ImportRun) -> None:
         if not self._order.watch:
             totals = importing.summary.origins.values()
-            turns, problems = sum(each.counts.turns for each in totals), importing.summary.problems
+            turns, problems = sum(origin.counts.turns for origin in totals), importing.summary.problems
             self.status = replace(self.status, turns=turns, problems=len(problems))
             for problem in problems:
                 say(f"{problem.source}: {problem.what}")
@@ -119,24 +120,24 @@ class ImportWork:
 
         watching = Watching(importing, partial(listening, clock=self._clock), self._clock)
         with closing(watching.run(self._places())) as happening:
-            for each in happening:
-                self._happened(each)
+            for event in happening:
+                self._happened(event)
 
-    def _happened(self, each: Happening) -> None:
+    def _happened(self, event: Happening) -> None:
         from weft.exchange.importing.watch import Began, Imported, Troubled, Watched
 
         status = self.status
-        if isinstance(each, Began):
-            status = replace(status, of_files=each.files, of_bytes=each.bytes)
-        elif isinstance(each, Watched):
-            status = replace(status, state="watching", files=each.files, of_files=each.files)
-        elif isinstance(each, Imported):
-            status = replace(status, sessions=status.sessions + each.sessions, turns=status.turns + each.turns)
-        elif isinstance(each, Troubled):
+        if isinstance(event, Began):
+            status = replace(status, of_files=event.files, of_bytes=event.bytes)
+        elif isinstance(event, Watched):
+            status = replace(status, state="watching", files=event.files, of_files=event.files)
+        elif isinstance(event, Imported):
+            status = replace(status, sessions=status.sessions + event.sessions, turns=status.turns + event.turns)
+        elif isinstance(event, Troubled):
             status = replace(status, problems=status.problems + 1)
-            say(f"{each.source}: {each.what}")
+            say(f"{event.source}: {event.what}")
         self.status = status
-        self.tell(now=isinstance(each, Watched))
+        self.tell(now=isinstance(event, Watched))
 
 
 def say(line: str) -> None:
@@ -150,8 +151,8 @@ def main() -> int:
     job = ImportJob(order.ledger)
     os.setsid()
     os.chdir("/")
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with job.held():

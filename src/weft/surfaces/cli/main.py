@@ -12,9 +12,10 @@ import click
 
 from weft import __version__
 from weft.kernel.errors import WeftError
+from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import shared_options, take_shared
-from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, describe, exit_code, hint_of, lines_of
-from weft.surfaces.cli.plain_text import safe
+from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, error_document, exit_code, hint_of, lines_of
+from weft.surfaces.plain_text import safe
 
 COMMANDS = {
     "start": {
@@ -120,8 +121,8 @@ class Commands(click.Group):
             return None
         name = cmd_name.replace("-", "_")
         module = import_module(f"weft.surfaces.cli.commands.{name + '_' if iskeyword(name) else name}")
-        found: click.Command = module.command
-        return found
+        named_command: click.Command = module.command
+        return named_command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -139,12 +140,25 @@ class Commands(click.Group):
                 formatter.write_dl(list(commands.items()))
 
     def invoke(self, ctx: click.Context) -> object:
-        take_shared(ctx)
+        call = take_shared(ctx)
+        if ctx.params.pop("version"):
+            show_version(call)
+            return OK
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
+
+def show_version(call: Call) -> None:
+    if not call.json:
+        click.echo(f"weft {__version__}")
+        return
+    from weft.surfaces.wire.forms import WIRE_VERSION
+    from weft.surfaces.wire.programs import ProgramVersion
+
+    call.document(ProgramVersion(version=__version__, wire_version=WIRE_VERSION))
 
 
 @click.group(
@@ -153,7 +167,7 @@ class Commands(click.Group):
     params=shared_options(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, "-V", "--version", message="weft %(version)s")
+@click.option("-V", "--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
 def weft(ctx: click.Context) -> None:
     """Version control for AI agents: every turn is a commit you can address, verify and fork from.
@@ -186,9 +200,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report(error: BaseException, *, as_json: bool) -> None:
     if as_json:
-        from weft.surfaces.cli.shapes import document
+        from weft.surfaces.wire.forms import form
+        from weft.surfaces.wire.json_text import document
 
-        click.echo(document({"error": describe(error)}), err=True)
+        click.echo(document(form(error_document(error))), err=True)
         return
     for line in lines_of(error):
         click.echo(line, err=True)

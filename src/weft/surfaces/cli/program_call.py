@@ -1,8 +1,11 @@
-"""What the commands about programs have in common: who acts, fields of a configuration, and how programs are shown."""
+"""What the commands about programs have in common: who acts, fields of a configuration, how programs are invoked
+and how they are shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,9 +15,14 @@ import click
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.plain_text import TAB, safe
 
 if TYPE_CHECKING:
+    from weft.kernel.errors import WeftError
     from weft.programs import Program, Programs
+    from weft.runtime.context import ExecutionContext
+    from weft.runtime.inference.replies import ReplyToken
+    from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 
 KEY = "A name for this command: repeated with it, it does nothing more."
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,7 +82,7 @@ def said(text: str | None) -> str | None:
     if text != "-":
         return text
     from weft.kernel.contents import decode_utf8
-    from weft.surfaces.cli.streams import read_input
+    from weft.surfaces.cli.arguments import read_input
 
     return decode_utf8(read_input(None, "nothing was said: pipe the message in"), "the message")
 
@@ -152,17 +160,9 @@ def looking(call: Call) -> Iterator[Programs]:
         yield Programs(ledger)
 
 
-def to_json(program: Program) -> dict[str, Any]:
-    """The program's shape, with times as every answer tells them."""
-    from weft.kernel.times import iso_from_ms
-
-    shape = program.shape()
-    return {**shape, "createdAt": iso_from_ms(program.created_at), "updatedAt": iso_from_ms(program.updated_at)}
-
-
 def answer(call: Call, program: Program, *more: Line) -> None:
     """One program, after a command that changed it."""
-    call.answer(to_json(program), line_of(program), *more)
+    call.answer(program, line_of(program), *more)
 
 
 def line_of(program: Program) -> Line:
@@ -173,7 +173,7 @@ def line_of(program: Program) -> Line:
 
 def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kinds: bool = False) -> None:
     if call.json:
-        call.documents(map(to_json, programs))
+        call.documents(programs)
         return
     if not programs:
         call.note(f"there is no {what}; {hint}")
@@ -203,3 +203,125 @@ def summary(program: Program) -> str:
         if isinstance(value, str):
             return " ".join(value.split())
     return ""
+
+
+T = TypeVar("T")
+
+
+def invoked(call: Call, actor: str, name: str, invocation: Invocation, *, stream: bool = False) -> InvocationResult:
+    """Invoke a program, and with `stream` show a model's answer as it comes."""
+    from weft.runtime.invoke.handlers import invoke
+
+    shown = ReplyStream(call) if stream else None
+    try:
+        return with_invocations(
+            call, actor, lambda shop: invoke(shop, name, invocation), on_token=None if shown is None else shown.token
+        )
+    finally:
+        if shown is not None:
+            shown.end()
+
+
+def with_invocations(
+    call: Call,
+    actor: str,
+    work: Callable[[InvocationContext], Awaitable[T]],
+    *,
+    on_token: Callable[[ReplyToken], None] | None = None,
+) -> T:
+    import asyncio
+
+    return asyncio.run(_with_invocations(call, actor, work, on_token))
+
+
+async def _with_invocations(
+    call: Call,
+    actor: str,
+    work: Callable[[InvocationContext], Awaitable[T]],
+    on_token: Callable[[ReplyToken], None] | None,
+) -> T:
+    from weft.aio.crossing import Pool
+    from weft.aio.ledger import AsyncLedger
+    from weft.programs import Programs
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.invoke.invocation import InvocationContext
+
+    ledger, pool = call.writing(), Pool()
+    try:
+        acting = ledger.acting_as(actor)
+        programs = Programs(acting)
+        async with Inference(on_retry=lambda *failed: note_retry(call, *failed)) as inference:
+            shop = InvocationContext(
+                AsyncLedger(acting, pool),
+                programs,
+                pool,
+                inference,
+                variable=os.environ.get,
+                context=acting_for(programs, actor),
+                on_token=on_token,
+                show=lambda name, text: _note_notice(call, name, text),
+            )
+            return await work(shop)
+    finally:
+        await pool.close(ledger.close)
+
+
+def note_retry(call: Call, error: WeftError, model: str, wait: float) -> None:
+    """A provider that fails can take minutes: whoever waits is told why."""
+    call.note(f"{error}; {model} is asked {f'again in {wait:.1f} s' if wait else 'next'}")
+
+
+def acting_for(programs: Programs, actor: str) -> ExecutionContext:
+    """The person at the terminal, and on their behalf whoever `--as` names."""
+    from weft.kernel.authority import Principal, PrincipalKind
+    from weft.ledger.model import DEFAULT_AGENT
+    from weft.runtime.invoke.models_and_sessions import agent_context
+    from weft.surfaces.cli.credentials import person_acting
+
+    person = person_acting()
+    if actor == DEFAULT_AGENT:
+        return person
+    principal = programs.get(actor, "human", "agent")
+    if principal.kind == "agent":
+        return agent_context(person, principal)
+    return person.delegate(Principal(PrincipalKind.HUMAN, principal.name))
+
+
+def _note_notice(call: Call, name: str, text: str) -> None:
+    """What a person is told stands beside the answer."""
+    call.note(Span(f"to {name}: ", "label"), text)
+
+
+class ReplyStream:
+    """A reply as it comes, on standard output; under `--json` the whole answer comes at the end instead."""
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._attempt, self._begun = call, 1, False
+
+    def token(self, token: ReplyToken) -> None:
+        if self._call.json or token.kind != "text":
+            return
+        if token.attempt != self._attempt and self._begun:
+            click.echo()
+            self._call.note("the reply broke off and begins anew")
+        self._attempt, self._begun = token.attempt, True
+        lines = token.text.replace("\t", TAB).split("\n")
+        click.echo("\n".join(map(safe, lines)), nl=False)
+
+    def end(self) -> None:
+        if self._begun:
+            click.echo()
+
+
+def answer_invoked(call: Call, invoked_program: InvocationResult, *, shown: bool = False) -> None:
+    """The outcome of an invocation: text as it was said, anything else as JSON."""
+    call.answer(invoked_program, *([] if shown else _result_lines(invoked_program.result)))
+
+
+def _result_lines(result: Any) -> list[Line]:
+    from weft.surfaces.wire.json_text import document
+
+    if isinstance(result, dict) and isinstance(result.get("text"), str):
+        result = result["text"]
+    text = result if isinstance(result, str) else document(result, indent=True)
+    return [[line] for line in text.split("\n")]

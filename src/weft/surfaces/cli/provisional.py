@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.kernel.errors import WeftError
-from weft.surfaces.cli.plain_text import cut, safe, safe_lines
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import INDENT, counted
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.cli.turn_lines import INDENT
+from weft.surfaces.plain_text import cut, safe, safe_lines
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -40,10 +40,6 @@ def is_only_provisional(ledger: Ledger, rev: str) -> bool:
         return ledger.session(rev).head is None and bool(ledger.imports.provisional(rev))
     except WeftError:
         return False
-
-
-def shape(tail: ProvisionalTurn) -> dict[str, Any]:
-    return {"provisional": True, "id": None, **to_json(tail)}
 
 
 def subject(tail: ProvisionalTurn) -> str:

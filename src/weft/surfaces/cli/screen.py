@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from weft.surfaces.cli.plain_text import cut, pad, safe, width
+from weft.surfaces.plain_text import cut, pad, safe, width
 
 PIPED_WIDTH = 200
 PIPED_LINES = 64
@@ -153,11 +153,11 @@ def stdout_screen(*, no_color: bool, no_pager: bool) -> Screen:
 def terminal_size() -> tuple[int, int]:
     """Columns and rows; COLUMNS and LINES win over what the terminal says."""
     try:
-        found = os.get_terminal_size(sys.stdout.fileno())
+        size = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
-        found = os.terminal_size((80, 24))
-    given = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
-    columns, rows = (int(word) if word.isdecimal() else size for word, size in zip(given, found, strict=True))
+        size = os.terminal_size((80, 24))
+    variables = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    columns, rows = (int(word) if word.isdecimal() else length for word, length in zip(variables, size, strict=True))
     return columns or 80, rows or 24
 
 

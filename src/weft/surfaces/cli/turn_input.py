@@ -74,12 +74,12 @@ def strict_json(data: bytes, what: str) -> Any:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    value = dict(pairs)
+    if len(value) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise InvalidJson(f"the key {twice!r} stands twice in one object")
-    return made
+    return value
 
 
 def _no_constant(name: str) -> Any:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.kernel.enums import TurnStatus, TurnType
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.graph import Glyphs
 from weft.surfaces.cli.history import Reader, short
-from weft.surfaces.cli.plain_text import cut, safe, width
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.zones import NO_TIME, local_time
+from weft.surfaces.cli.times import NO_TIME, local_time
+from weft.surfaces.plain_text import cut, safe, width
 
 if TYPE_CHECKING:
     from weft.kernel.fields import Usage
@@ -69,8 +70,8 @@ def _beside(turn: Turn) -> str:
         return ""
     model = "" if turn.model in (None, UNKNOWN) else _DATED.sub("", safe(str(turn.model)))
     calls = counted(turn.tool_call_count, "call") if turn.tool_call_count else ""
-    told = ", ".join(filter(None, (model, calls)))
-    return f"  [{told}]" if told else ""
+    words = ", ".join(filter(None, (model, calls)))
+    return f"  [{words}]" if words else ""
 
 
 def crossing(older: Turn, reader: Reader, columns: int) -> Line:
@@ -114,7 +115,3 @@ def facts_of(turn: Turn) -> list[str]:
 
 def total_of(usage: Usage) -> int:
     return usage.total_tokens if isinstance(usage.total_tokens, int) else 0
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

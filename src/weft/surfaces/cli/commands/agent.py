@@ -18,7 +18,6 @@ from weft.surfaces.cli.program_call import (
     named,
     set_fields,
     show_list,
-    to_json,
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
@@ -71,8 +70,8 @@ def configure(
     soul = {} if prompt is None else {"identity": {"soul": prompt}}
     changes = with_fields({**soul, **given(defaultModel=model)}, fields)
     with changing(call, actor) as programs:
-        found = programs.get(name, "agent")
-        answer(call, programs.change(found.id, changes, expected=expected, key=retry_key))
+        agent = programs.get(name, "agent")
+        answer(call, programs.change(agent.id, changes, expected=expected, key=retry_key))
 
 
 @command.verb("list")
@@ -89,8 +88,8 @@ def list_(call: Call) -> None:
 def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
     """Give an idle agent a task; a session for it is made."""
     with changing(call, actor) as programs:
-        found = programs.assign(name, task, key=retry_key)
-    answer(call, found, ["  works on ", Span(str(found.current_task), "label"), f" in {found.current_session}"])
+        agent = programs.assign(name, task, key=retry_key)
+    answer(call, agent, ["  works on ", Span(str(agent.current_task), "label"), f" in {agent.current_session}"])
 
 
 @command.verb("status")
@@ -98,17 +97,17 @@ def assign(call: Call, name: str, task: str, actor: str, retry_key: str | None) 
 def status(call: Call, name: str) -> None:
     """Show what an agent is doing."""
     with looking(call) as programs:
-        found = programs.get(name, "agent")
-    told: list[Line] = []
+        agent = programs.get(name, "agent")
+    lines: list[Line] = []
     for what, value in (
-        ("task", found.current_task),
-        ("session", found.current_session),
-        ("turns", found.turn_count),
-        ("checkpoint", found.last_checkpoint),
+        ("task", agent.current_task),
+        ("session", agent.current_session),
+        ("turns", agent.turn_count),
+        ("checkpoint", agent.last_checkpoint),
     ):
         if value is not None:
-            told.append([Span(f"  {what:<11}", "dim"), str(value)])
-    call.answer(to_json(found), line_of(found), *told)
+            lines.append([Span(f"  {what:<11}", "dim"), str(value)])
+    call.answer(agent, line_of(agent), *lines)
 
 
 def _step(verb: str, help: str) -> None:

@@ -26,5 +26,5 @@ def command(call: Call, alias: str, session: str, reason: str) -> None:
     Names are looked up as labels first, then as aliases; an alias never leads to another alias.
     """
     with call.writing() as ledger:
-        found = ledger.labels.add_alias(alias, session, reason=reason)
-    call.answer(found, [Span(alias, "label"), " is another name for ", Span(found.label, "label")])
+        renamed = ledger.labels.add_alias(alias, session, reason=reason)
+    call.answer(renamed, [Span(alias, "label"), " is another name for ", Span(renamed.label, "label")])

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.surfaces.cli.arguments import STANDARD, read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.program_call import acting, changing
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.streams import STANDARD, read_input
-from weft.surfaces.cli.turn_lines import counted
 
 if TYPE_CHECKING:
     from weft.programs.applying import Planned, WantedProgram
@@ -50,7 +49,7 @@ def _read(name: str) -> list[WantedProgram]:
 
 def _show(call: Call, plan: list[Planned], dry_run: bool) -> None:
     if call.json:
-        call.documents(map(to_json, plan))
+        call.documents(plan)
         return
     for one in plan:
         changes = f" ({', '.join(one.changes)})" if one.changes else ""

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.undo import undo
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -45,7 +43,7 @@ def command(
     """
     if listed:
         with call.reading() as ledger:
-            _list(call, [found for found in ledger.sessions(every=True) if found.status == "archived"])
+            _list(call, [row for row in ledger.sessions(every=True) if row.status == "archived"])
         return
     status = "active" if back else "archived"
     chosen: dict[str, Any] = {"tree": tree, "older_than": older_than, "back": back}
@@ -57,30 +55,30 @@ def command(
         changed = _change(ledger, session, chosen, reason)
     _tell(call, changed, f"is {status}", alone=len(session) == 1 and not (tree or older_than))
     if changed and not back:
-        call.note(undo("archive", "--undo", *(found.label for found in changed)))
+        call.note(undo("archive", "--undo", *(row.label for row in changed)))
 
 
 def _change(ledger: Ledger, names: tuple[str, ...], chosen: dict[str, Any], reason: str | None) -> list[Session]:
     change = ledger.labels.unarchive if chosen["back"] else ledger.labels.archive
-    return [change(found.id, reason=reason) for found in ledger.labels.archivable(list(names), **chosen)]
+    return [change(row.id, reason=reason) for row in ledger.labels.archivable(list(names), **chosen)]
 
 
 def _tell(call: Call, sessions: list[Session], what: str, *, alone: bool) -> None:
     """One session that was named alone is a document of its own, others are a list."""
     if call.json:
-        call.document(to_json(sessions[0]) if alone else [to_json(each) for each in sessions])
+        call.document(sessions[0] if alone else sessions)
         return
-    for each in sessions:
-        call.screen.show(Span(each.label, "label"), f" {what}")
+    for session in sessions:
+        call.screen.show(Span(session.label, "label"), f" {what}")
     if not sessions:
         call.note("no such sessions")
 
 
 def _list(call: Call, sessions: list[Session]) -> None:
     if call.json:
-        call.documents(map(to_json, sessions))
+        call.documents(sessions)
         return
-    rows = [(Span(each.label, "label"), local_time(each.updated_at), each.title or "") for each in sessions]
+    rows = [(Span(session.label, "label"), local_time(session.updated_at), session.title or "") for session in sessions]
     if rows:
         call.screen.table(rows, ("session", "last change", "title"))
         call.note(f"{counted(len(rows), 'session')} archived; `weft archive --undo SESSION` makes one active again")

@@ -12,11 +12,11 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.wire.reports import audit_answer
 
 if TYPE_CHECKING:
     from weft.ledger.reports.actor_history import Deed
@@ -36,7 +36,7 @@ DEEDS = ("event", "when", "actor", "kind", "where", "tool")
 @click.option("--problems", is_flag=True, help="Only what was used without being allowed.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for what is not known.")
 @click.option("--events", is_flag=True, help="Every event of --actor, or of anybody, in order of arrival instead.")
-def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, events: bool, **given: Any) -> int:
+def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, events: bool, **options: Any) -> int:
     """Show what agents used against what they were allowed.
 
     Tools that were called and not there, denied or not permitted; rights used and not granted; then what is not known,
@@ -44,30 +44,25 @@ def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, ev
     stands for the turns it made. Exits with 1 if anything was used without being allowed.
     """
     if events:
-        if names or given["tool"] or problems or strict:
+        if names or options["tool"] or problems or strict:
             raise click.UsageError("--events takes --actor, --since and --until only")
-        _answer_deeds(call, given)
+        _answer_deeds(call, options)
         return OK
     tally = AuditTally()
     with call.reading() as ledger:
-        found = ledger.audit.findings(*names, tally=tally, **given)
-        shown = (finding for finding in found if not problems or finding.severity is Severity.PROBLEM)
+        findings = ledger.audit.findings(*names, tally=tally, **options)
+        shown = (finding for finding in findings if not problems or finding.severity is Severity.PROBLEM)
         _answer(call, shown, tally)
     return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
 
 
 def _answer(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> None:
     if call.json:
-        listed = [to_json(finding) for finding in found]
-        call.document({"ok": tally.problems == 0, "summary": _summary(tally), "findings": listed})
+        findings = list(found)  # which fills the tally
+        call.document(audit_answer(findings, tally))
         return
     call.screen.table(map(_row, found), HEADER, spare=("turns", "turn"))
     call.note(*_said(tally))
-
-
-def _summary(tally: AuditTally) -> dict[str, Any]:
-    counts = {"turns": tally.turns, "calls": tally.calls, "allowed": tally.allowed, "not_known": tally.not_known}
-    return {**counts, "problems": tally.problems, "findings": tally.found}
 
 
 def _row(finding: AuditFinding) -> tuple[Span | str, ...]:
@@ -90,13 +85,13 @@ def _said(tally: AuditTally) -> Iterator[Span | str]:
     yield f", {tally.not_known:,} not known"
 
 
-def _answer_deeds(call: Call, given: dict[str, Any]) -> None:
+def _answer_deeds(call: Call, options: dict[str, Any]) -> None:
     with call.reading() as ledger:
-        found = ledger.audit.actor_history(given["actor"], since=given["since"], until=given["until"])
+        deeds = ledger.audit.actor_history(options["actor"], since=options["since"], until=options["until"])
         if call.json:
-            call.documents(map(to_json, found))
+            call.documents(deeds)
         else:
-            call.screen.page(_lines(found)) if call.screen.terminal else call.screen.table(map(_deed, found), DEEDS)
+            call.screen.page(_lines(deeds)) if call.screen.terminal else call.screen.table(map(_deed, deeds), DEEDS)
 
 
 def _deed(deed: Deed) -> tuple[str, ...]:
@@ -110,9 +105,9 @@ def _where(deed: Deed) -> str:
     return f"{'turn' if kind == 'run' else kind} {short(name)}"
 
 
-def _lines(found: Iterable[Deed]) -> Iterator[list[Span | str]]:
+def _lines(deeds: Iterable[Deed]) -> Iterator[list[Span | str]]:
     """As they are read: a log may be longer than memory."""
-    for deed in found:
+    for deed in deeds:
         n, when, actor, kind, where, tool = _deed(deed)
         yield [
             Span(f"{n:>8}", "id"),

@@ -10,6 +10,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.wire.upkeep import BackupFile
 
 
 @weft_command("backup")
@@ -22,4 +23,4 @@ def command(call: Call, file: str) -> None:
     with call.copying() as ledger, progress(call, "backup") as bar:
         ledger.upkeep.backup(file, progress=bar.counted)
     size = Path(file).stat().st_size
-    call.answer({"file": file, "bytes": size}, ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])
+    call.answer(BackupFile(file=file, bytes=size), ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])

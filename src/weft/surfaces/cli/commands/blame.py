@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from weft.exchange.edits.history import FileBlame, TurnEdit, blame_file
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.arguments import path_error
+from weft.surfaces.cli.arguments import as_wanted
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.file_names import as_wanted
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
-from weft.surfaces.cli.plain_text import cut, pad, safe
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.zones import NO_DATE, local_time
+from weft.surfaces.cli.times import NO_DATE, local_time
+from weft.surfaces.plain_text import cut, pad, safe
+from weft.surfaces.wire.sessions import BlamedLine
 
 NOT_KNOWN = "?"
 LABEL_COLUMNS = 16
@@ -39,14 +38,14 @@ def command(call: Call, path: str, recorded: bool) -> None:
     wanted = as_wanted(path)
     text = None if recorded else _text(Path(os.path.expanduser(path)))
     with call.reading() as ledger:
-        found = blame_file(ledger, wanted, text)
-        if found is None:
+        blamed = blame_file(ledger, wanted, text)
+        if blamed is None:
             raise NotFound("recorded text of", path, "the file is not here, and its edits alone do not tell it whole")
         if call.json:
-            call.documents(_shape(number, line, edit) for number, line, edit in _numbered(found))
+            call.documents(_line_form(number, line, edit) for number, line, edit in _numbered(blamed))
         else:
-            call.screen.page(_lines(found, Reader(ledger)))
-    _notes(call, path, found)
+            call.screen.page(_lines(blamed, Reader(ledger)))
+    _notes(call, path, blamed)
 
 
 def _text(path: Path) -> str | None:
@@ -60,25 +59,32 @@ def _text(path: Path) -> str | None:
         raise InvalidInput(f"{path} is not UTF-8 text", "blame works on lines of text") from None
 
 
-def _numbered(found: FileBlame) -> Iterator[tuple[int, str, TurnEdit | None]]:
-    for number, (line, edit) in enumerate(zip(found.lines, found.blame.lines, strict=True), 1):
+def _numbered(blamed: FileBlame) -> Iterator[tuple[int, str, TurnEdit | None]]:
+    for number, (line, edit) in enumerate(zip(blamed.lines, blamed.blame.lines, strict=True), 1):
         yield number, line, edit
 
 
-def _shape(number: int, line: str, edit: TurnEdit | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"line": number, "text": line, "turn_id": None, "call_id": None}
-    if edit is not None:
-        told = to_json(edit.turn)
-        shown |= {"turn_id": edit.turn.id, "call_id": edit.call.id, "session_id": told["session_id"]}
-        shown |= {name: told[name] for name in ("started_at", "time_known", "model")}
-    return shown
+def _line_form(number: int, line: str, edit: TurnEdit | None) -> BlamedLine:
+    if edit is None:
+        return BlamedLine(line=number, text=line)
+    turn = edit.turn
+    return BlamedLine(
+        line=number,
+        text=line,
+        turn_id=turn.id,
+        call_id=edit.call.id,
+        session_id=turn.session_id,
+        started_at=turn.started_at,
+        time_known=turn.time_known,
+        model=turn.model,
+    )
 
 
-def _lines(found: FileBlame, reader: Reader) -> Iterator[Line]:
-    labels = {edit.turn.id: _label(edit, reader) for edit in found.blame.lines if edit is not None}
+def _lines(blamed: FileBlame, reader: Reader) -> Iterator[Line]:
+    labels = {edit.turn.id: _label(edit, reader) for edit in blamed.blame.lines if edit is not None}
     wide = max((len(label) for label in labels.values()), default=0)
-    digits = len(str(len(found.lines)))
-    for number, line, edit in _numbered(found):
+    digits = len(str(len(blamed.lines)))
+    for number, line, edit in _numbered(blamed):
         if edit is None:
             who: Line = [pad(NOT_KNOWN, 8 + 2 + wide + 2 + DAY)]
         else:
@@ -92,10 +98,10 @@ def _label(edit: TurnEdit, reader: Reader) -> str:
     return cut(safe(reader.short_label(session)), LABEL_COLUMNS) if session else ""
 
 
-def _notes(call: Call, path: str, found: FileBlame) -> None:
-    unknown = sum(edit is None for edit in found.blame.lines)
+def _notes(call: Call, path: str, blamed: FileBlame) -> None:
+    unknown = sum(edit is None for edit in blamed.blame.lines)
     if unknown:
         call.note(f"{counted(unknown, 'line')} of {path}: no turn is known to have written them")
-    turns = dict.fromkeys(short(edit.turn.id) for edit in found.blame.unplaced)
+    turns = dict.fromkeys(short(edit.turn.id) for edit in blamed.blame.unplaced)
     if turns:
         call.note(f"edits of {', '.join(turns)} are not found any more: something that is not recorded came after")

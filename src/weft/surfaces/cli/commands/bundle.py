@@ -2,24 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.exchange.bundles.creation import CreatedBundle
+from weft.exchange.bundles.report import VISIBLE, AbsentContent, BundleReport
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.bundle_lines import created_lines, report_lines, report_shape, signature_lines
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.exits import DIFFERENT
-from weft.surfaces.cli.key_ring import complete_keys, key_ring, open_signer
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.user_files import complete_keys, key_ring, open_signer
+from weft.surfaces.wire.exchange import BundleFile, ImportedBundle, SignedBundle
 
 if TYPE_CHECKING:
     from weft.exchange.bundles.report import BundleReport
+
+PLACES = 40
+WORDS = {
+    "withheld": "withheld",
+    "erased": "erased where it comes from",
+    "missing": "missing where it comes from",
+    "outside": "no part of the thread, left out",
+}
+
+
+def created_lines(bundle: CreatedBundle) -> Iterator[Line]:
+    report = bundle.report
+    yield [
+        f"wrote {counted(len(report.threads), 'thread')}, {counted(report.turns, 'turn')},"
+        f" {counted(report.contents, 'content')}, {bundle.bytes:,} bytes to ",
+        Span(bundle.path, "heading"),
+    ]
+    yield ["bundle ", Span(report.digest, "id")]
+    yield from signature_lines(report)
+    yield from _absent_lines(report)
+    if report.absent.get("withheld"):
+        yield [f"{VISIBLE}."]
+    for place in bundle.shows:
+        yield [Span("withheld words also stand in ", "bad"), place]
+
+
+def report_lines(report: BundleReport) -> Iterator[Line]:
+    yield [Span("it holds", "good"), ": bundle ", Span(report.digest, "id")]
+    for thread in report.threads:
+        yield [f"thread {thread.digest}, {counted(thread.turns, 'turn')}, ends with turn ", Span(thread.turn_id, "id")]
+    counts = (counted(report.turns, "turn"), counted(report.events, "event"), counted(report.contents, "content"))
+    yield [", ".join(counts)]
+    if report.first_time is not None:
+        yield [f"its events say that they are from {report.first_time} to {report.last_time}"]
+    yield from signature_lines(report)
+    yield from _absent_lines(report)
+    yield ["It proves"]
+    yield from ([f"  {sentence}"] for sentence in report.proves)
+    yield ["It does not prove"]
+    yield from ([f"  {sentence}"] for sentence in report.does_not_prove)
+
+
+def signature_lines(report: BundleReport) -> Iterator[Line]:
+    if not report.signatures:
+        yield ["unsigned: nobody vouches for it"]
+    for signature in report.signatures:
+        key = f"{signature.name}, a key that you trust" if signature.trusted else "a key that you do not know"
+        yield [f"signed with {key} ({signature.key[:16]})"]
+
+
+def _absent_lines(report: BundleReport) -> Iterator[Line]:
+    for why, count in report.absent.items():
+        yield [f"{counted(count, 'content')} {WORDS[why]}:"]
+        places = [place for place in report.places if place.why == why]
+        yield from ([f"  {words}"] for words in _place_words(places[:PLACES]))
+        if len(places) > PLACES:
+            yield [f"  and {len(places) - PLACES:,} more places (--json lists them)"]
+
+
+def _place_words(places: Iterable[AbsentContent]) -> Iterator[str]:
+    for place in places:
+        where = f"message {place.message_id}" if place.message_id else place.stream.replace("run:", "turn ")
+        yield f"{where}: {place.what}"
 
 
 @weft_command("create")
@@ -48,7 +115,7 @@ def create(
     with call.copying() as ledger:
         signers = [open_signer(name) for name in sign]
         with progress(call, "bundle") as bar:
-            made = create_bundle(
+            bundle = create_bundle(
                 ledger,
                 threads,
                 file,
@@ -58,8 +125,8 @@ def create(
                 force=force,
                 progress=bar.counted,
             )
-    shape = {"file": file, "bytes": made.bytes, "shows": list(made.shows), **report_shape(made.report)}
-    call.answer(shape, *created_lines(made))
+    answer = BundleFile(file=file, bytes=bundle.bytes, shows=bundle.shows, report=bundle.report)
+    call.answer(answer, *created_lines(bundle))
 
 
 @weft_command("verify")
@@ -73,8 +140,8 @@ def verify(call: Call, file: str, signed: bool) -> int | None:
     from weft.exchange.bundles import verify_bundle
 
     report = verify_bundle(file, key_ring().believed())
-    call.answer(report_shape(report), *report_lines(report))
-    if signed and not any(each.trusted for each in report.signatures):
+    call.answer(report, *report_lines(report))
+    if signed and not any(signature.trusted for signature in report.signatures):
         call.note("no key that you trust signed it")
         return DIFFERENT
     return None
@@ -92,7 +159,7 @@ def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
     from weft.exchange.bundles import sign_bundle
 
     report = sign_bundle(file, path, [open_signer(name) for name in keys])
-    call.answer({"file": path, **report_shape(report)}, [f"signed {file} in {path}"], *signature_lines(report))
+    call.answer(SignedBundle(file=path, report=report), [f"signed {file} in {path}"], *signature_lines(report))
 
 
 @weft_command("open")
@@ -137,8 +204,14 @@ def _bring(call: Call, file: str, into: str, keys: Any) -> None:
     with call.bringing(into) as ledger, progress(call, "import") as bar:
         report, brought = import_bundle(ledger, file, keys, progress=bar.counted)
     new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
-    shape = {"events": brought.events, "contents": brought.contents, "known": brought.known, "erased": brought.erased}
-    call.answer({**shape, **report_shape(report)}, [f"{new}, {brought.known:,} known already"])
+    answer = ImportedBundle(
+        new_events=brought.events,
+        new_contents=brought.contents,
+        known=brought.known,
+        erased=brought.erased,
+        report=report,
+    )
+    call.answer(answer, [f"{new}, {brought.known:,} known already"])
     call.note(_whose(report))
     for thread in report.threads:
         call.note(f"go on from it: `weft fork {thread.digest[:12]} LABEL`")
@@ -146,7 +219,7 @@ def _bring(call: Call, file: str, into: str, keys: Any) -> None:
 
 def _whose(report: BundleReport) -> str:
     """Who vouches for it, in a few words."""
-    trusted = [each.name for each in report.signatures if each.trusted and each.name]
+    trusted = [signature.name for signature in report.signatures if signature.trusted and signature.name]
     if trusted:
         return f"signed by {', '.join(trusted)}"
     return "signed by nobody that you trust" if report.signatures else "unsigned: nobody vouches for it"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,16 +17,17 @@ from weft.surfaces.cli.command import command as weft_command
 
 if TYPE_CHECKING:
     from weft.runtime.turns.messages import TurnReply
-    from weft.surfaces.cli.chatting.conversation import Conversation
+    from weft.surfaces.cli.chat.conversation import Conversation
+    from weft.surfaces.wire.sessions import ChatReply
 
 
 def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from weft.surfaces.cli.chatting.vendors import keyed
+    from weft.surfaces.cli.chat.readiness import keyed
     from weft.surfaces.cli.program_call import complete_programs
 
-    known = ["local", *(vendor.kind.value for vendor, _ in keyed(os.environ.get))]
+    models = ["local", *(vendor.kind.value for vendor, _ in keyed(os.environ.get))]
     return [
-        *(name for name in known if name.startswith(incomplete)),
+        *(name for name in models if name.startswith(incomplete)),
         *complete_programs("model")(ctx, param, incomplete),
     ]
 
@@ -54,7 +55,7 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
     weft chat ideas --model anthropic           in another one, answered by Anthropic
     echo "What is a ledger?" | weft chat --new  one message, one answer
     """
-    from weft.surfaces.cli.locating import find_ledger
+    from weft.surfaces.cli.user_files import find_ledger
 
     path = find_ledger(call.ledger)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not call.json
@@ -63,7 +64,7 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
         talk.sit_down(session, is_new=new)
         talk.choose(model)
         if message is None:
-            from weft.surfaces.cli.chatting.terminal import Terminal
+            from weft.surfaces.cli.chat.terminal import Terminal
 
             Terminal(call, talk, path).run()
         else:
@@ -73,10 +74,10 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
 @contextmanager
 def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
     with call.writing() as ledger:
-        from weft.surfaces.cli.chatting.conversation import Conversation
-        from weft.surfaces.cli.workshop_call import tell_of_try
+        from weft.surfaces.cli.chat.conversation import Conversation
+        from weft.surfaces.cli.program_call import note_retry
 
-        on_retry = partial(tell_of_try, call)
+        on_retry = partial(note_retry, call)
         talk = Conversation(ledger, os.environ.get, system=system, on_retry=on_retry)
         try:
             yield talk
@@ -86,7 +87,7 @@ def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
 
 def _piped() -> str:
     from weft.kernel.errors import InvalidInput
-    from weft.surfaces.cli.streams import stdin_bytes
+    from weft.surfaces.cli.arguments import stdin_bytes
 
     data = stdin_bytes().read()
     try:
@@ -103,30 +104,30 @@ def _answer_once(call: Call, talk: Conversation, message: str) -> None:
     if sent is None:
         raise click.Abort
     if call.json:
-        call.document(_document(talk.label, sent))
+        call.document(_reply_form(talk.label, sent))
         return
-    from weft.surfaces.cli.plain_text import safe_lines
+    from weft.surfaces.plain_text import safe_lines
 
     for line in safe_lines(sent.reply.text):
         call.screen.show(line)
 
 
-def _document(label: str, sent: TurnReply) -> dict[str, Any]:
-    from weft.surfaces.cli.shapes import to_json
+def _reply_form(label: str, sent: TurnReply) -> ChatReply:
+    from weft.surfaces.wire.sessions import ChatReply
 
     reply = sent.reply
-    return {
-        "session": label,
-        "turn": sent.turn.id,
-        "text": reply.text,
-        "thinking": reply.thinking or None,
-        "model": reply.model,
-        "model_id": reply.model_id,
-        "provider": reply.provider,
-        "finish": str(reply.finish),
-        "usage": to_json(reply.usage),
-        "cost": reply.cost,
-        "latency_ms": reply.latency_ms,
-        "request_id": reply.request_id,
-        "attempts": len(reply.attempts),
-    }
+    return ChatReply(
+        session=label,
+        turn=sent.turn.id,
+        text=reply.text,
+        thinking=reply.thinking or None,
+        model=reply.model,
+        model_id=reply.model_id,
+        provider=reply.provider,
+        finish=str(reply.finish),
+        usage=reply.usage,
+        cost=reply.cost,
+        latency_ms=reply.latency_ms,
+        request_id=reply.request_id,
+        attempts=len(reply.attempts),
+    )

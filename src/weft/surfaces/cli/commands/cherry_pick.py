@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import click
 
-from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.arguments import complete_labels, expected_head, expected_option, key_option
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
-from weft.surfaces.cli.merged import expected_head, expected_option, key_option
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.undo import undo
+from weft.surfaces.wire.sessions import PickedTurn
 
 
 @weft_command("cherry-pick")
@@ -29,11 +27,16 @@ def command(call: Call, turn: tuple[str, ...], onto: str, expected: str | None, 
     """
     with call.writing() as ledger:
         pinned = expected_head(ledger, expected)
-        made = ledger.merges.cherry_pick(list(turn), onto=onto, expected=pinned, key=key)
-        label, sources = ledger.session(onto).label, [ledger.merges.provenance(each.id)[0].source_id for each in made]
+        turns = ledger.merges.cherry_pick(list(turn), onto=onto, expected=pinned, key=key)
+        label, sources = (
+            ledger.session(onto).label,
+            [ledger.merges.provenance(new_turn.id)[0].source_id for new_turn in turns],
+        )
     if call.json:
-        call.document([{**to_json(each), "source_id": id} for each, id in zip(made, sources, strict=True)])
+        call.document([PickedTurn(turn=turn, source_id=id) for turn, id in zip(turns, sources, strict=True)])
         return
-    for each, source in zip(made, sources, strict=True):
-        call.screen.show(Span(short(each.id), "id"), " on ", Span(label, "label"), " from ", Span(short(source), "id"))
-    call.note(undo("restore", label, *([str(len(made))] if len(made) > 1 else [])))
+    for new_turn, source in zip(turns, sources, strict=True):
+        call.screen.show(
+            Span(short(new_turn.id), "id"), " on ", Span(label, "label"), " from ", Span(short(source), "id")
+        )
+    call.note(undo("restore", label, *([str(len(turns))] if len(turns) > 1 else [])))

@@ -7,12 +7,12 @@ import click
 from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.locating import place_for
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.syncing import checked_source, survive_broken_pipes
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.sync_call import checked_source, survive_broken_pipes
+from weft.surfaces.cli.user_files import place_for
+from weft.surfaces.wire.exchange import ClonedLedger
 
 
 @weft_command("clone")
@@ -34,7 +34,7 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) 
     with call.making(_place(dest or ".")) as ledger:
         with progress(call, "clone") as bar:
             done = clone(ledger, address, call.looking, secret=not no_imports_secret, report=bar.counted)
-        answer = {"path": ledger.path, "created_as": ledger.replica, **to_json(done)}
+        answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done)
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])
 

@@ -9,12 +9,11 @@ import click
 from weft.kernel.contents import decode_utf8
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.arguments import read_input
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.streams import read_input
-from weft.surfaces.cli.undo import undo
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -50,23 +49,23 @@ def command(
         return
     text = _text(summary)
     with call.writing() as ledger:
-        made = ledger.compactions.record(
+        compaction = ledger.compactions.record(
             summary=text,
             session=ledger.session(session).label,
             model=model,
             through=None if through is None else ledger.resolve(through),
             first_kept=None if first_kept is None else ledger.resolve(first_kept),
         )
-    call.answer(made, [Span(str(made.session), "label"), " compacted by turn ", Span(made.id, "id")])
-    call.note(undo("compact", str(made.session), "--undo"))
+    call.answer(compaction, [Span(str(compaction.session), "label"), " compacted by turn ", Span(compaction.id, "id")])
+    call.note(undo("compact", str(compaction.session), "--undo"))
 
 
 def _choose(call: Call, ledger: Ledger, session: str, use: str | None) -> None:
     chosen = None if use is None else ledger.resolve(use)
     ledger.compactions.choose(session, chosen)
-    found = ledger.session(session)
-    said = " sees its whole history" if chosen is None else f" goes by compaction {short(chosen)}"
-    call.answer(found, [Span(found.label, "label"), said])
+    opened = ledger.session(session)
+    context = " sees its whole history" if chosen is None else f" goes by compaction {short(chosen)}"
+    call.answer(opened, [Span(opened.label, "label"), context])
 
 
 def _text(summary: str | None) -> str:

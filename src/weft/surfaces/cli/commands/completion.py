@@ -6,6 +6,7 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.wire.programs import ShellScript
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_WEFT_COMPLETE"
@@ -22,10 +23,10 @@ def command(ctx: click.Context, call: Call, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None, "click completes for every shell of the choice"
-    script = found(ctx.find_root().command, {}, "weft", VARIABLE).source()
+    script_class = get_completion_class(shell)
+    assert script_class is not None, "click completes for every shell of the choice"
+    script = script_class(ctx.find_root().command, {}, "weft", VARIABLE).source()
     if call.json:
-        call.document({"shell": shell, "script": script})
+        call.document(ShellScript(shell=shell, script=script))
     else:
         click.echo(script)

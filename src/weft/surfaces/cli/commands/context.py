@@ -10,10 +10,10 @@ from weft.ledger.read.contexts import Context
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.rendering.transcript import Transcript
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.transcript import Transcript
-from weft.surfaces.cli.turn_lines import counted
 
 
 @weft_command("context")
@@ -28,21 +28,21 @@ def command(call: Call, rev: str | None, session: str | None) -> None:
     if rev is not None and session is not None:
         raise click.UsageError("REV and --session exclude each other")
     with call.reading() as ledger:
-        found = ledger.context(rev, session=session)
+        context = ledger.context(rev, session=session)
     if call.json:
-        call.document(found)
-    elif found.messages:
-        call.screen.page(_lines(found, call.screen.columns))
+        call.document(context)
+    elif context.messages:
+        call.screen.page(_lines(context, call.screen.columns))
     else:
         call.note("the context is empty: nothing has been said there yet")
 
 
 def _lines(context: Context, columns: int) -> Iterator[Line]:
-    said = [counted(len(context.messages), "message")]
+    counts = [counted(len(context.messages), "message")]
     if context.compaction is not None:
-        said.append(f"after compaction {short(context.compaction)}")
+        counts.append(f"after compaction {short(context.compaction)}")
     if context.observed:
-        said.append("as the model request recorded it")
-    yield [Span(", ".join(said), "dim")]
+        counts.append("as the model request recorded it")
+    yield [Span(", ".join(counts), "dim")]
     yield []
     yield from Transcript(full=True, columns=columns).lines(context.messages)

@@ -6,10 +6,10 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.locating import named_ledger
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.user_files import named_ledger
 
 
 @weft_command("copy")

@@ -10,6 +10,7 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.wire.exchange import Removed
 
 ACTIONS = ("add", "list", "remove")
 
@@ -17,7 +18,7 @@ ACTIONS = ("add", "list", "remove")
 def complete_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """A shell in the middle of a line wants names or nothing, never an error."""
     from weft.kernel.errors import WeftError
-    from weft.surfaces.cli.credential_files import load_credentials
+    from weft.surfaces.cli.credentials import load_credentials
 
     try:
         return [item.id for item in load_credentials() if item.id.startswith(incomplete)]
@@ -34,44 +35,44 @@ def complete_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list
 @click.option(
     "--for", "given_to", multiple=True, metavar="PRINCIPAL", help="Who may have it, as agent:NAME. Default: all."
 )
-def command(call: Call, action: str, id: str | None, **given: Any) -> None:
+def command(call: Call, action: str, id: str | None, **options: Any) -> None:
     """Say where keys are found: add, list or remove.
 
     A key itself is never kept, only the variable or the command it is read from, the one server it is for, and who may
     have it. Without an action the credentials are listed.
     """
-    options = any(given.values())
-    if action == "list" and (id is not None or options):
+    has_options = any(options.values())
+    if action == "list" and (id is not None or has_options):
         raise click.UsageError("list takes no id and no options of its own")
     if action != "list" and id is None:
         raise click.UsageError(f"{action} needs the id of a credential")
-    if action == "remove" and options:
+    if action == "remove" and has_options:
         raise click.UsageError("remove takes an id alone")
-    {"add": _add, "list": _list, "remove": _remove}[action](call, id or "", given)
+    {"add": _add, "list": _list, "remove": _remove}[action](call, id or "", options)
 
 
-def _add(call: Call, id: str, given: dict[str, Any]) -> None:
+def _add(call: Call, id: str, options: dict[str, Any]) -> None:
     from weft.kernel.errors import LabelTaken
     from weft.runtime.egress.credentials import ORIGINS, Credential, checked_credential
-    from weft.surfaces.cli.credential_files import change_credentials
+    from weft.surfaces.cli.credentials import change_credentials
 
-    env, cmd = given["env"], given["cmd"]
+    env, cmd = options["env"], options["cmd"]
     if (env is None) == (cmd is None):
         raise click.UsageError("say where the key is found: --env VARIABLE or --cmd COMMAND")
-    origin = given["origin"] or ORIGINS.get(env or "")
+    origin = options["origin"] or ORIGINS.get(env or "")
     if origin is None:
         raise click.UsageError("say which server it is for: --origin https://…")
-    made = checked_credential(
-        Credential(id=id, origin=origin, env=env, command=_words(cmd), given_to=given["given_to"] or ("*",))
+    credential = checked_credential(
+        Credential(id=id, origin=origin, env=env, command=_words(cmd), given_to=options["given_to"] or ("*",))
     )
 
-    def change(known: tuple[Credential, ...]) -> tuple[Credential, ...]:
-        if any(item.id == id for item in known):
+    def change(credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
+        if any(item.id == id for item in credentials):
             raise LabelTaken(id, "a credential")
-        return (*known, made)
+        return (*credentials, credential)
 
     change_credentials(change)
-    call.answer(made, [Span(id, "label"), f" is read from {_place(made)} for {made.origin}"])
+    call.answer(credential, [Span(id, "label"), f" is read from {_place(credential)} for {credential.origin}"])
 
 
 def _words(cmd: str | None) -> tuple[str, ...]:
@@ -86,27 +87,27 @@ def _place(item: Any) -> str:
 
 
 def _list(call: Call, _: str, __: dict[str, Any]) -> None:
-    from weft.surfaces.cli.credential_files import load_credentials
+    from weft.surfaces.cli.credentials import load_credentials
 
-    known = load_credentials()
+    credentials = load_credentials()
     if call.json:
-        call.document(list(known))
-    elif not known:
+        call.document(list(credentials))
+    elif not credentials:
         call.note("no credentials yet: `weft credential add anthropic --env ANTHROPIC_API_KEY`")
     else:
-        rows = [(Span(item.id, "label"), _place(item), item.origin, ", ".join(item.given_to)) for item in known]
+        rows = [(Span(item.id, "label"), _place(item), item.origin, ", ".join(item.given_to)) for item in credentials]
         call.screen.table(rows, ("id", "found in", "for", "given to"))
 
 
 def _remove(call: Call, id: str, _: dict[str, Any]) -> None:
     from weft.kernel.errors import CredentialMissing
     from weft.runtime.egress.credentials import Credential
-    from weft.surfaces.cli.credential_files import change_credentials
+    from weft.surfaces.cli.credentials import change_credentials
 
-    def change(known: tuple[Credential, ...]) -> tuple[Credential, ...]:
-        if not any(item.id == id for item in known):
+    def change(credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
+        if not any(item.id == id for item in credentials):
             raise CredentialMissing(id, "there is none of this name")
-        return tuple(item for item in known if item.id != id)
+        return tuple(item for item in credentials if item.id != id)
 
     change_credentials(change)
-    call.answer({"removed": id}, [Span(id, "label"), " is no longer known; the key itself was never here"])
+    call.answer(Removed(removed=id), [Span(id, "label"), " is no longer known; the key itself was never here"])

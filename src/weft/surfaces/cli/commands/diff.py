@@ -13,10 +13,11 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader
+from weft.surfaces.cli.rendering.transcript import Transcript, in_order
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.transcript import Transcript, in_order
-from weft.surfaces.cli.turn_lines import counted, one_line
+from weft.surfaces.cli.turn_lines import one_line
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -33,13 +34,13 @@ def command(call: Call, left: str, right: str, patch: bool, exit_code: bool) -> 
     Turns that only LEFT has are marked with -, turns that only RIGHT has with +.
     """
     with call.reading() as ledger:
-        found = ledger.diff(left, right)
+        difference = ledger.diff(left, right)
         if call.json:
-            call.document(found)
+            call.document(difference)
         else:
             comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
-            call.screen.page(comparison.lines(left, right, found))
-    return DIFFERENT if exit_code and (found.left or found.right) else OK
+            call.screen.page(comparison.lines(left, right, difference))
+    return DIFFERENT if exit_code and (difference.left or difference.right) else OK
 
 
 class _Comparison:
@@ -49,15 +50,15 @@ class _Comparison:
         self._ledger, self._patch, self._columns, self._unicode = ledger, patch, columns, unicode
         self._reader = Reader(ledger)
 
-    def lines(self, left: str, right: str, found: ThreadDiff) -> Iterator[Line]:
-        yield [Span(f"--- {left} ({counted(len(found.left), 'turn')} of its own)", "heading")]
-        yield [Span(f"+++ {right} ({counted(len(found.right), 'turn')} of its own)", "heading")]
-        if found.ancestor is None:
+    def lines(self, left: str, right: str, difference: ThreadDiff) -> Iterator[Line]:
+        yield [Span(f"--- {left} ({counted(len(difference.left), 'turn')} of its own)", "heading")]
+        yield [Span(f"+++ {right} ({counted(len(difference.right), 'turn')} of its own)", "heading")]
+        if difference.ancestor is None:
             yield [Span("the threads share no turn", "dim")]
         else:
-            yield ["  ", *one_line(self._ledger.turn(found.ancestor), self._reader, self._columns - 2)]
-        yield from self._side("- ", "bad", found.left)
-        yield from self._side("+ ", "good", found.right)
+            yield ["  ", *one_line(self._ledger.turn(difference.ancestor), self._reader, self._columns - 2)]
+        yield from self._side("- ", "bad", difference.left)
+        yield from self._side("+ ", "good", difference.right)
 
     def _side(self, sign: str, style: str, turns: Sequence[Turn]) -> Iterator[Line]:
         for turn in self._reader.ahead(turns):

@@ -10,13 +10,14 @@ import click
 from weft.kernel.errors import LedgerMissing
 from weft.store.diagnosis import Diagnosis, Grade, error
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.chatting.readiness import examine_talking
+from weft.surfaces.cli.chat.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
-from weft.surfaces.cli.locating import find_ledger
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.user_files import find_ledger
+from weft.surfaces.wire.hints import phrase
+from weft.surfaces.wire.upkeep import Examination
 
 STYLES = {Grade.ERROR: "bad", Grade.WARNING: "warn", Grade.NOTE: "dim", Grade.GOOD: "good"}
 
@@ -31,15 +32,15 @@ def command(call: Call, full: bool, strict: bool) -> int:
     clocks, in whatever state they are, and changes nothing. Exits with 1 if there is an error. Beside the ledger it
     says what is here for talking to models and running code, and how to get what is not; that is never an error.
     """
-    found: list[Diagnosis] = []
+    findings: list[Diagnosis] = []
     for diagnosis in _examined(call, full):
-        found.append(diagnosis)
+        findings.append(diagnosis)
         if not call.json:
             _show(call, diagnosis)
-    bad = sum(one.grade is Grade.ERROR for one in found)
-    doubtful = sum(one.grade is Grade.WARNING for one in found)
+    bad = sum(one.grade is Grade.ERROR for one in findings)
+    doubtful = sum(one.grade is Grade.WARNING for one in findings)
     if call.json:
-        call.document({"ok": not bad, "errors": bad, "warnings": doubtful, "findings": [to_json(one) for one in found]})
+        call.document(Examination(ok=not bad, errors=bad, warnings=doubtful, findings=findings))
     elif bad or doubtful:
         call.note(f"{counted(bad, 'error')}, {counted(doubtful, 'warning')}")
     else:
@@ -53,17 +54,17 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
     try:
         path = find_ledger(call.ledger)
     except LedgerMissing as missing:
-        yield error("file", str(missing), "nothing can be opened", missing.hint)
+        yield error("file", str(missing), "nothing can be opened", missing.advice)
     else:
         yield from examine(path, full=full)
     yield from examine_talking(os.environ.get)
 
 
-def _show(call: Call, found: Diagnosis) -> None:
+def _show(call: Call, finding: Diagnosis) -> None:
     call.screen.show(
-        Span(f"{found.grade.value:<8}", STYLES[found.grade]), Span(f"{found.check:<12}", "dim"), found.what
+        Span(f"{finding.grade.value:<8}", STYLES[finding.grade]), Span(f"{finding.check:<12}", "dim"), finding.what
     )
-    if found.why:
-        call.screen.show(" " * 20, Span(found.why, "dim"))
-    if found.mend:
-        call.screen.show(" " * 20, "do: ", Span(found.mend, "heading"))
+    if finding.why:
+        call.screen.show(" " * 20, Span(finding.why, "dim"))
+    if mend := phrase(finding.advice):
+        call.screen.show(" " * 20, "do: ", Span(mend, "heading"))

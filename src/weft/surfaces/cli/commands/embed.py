@@ -11,7 +11,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import EMBEDDED_KINDS, by_model, similarity
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
+from weft.surfaces.wire.programs import EmbeddedNodes, ForgottenVectors
 
 if TYPE_CHECKING:
     from weft.programs.similarity.similarity import Similarity
@@ -41,19 +41,19 @@ def command(
         raise click.UsageError("Give a NODE, --all KIND, or --forget.")
     if text is not None and forget:
         raise click.UsageError("--forget takes no --text.")
-    with call.writing() as ledger, similarity(ledger, model) as made:
+    with call.writing() as ledger, similarity(ledger, model) as index:
         if forget:
-            count = made.forget(node)
-            call.answer({"forgotten": count}, [f"took {count:,} vector{'s' * (count != 1)} away"])
+            count = index.forget(node)
+            call.answer(ForgottenVectors(forgotten=count), [f"took {count:,} vector{'s' * (count != 1)} away"])
         elif kind is not None:
-            _embed_all(call, made, kind, limit)
+            _embed_all(call, index, kind, limit)
         elif node is not None:
-            done = made.embed(node, text=text)
+            done = index.embed(node, text=text)
             shown = Span(done.node.name, "label")
-            call.answer(to_json(done), ["embedded ", done.node.kind, " ", shown, f" with {done.model}"])
+            call.answer(done, ["embedded ", done.node.kind, " ", shown, f" with {done.model}"])
 
 
-def _embed_all(call: Call, made: Similarity, kind: str, limit: int | None) -> None:
+def _embed_all(call: Call, index: Similarity, kind: str, limit: int | None) -> None:
     with progress(call, "embed") as bar:
-        count = made.embed_missing(kind, limit=limit, progress=bar.counted)
-    call.answer({"embedded": count, "kind": kind}, [f"embedded {count:,} {kind}{'s' * (count != 1)}"])
+        count = index.embed_missing(kind, limit=limit, progress=bar.counted)
+    call.answer(EmbeddedNodes(embedded=count, kind=kind), [f"embedded {count:,} {kind}{'s' * (count != 1)}"])

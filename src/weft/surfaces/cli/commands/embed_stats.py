@@ -5,10 +5,9 @@ from __future__ import annotations
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import counted
+from weft.surfaces.cli.figures import size_text
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.sizes import size_text
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
 
 HEADER = ("model", "dimensions", "nodes", "of which", "size", "newest")
 
@@ -17,11 +16,11 @@ HEADER = ("model", "dimensions", "nodes", "of which", "size", "newest")
 def command(call: Call) -> None:
     """Show how many nodes were embedded, by model."""
     with call.reading() as ledger:
-        found = counted(ledger)
+        counts = counted(ledger)
     if call.json:
-        call.documents(map(to_json, found))
+        call.documents(counts)
         return
-    if not found:
+    if not counts:
         call.note("nothing was embedded yet; `weft embed --all turn` embeds every turn")
         return
     rows = [
@@ -33,6 +32,6 @@ def command(call: Call) -> None:
             size_text(one.bytes),
             local_time(one.newest),
         )
-        for one in found
+        for one in counts
     ]
     call.screen.table(rows, HEADER)

@@ -12,8 +12,8 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.erasures import FINISHED, HELD, carry_out, require_reason
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.wire.upkeep import FinishedErasure, NothingToErase
 
 if TYPE_CHECKING:
     from weft.ledger.erasing import Tombstone
@@ -62,11 +62,11 @@ def command(
     with call.writing() as ledger:
         if finish:
             clean = ledger.erasure.finish()
-            call.answer({"complete": clean}, [FINISHED if clean else HELD])
+            call.answer(FinishedErasure(complete=clean), [FINISHED if clean else HELD])
             return
-        names = [found.ref for found in ledger.erasure.pending()] if applied else list(what)
+        names = [pending_erasure.ref for pending_erasure in ledger.erasure.pending()] if applied else list(what)
         if not names:
-            call.answer({"contents": 0}, ["no erasures of other ledgers are waiting"])
+            call.answer(NothingToErase(), ["no erasures of other ledgers are waiting"])
             return
         why = reason or (APPLIED if applied else None)
         require_reason(why, dry_run)
@@ -75,15 +75,20 @@ def command(
         carry_out(call, ledger, plan, why, actor, dry_run=dry_run, yes=yes)
 
 
-def _list(call: Call, found: list[Tombstone], pending: bool) -> None:
+def _list(call: Call, tombstones: list[Tombstone], pending: bool) -> None:
     if call.json:
-        call.documents(map(to_json, found))
+        call.documents(tombstones)
         return
     rows = [
-        (local_time(each.erased_at), Span(each.ref[:16], "id"), each.turn_id or each.session_id or "", each.actor,
-         each.reason or "")
-        for each in found
-    ]  # fmt: skip
+        (
+            local_time(tombstone.erased_at),
+            Span(tombstone.ref[:16], "id"),
+            tombstone.turn_id or tombstone.session_id or "",
+            tombstone.actor,
+            tombstone.reason or "",
+        )
+        for tombstone in tombstones
+    ]
     if rows:
         call.screen.table(rows, ("when", "content", "of", "by", "why"), spare=("of",))
     if pending:

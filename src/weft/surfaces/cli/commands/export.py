@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.surfaces.cli import arguments
+from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.streams import STANDARD, stdout_bytes
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.wire.exchange import ExportedFile
 
 if TYPE_CHECKING:
     from weft.exchange.exporters.export import Exported
@@ -104,10 +105,10 @@ def command(
 
 
 def _form_of(file: str) -> str:
-    found = BY_SUFFIX.get(Path(file).suffix.lower())
-    if found is None:
+    form = BY_SUFFIX.get(Path(file).suffix.lower())
+    if form is None:
         raise click.UsageError("which form? say --as markdown, html, jsonl, openai or anthropic")
-    return found
+    return form
 
 
 def _check_stdout(call: Call) -> None:
@@ -120,22 +121,16 @@ def _check_stdout(call: Call) -> None:
 def _heads(ledger: Ledger) -> list[str]:
     from weft.kernel.errors import NotFound
 
-    found = [session.label for session in ledger.sessions() if session.head is not None]
-    if not found:
+    labels = [session.label for session in ledger.sessions() if session.head is not None]
+    if not labels:
         raise NotFound("session with a turn", "--all", "nothing has been recorded yet")
-    return found
+    return labels
 
 
 def _tell(call: Call, done: Exported, file: str) -> None:
     if done.left_out:
-        told = ", ".join(counted(count, what) for what, count in done.left_out.items())
-        call.note(f"left out: {told}")
+        counts = ", ".join(counted(count, what) for what, count in done.left_out.items())
+        call.note(f"left out: {counts}")
     if file != STANDARD:
         size = f" ({counted(done.turns, 'turn')}, {done.bytes:,} bytes)"
-        call.answer({"file": file, **_fields(done)}, [f"wrote {done.form} to ", Span(file, "heading"), size])
-
-
-def _fields(done: Exported) -> dict[str, object]:
-    from msgspec.structs import asdict
-
-    return asdict(done)
+        call.answer(ExportedFile(file=file, exported=done), [f"wrote {done.form} to ", Span(file, "heading"), size])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.streams import STANDARD, stdout_bytes
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.wire.upkeep import FactsFile
 
 
 @weft_command("export-facts")
@@ -26,4 +27,4 @@ def command(call: Call, file: str) -> None:
         with progress(call, "export") as bar:
             lines = ledger.upkeep.export_facts(stdout_bytes() if file == STANDARD else file, progress=bar.counted)
     if file != STANDARD:
-        call.answer({"file": file, "lines": lines}, [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])
+        call.answer(FactsFile(file=file, lines=lines), [f"wrote {counted(lines, 'fact')} to ", Span(file, "heading")])

@@ -6,13 +6,12 @@ import click
 
 from weft.kernel.enums import FileKind
 from weft.ledger.reports.file_touches import Touch
+from weft.surfaces.cli.arguments import as_wanted
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.file_names import as_wanted
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import NO_DATE, local_time
+from weft.surfaces.cli.times import NO_DATE, local_time
 
 HEADER = ("turn", "when", "kind", "lines", "session", "file")
 SPARE = ("session",)
@@ -30,18 +29,18 @@ def command(call: Call, path: str, kind: str | None, limit: int | None) -> None:
     checkout, `./src/parser.py` in this folder alone.
     """
     with call.reading() as ledger:
-        found = [touch for touch in ledger.files(as_wanted(path)) if kind in (None, touch.kind)]
-        shown = found[:limit]
+        touches = [touch for touch in ledger.files(as_wanted(path)) if kind in (None, touch.kind)]
+        shown = touches[:limit]
         if call.json:
-            call.documents(map(to_json, shown))
+            call.documents(shown)
             return
         reader = Reader(ledger)
         if shown:
             call.screen.table([_row(touch, reader) for touch in shown], HEADER, spare=SPARE)
-    if not found:
+    if not touches:
         call.note(f"no turn is known to have touched {path}; `weft import` notes the files of other tools' sessions")
-    elif len(shown) < len(found):
-        call.note(f"{len(found) - len(shown):,} more: -n N lists more")
+    elif len(shown) < len(touches):
+        call.note(f"{len(touches) - len(shown):,} more: -n N lists more")
 
 
 def _row(touch: Touch, reader: Reader) -> tuple[Span | str, ...]:

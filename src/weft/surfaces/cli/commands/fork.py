@@ -24,6 +24,6 @@ def command(call: Call, rev: str, label: str | None, named: str | None, persona:
     if (label is None) == (named is None):
         raise click.UsageError("give the new session one label: `weft fork REV LABEL`")
     with call.writing() as ledger:
-        made = ledger.fork(rev, label=str(label or named), persona=persona)
-    call.answer(made, [Span(made.label, "label"), " stands at ", Span(short(str(made.head)), "id")])
-    call.note(f"go on there with `weft record --session {made.label} …`")
+        forked = ledger.fork(rev, label=str(label or named), persona=persona)
+    call.answer(forked, [Span(forked.label, "label"), " stands at ", Span(short(str(forked.head)), "id")])
+    call.note(f"go on there with `weft record --session {forked.label} …`")

@@ -7,6 +7,7 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import EXIT_CODES
+from weft.surfaces.wire.programs import HelpText
 
 REVISIONS = """\
 How to name a turn:
@@ -53,7 +54,7 @@ def command(ctx: click.Context, call: Call, topic: str | None) -> None:
     """
     text = _text(ctx.find_root(), topic)
     if call.json:
-        call.document({"topic": topic, "text": text})
+        call.document(HelpText(topic=topic, text=text))
     else:
         click.echo(text)
 
@@ -65,8 +66,8 @@ def _text(root: click.Context, topic: str | None) -> str:
         return TOPICS[topic]
     group = root.command
     assert isinstance(group, click.Group)
-    found = group.get_command(root, topic)
-    if found is None:
+    topic_command = group.get_command(root, topic)
+    if topic_command is None:
         raise click.UsageError(f"there is no command or topic {topic!r}; topics are {', '.join(TOPICS)}")
-    with click.Context(found, parent=root, info_name=topic) as ctx:
-        return found.get_help(ctx)
+    with click.Context(topic_command, parent=root, info_name=topic) as ctx:
+        return topic_command.get_help(ctx)

@@ -14,6 +14,7 @@ from weft.surfaces.cli.program_call import (
     answer,
     changing,
     given,
+    invoked,
     json_of,
     looking,
     named,
@@ -22,9 +23,7 @@ from weft.surfaces.cli.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.workshop_call import invoked
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.programs.model import Request
@@ -90,10 +89,10 @@ def _told(verb: str, asks: bool, help: str) -> None:
         from weft.runtime.invoke.invocation import Invocation
 
         with looking(call) as programs:
-            found = programs.get(name, "human")
+            human = programs.get(name, "human")
         more = UNSET if data is None else json_of(data, "data")
         asked = Invocation(message=text, input=more, asks=asks, about=about, key=retry_key)
-        request = invoked(call, actor, found.id, asked).result["request"]
+        request = invoked(call, actor, human.id, asked).result["request"]
         with looking(call) as programs:
             _show(call, programs.request(request))
 
@@ -111,14 +110,14 @@ _told("ask", True, "Ask a person for a decision; it waits until they approve or 
 def requests(call: Call, name: str | None, status: str | None) -> None:
     """List what people were told and asked."""
     with looking(call) as programs:
-        found = programs.requests(name, status=status)
+        requests_listed = programs.requests(name, status=status)
     if call.json:
-        call.documents(map(to_json, found))
-    elif found:
+        call.documents(requests_listed)
+    elif requests_listed:
         rows = [
             (Span(one.id[-8:], "id"), one.human, Span(one.status, STYLES.get(one.status, "")), local_time(one.asked_at),
              one.text or "")
-            for one in found
+            for one in requests_listed
         ]  # fmt: skip
         call.screen.table(rows, ("request", "person", "status", "asked", "what"))
     else:

@@ -19,9 +19,9 @@ from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED
-from weft.surfaces.cli.locating import find_ledger, named_ledger, user_ledger
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.zones import LocalZone
+from weft.surfaces.cli.times import LocalZone
+from weft.surfaces.cli.user_files import find_ledger, named_ledger, user_ledger
 
 if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
@@ -71,7 +71,7 @@ def command(call: Call, path: tuple[str, ...], only: str | None, since: str | No
     from weft.exchange.importers.port import load_importers
     from weft.ledger.read.revisions import parse_moment
 
-    chosen = {name for name, given in modes.items() if given}
+    chosen = {name for name, is_given in modes.items() if is_given}
     if len(chosen) > 1 and chosen not in TOGETHER:
         words = " and ".join("--" + name.replace("_", "-") for name in sorted(chosen))
         raise click.UsageError(f"{words} exclude each other")
@@ -106,22 +106,20 @@ class _Asked(Struct, frozen=True):
         return ImportRun(ledger, self.importers, SystemClock(), since=self.since, remap=self.remap, force=force, **more)
 
     def discover(self) -> int:
-        from weft.surfaces.cli.import_places import found_places, show_places
+        from weft.surfaces.cli.import_lines import found_places, show_places
 
         show_places(self.call, found_places(self.importers))
         return 0
 
     def run(self, dry: bool = False) -> int:
         from weft.exchange.importing.run import ImportSummary
-        from weft.surfaces.cli.import_places import all_places, found_places, tell_nothing
-        from weft.surfaces.cli.import_progress import import_progress
-        from weft.surfaces.cli.import_summary import answer
+        from weft.surfaces.cli.import_lines import all_places, found_places, import_progress, show_summary, tell_nothing
 
         paths = self.paths or [place for place in all_places(self.importers) if place.exists()]
         if not paths:
             tell_nothing(self.call, found_places(self.importers))
             if self.call.json:
-                answer(self.call, ImportSummary(), dry)
+                show_summary(self.call, ImportSummary(), dry)
             return 0
         with _ledger(self.call, dry) as ledger, import_progress(self.call) as progress:
             importing = self.importing(ledger, progress=progress)
@@ -132,25 +130,25 @@ class _Asked(Struct, frozen=True):
                 importing.carry_out(plan)
             except KeyboardInterrupt:
                 return self._stopped(importing, dry)
-        answer(self.call, importing.summary, dry)
+        show_summary(self.call, importing.summary, dry)
         return 1 if importing.summary.problems else 0
 
     def _announce(self, files: int, size: int) -> None:
         from weft.exchange.importing.run import USUAL_RATE
-        from weft.surfaces.cli.import_places import found_places, tell_places
+        from weft.surfaces.cli.import_lines import found_places, tell_places
 
         if not (self.call.quiet or self.call.json):
             tell_places(self.call, found_places(self.importers), files, size, size / USUAL_RATE)
 
     def _stopped(self, importing: ImportRun, dry: bool) -> int:
-        from weft.surfaces.cli.import_summary import answer
+        from weft.surfaces.cli.import_lines import show_summary
 
-        answer(self.call, importing.summary, dry)
+        show_summary(self.call, importing.summary, dry)
         self.call.note("stopped: what was read is in the ledger; `weft import` goes on from here")
         return INTERRUPTED
 
     def watch(self) -> int:
-        from weft.surfaces.cli.import_places import all_places
+        from weft.surfaces.cli.import_lines import all_places
         from weft.surfaces.cli.import_watch import follow
 
         with _ledger(self.call, False) as ledger:
@@ -159,7 +157,7 @@ class _Asked(Struct, frozen=True):
 
     def begin(self, watch: bool) -> int:
         from weft.surfaces.cli.import_job import Order, start
-        from weft.surfaces.cli.import_state import show_begun
+        from weft.surfaces.cli.import_lines import show_begun
 
         with _ledger(self.call, False) as ledger:
             assert ledger is not None  # made, if there was none
@@ -173,13 +171,13 @@ class _Asked(Struct, frozen=True):
 
     def status(self) -> int:
         from weft.surfaces.cli.import_job import ImportJob
-        from weft.surfaces.cli.import_state import show_status
+        from weft.surfaces.cli.import_lines import show_status
 
         return show_status(self.call, ImportJob(_place_of_ledger(self.call)).status())
 
     def stop(self) -> int:
         from weft.surfaces.cli.import_job import ImportJob
-        from weft.surfaces.cli.import_state import show_stopped
+        from weft.surfaces.cli.import_lines import show_stopped
 
         return show_stopped(self.call, ImportJob(_place_of_ledger(self.call)).stop(SystemClock()))
 
@@ -187,16 +185,16 @@ class _Asked(Struct, frozen=True):
 def _named(paths: Sequence[str]) -> list[Path | Address]:
     from weft.exchange.importers.servers import Address
 
-    found = [Address(path) if Address.is_one(path) else Path(os.path.expanduser(path)).absolute() for path in paths]
-    for path in found:
+    places = [Address(path) if Address.is_one(path) else Path(os.path.expanduser(path)).absolute() for path in paths]
+    for path in places:
         if isinstance(path, Path) and not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return found
+    return places
 
 
 def _place_of_ledger(call: Call) -> str:
-    found = find_ledger(call.ledger)
-    return found if Site.of(found).is_address else str(Path(found).absolute())
+    path = find_ledger(call.ledger)
+    return path if Site.of(path).is_address else str(Path(path).absolute())
 
 
 @contextmanager
@@ -206,13 +204,13 @@ def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
         yield None
         return
     try:
-        found = find_ledger(call.ledger)
+        path = find_ledger(call.ledger)
     except LedgerMissing:
-        found = str(user_ledger())
-    if named_ledger(call.ledger) is None and not Path(found).exists():
-        Path(found).parent.mkdir(parents=True, exist_ok=True)
-        call.note("made your ledger at ", Span(found, "heading"))
-        with call.making(found) as ledger:
+        path = str(user_ledger())
+    if named_ledger(call.ledger) is None and not Path(path).exists():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        call.note("made your ledger at ", Span(path, "heading"))
+        with call.making(path) as ledger:
             yield ledger
         return
     with call.writing() as ledger:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from weft.surfaces.cli.arguments import STANDARD, piped_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.streams import STANDARD, piped_input
-from weft.surfaces.cli.turn_lines import counted
 
 NO_FACTS = "no facts were given: pipe them in, or name a FILE"
 

@@ -90,5 +90,5 @@ def query(
     """Find information by words, type, tags, and by what stands at a path of its content."""
     wanted = UNSET if equals is None else json_or_text(equals)
     with looking(call) as programs:
-        found = programs.query(text, info_type=kind, tagged=tags, path=path, equals=wanted, archived=archived)
-    show_list(call, found, "such information", MAKE)
+        matches = programs.query(text, info_type=kind, tagged=tags, path=path, equals=wanted, archived=archived)
+    show_list(call, matches, "such information", MAKE)

@@ -10,8 +10,9 @@ from weft.kernel.errors import LedgerMissing, Unsupported
 from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.locating import FOLDER, named_ledger, place_for, user_ledger
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.user_files import FOLDER, named_ledger, place_for, user_ledger
+from weft.surfaces.wire.upkeep import CreatedLedger
 
 
 @weft_command("init")
@@ -50,9 +51,9 @@ def _make_there(call: Call, address: str) -> None:
 def _answer(call: Call, place: str, is_new: bool) -> None:
     with call.making(place) as ledger:
         shown = ledger.path if Site.of(place).is_address else place
-        answer = {"path": shown, "created": is_new, "replica": ledger.replica}
-    said = "made a ledger at " if is_new else "there is a ledger already at "
-    call.answer(answer, [said, Span(shown, "heading")])
+        answer = CreatedLedger(path=shown, created=is_new, replica=ledger.replica)
+    outcome = "made a ledger at " if is_new else "there is a ledger already at "
+    call.answer(answer, [outcome, Span(shown, "heading")])
     if is_new:
         call.note('record a turn with `weft record --query "…" --response "…"`, then look at it with `weft log`')
 

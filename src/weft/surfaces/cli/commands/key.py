@@ -7,12 +7,13 @@ import sys
 import click
 
 from weft.kernel.errors import InvalidKey
+from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.command import group
-from weft.surfaces.cli.key_ring import complete_keys, key_ring, new_passphrase
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.streams import read_input
+from weft.surfaces.cli.user_files import complete_keys, key_ring, new_passphrase
+from weft.surfaces.wire.exchange import DeletedKey, KeyForm
 
 SHOWN = 16
 
@@ -27,9 +28,11 @@ def create(call: Call, name: str, passphrase: bool) -> None:
     """
     from weft.kernel.ambient import system_random
 
-    made = key_ring().create(name, system_random(32), new_passphrase() if passphrase else None)
-    shape = {"name": name, "key": made.bytes.hex()}
-    call.answer(shape, ["made the key ", Span(name, "label"), f" {made.bytes.hex()[:SHOWN]}"])
+    public_key = key_ring().create(name, system_random(32), new_passphrase() if passphrase else None)
+    call.answer(
+        KeyForm(name=name, key=public_key.bytes.hex()),
+        ["made the key ", Span(name, "label"), f" {public_key.bytes.hex()[:SHOWN]}"],
+    )
     call.note(f"give others its public part: `weft key export {name}`")
 
 
@@ -38,19 +41,18 @@ def list_(call: Call) -> None:
     """List the keys that are yours, and those that you trust."""
     ring = key_ring()
     own, trusted = ring.own(), ring.trusted()
-    shapes = [
-        {"name": key.name, "key": key.bytes.hex(), "own": mine}
-        for mine, keys in ((True, own), (False, trusted))
-        for key in keys
+    keys = [
+        KeyForm(name=key.name, key=key.bytes.hex(), own=mine)
+        for mine, ring_keys in ((True, own), (False, trusted))
+        for key in ring_keys
     ]
-    if not shapes and not call.json:
+    if not keys and not call.json:
         call.note("no keys yet: `weft key create NAME` makes one, `weft key trust FILE` takes somebody's")
         return
     lines: list[Line] = [
-        [Span(f"{shape['name']}", "label"), f"  {str(shape['key'])[:SHOWN]}  {'yours' if shape['own'] else 'trusted'}"]
-        for shape in shapes
+        [Span(key.name, "label"), f"  {key.key[:SHOWN]}  {'yours' if key.own else 'trusted'}"] for key in keys
     ]
-    call.answer(shapes, *lines)
+    call.answer(keys, *lines)
 
 
 @weft_command("export")
@@ -61,7 +63,7 @@ def export(call: Call, name: str) -> None:
     The one line may be shown to anybody; whoever has it can tell what you signed.
     """
     key = key_ring().public(name)
-    call.answer({"name": key.name, "key": key.bytes.hex(), "line": key.line}, [key.line.rstrip("\n")])
+    call.answer(KeyForm(name=key.name, key=key.bytes.hex(), line=key.line), [key.line.rstrip("\n")])
 
 
 @weft_command("trust")
@@ -75,7 +77,7 @@ def trust(call: Call, file: str | None, name: str | None) -> None:
     """
     line = read_input(file, "name a file with a public key, or pipe one in").decode("utf-8", "replace")
     key = key_ring().trust(line, name)
-    call.answer({"name": key.name, "key": key.bytes.hex()}, ["trusting ", Span(key.name, "label")])
+    call.answer(KeyForm(name=key.name, key=key.bytes.hex()), ["trusting ", Span(key.name, "label")])
 
 
 @weft_command("delete")
@@ -93,7 +95,7 @@ def delete(call: Call, name: str, yes: bool) -> None:
             raise InvalidKey("nobody is there to say yes", "say --yes; a private key is gone for good")
         click.confirm(f"delete the key {name}?", abort=True, err=True)
     private = ring.delete(name)
-    call.answer({"name": name, "private": private}, ["deleted the key ", Span(name, "label")])
+    call.answer(DeletedKey(name=name, private=private), ["deleted the key ", Span(name, "label")])
 
 
 HELP = """Make the keys that bundles are signed with, and trust others'.

@@ -18,8 +18,8 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, GraphRow, gutter, gutter_below, upward
 from weft.surfaces.cli.history import Reader, turn_pages
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
+from weft.surfaces.wire.sessions import UnfinishedTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -107,8 +107,8 @@ def _show(
 ) -> None:
     turns = reader.ahead(chosen)
     if call.json:
-        listed = (listed_turn(turn, reader) for turn in reader.ahead(turns))
-        call.documents(chain(map(provisional.shape, tails), listed))
+        unfinished = (UnfinishedTurn(turn=tail) for tail in tails)
+        call.documents(chain(unfinished, map(reader.listed, reader.ahead(turns))))
         return
     above = provisional.log_lines(tails, reader, call.screen.columns, oneline=oneline)
     first = next(turns, None)
@@ -160,10 +160,10 @@ class _Drawing:
             yield from self._lines(turn, older)
 
     def graph(self, turns: list[Turn], glyphs: Glyphs) -> Iterator[Line]:
-        known = {turn.id: turn for turn in turns}
+        turns_by_id = {turn.id: turn for turn in turns}
         older = {turn.id: following for turn, following in _with_next(turns)}
         rows = list(upward([(turn.id, turn.parent_id) for turn in turns]))
-        ahead = self._reader.ahead(known[row.turn] for row in rows if row.place is GraphRow.TURN)
+        ahead = self._reader.ahead(turns_by_id[row.turn] for row in rows if row.place is GraphRow.TURN)
         for row in rows:
             if row.place is not GraphRow.TURN:
                 yield [Span(gutter(row, glyphs), "line")]

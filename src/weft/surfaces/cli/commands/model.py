@@ -12,11 +12,13 @@ from weft.surfaces.cli.program_call import (
     F,
     acting,
     answer,
+    answer_invoked,
     as_actor,
     changing,
     complete_programs,
     expecting,
     given,
+    invoked,
     looking,
     named,
     said,
@@ -24,7 +26,6 @@ from weft.surfaces.cli.program_call import (
     show_list,
     with_fields,
 )
-from weft.surfaces.cli.workshop_call import answer_invoked, invoked
 
 command = group("model", "Say what is asked, and how: a model of a provider, with its parameters.")
 MAKE = "make one with `weft model create NAME --backend MODEL --provider PROVIDER`"
@@ -104,8 +105,8 @@ def configure(
     chosen = asked if situation is None else {"situations": {situation: asked}}
     changes = with_fields({**given(modelId=backend, provider=provider), **chosen}, fields)
     with changing(call, actor) as programs:
-        found = programs.get(name, "model")
-        answer(call, programs.change(found.id, changes, expected=expected, key=retry_key))
+        model_program = programs.get(name, "model")
+        answer(call, programs.change(model_program.id, changes, expected=expected, key=retry_key))
 
 
 @command.verb("list")
@@ -138,7 +139,7 @@ def invoke(
     from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
-        found = programs.get(name, "model")
+        model_program = programs.get(name, "model")
     own = Parameters(**given(temperature=temperature, max_tokens=max_tokens, top_p=top_p))
     asked = Invocation(message=said(message), situation=situation, parameters=own)
-    answer_invoked(call, invoked(call, actor, found.id, asked, stream=stream), shown=stream)
+    answer_invoked(call, invoked(call, actor, model_program.id, asked, stream=stream), shown=stream)

@@ -8,11 +8,10 @@ import click
 
 from weft.ledger.model import Session
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.undo import undo
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger

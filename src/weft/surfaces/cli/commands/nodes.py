@@ -8,7 +8,6 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.program_call import looking
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
 
 
 @weft_command("nodes")
@@ -19,11 +18,11 @@ def command(call: Call, tags: tuple[str, ...]) -> None:
     With several, what has all of them.
     """
     with looking(call) as programs:
-        found = programs.tagged(*tags)
+        nodes = programs.tagged(*tags)
     if call.json:
-        call.documents(map(to_json, found))
-    elif found:
-        rows = [(one.kind, Span(one.name, "label"), " ".join(one.tags)) for one in found]
+        call.documents(nodes)
+    elif nodes:
+        rows = [(one.kind, Span(one.name, "label"), " ".join(one.tags)) for one in nodes]
         call.screen.table(rows, ("kind", "node", "tags"))
     else:
         call.note("nothing has these tags; add one with `weft tag add NODE TAG`")

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.undo import undo
+from weft.surfaces.wire.upkeep import PackAnswer
 
 if TYPE_CHECKING:
     from weft.ledger.upkeep.packing import Packed
@@ -43,7 +42,7 @@ def command(call: Call, what: tuple[str, ...], older_than: str | None, back: boo
         else:
             done = ledger.upkeep.pack(list(what), older_than=when, dry_run=dry_run, progress=bar.staged)
         after = ledger.upkeep.disk_bytes()
-    answer = {**to_json(done), "dry_run": dry_run, "file_bytes_before": before, "file_bytes_after": after}
+    answer = PackAnswer(packed=done, dry_run=dry_run, file_bytes_before=before, file_bytes_after=after)
     call.answer(answer, [Span(_verb(back, dry_run), "good"), _words(done)])
     if done.contents and not dry_run:
         call.note(f"the ledger took {before:,} bytes and takes {after:,}")

@@ -11,10 +11,12 @@ from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
+    answer_invoked,
     as_actor,
     changing,
     complete_programs,
     expecting,
+    invoked,
     json_of,
     line_of,
     looking,
@@ -22,13 +24,10 @@ from weft.surfaces.cli.program_call import (
     said,
     set_fields,
     show_list,
-    to_json,
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json as record_to_json
-from weft.surfaces.cli.workshop_call import answer_invoked, invoked
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
 
 command = group("program", "List, show, compare and retire programs of every kind.")
 KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human")
@@ -41,8 +40,8 @@ STYLES = {"added": "good", "removed": "bad", "changed": "warn"}
 def list_(call: Call, kind: str | None, hidden: bool) -> None:
     """List programs."""
     with looking(call) as programs:
-        found = programs.all(kind, deleted=hidden)
-    show_list(call, found, kind or "program", "`weft help` shows how to make them", kinds=True)
+        programs_listed = programs.all(kind, deleted=hidden)
+    show_list(call, programs_listed, kind or "program", "`weft help` shows how to make them", kinds=True)
 
 
 @command.verb("get")
@@ -50,12 +49,12 @@ def list_(call: Call, kind: str | None, hidden: bool) -> None:
 def get(call: Call, name: str) -> None:
     """Show a program, or with NAME:VERSION an earlier configuration of it."""
     with looking(call) as programs:
-        found = programs.get(name)
-    lines: list[Line] = [line_of(found)]
-    lines += [[Span("tags ", "dim"), " ".join(found.tags)]] if found.tags else []
-    from weft.surfaces.cli.shapes import document
+        program = programs.get(name)
+    lines: list[Line] = [line_of(program)]
+    lines += [[Span("tags ", "dim"), " ".join(program.tags)]] if program.tags else []
+    from weft.surfaces.wire.json_text import document
 
-    call.answer(to_json(found), *lines, *_text(document(found.shape()["config"], indent=True)))
+    call.answer(program, *lines, *_text(document(program.shape()["config"], indent=True)))
 
 
 def _text(text: str) -> list[Line]:
@@ -67,22 +66,16 @@ def _text(text: str) -> list[Line]:
 def history(call: Call, name: str) -> None:
     """Show everything that happened to a program, the newest first."""
     with looking(call) as programs:
-        found = programs.history(name)
+        changes = programs.history(name)
     if call.json:
-        call.documents({**record_to_json(one), "at": _time(one.at)} for one in found)
+        call.documents(changes)
         return
     rows = [
         (f"{one.version}" if one.config is not None else "", one.kind, one.state, one.actor, local_time(one.at),
          one.reason or "")
-        for one in found
+        for one in changes
     ]  # fmt: skip
     call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
-
-
-def _time(ms: int) -> str:
-    from weft.kernel.times import iso_from_ms
-
-    return iso_from_ms(ms)
 
 
 @command.verb("diff")
@@ -92,20 +85,20 @@ def _time(ms: int) -> str:
 def diff(call: Call, name: str, before: int | None, after: int | None) -> None:
     """Show where two versions of a program's configuration differ: by default the last two."""
     with looking(call) as programs:
-        found = programs.diff(name, before, after)
+        differences = programs.diff(name, before, after)
     if call.json:
-        call.documents(map(record_to_json, found))
+        call.documents(differences)
         return
-    for one in found:
+    for one in differences:
         values = [_short(one.before)] if one.how != "added" else []
         values += [_short(one.after)] if one.how != "removed" else []
         call.screen.show(Span(f"{one.how:<8}", STYLES[one.how]), f" {one.path}: {' → '.join(values)}")
-    if not found:
+    if not differences:
         call.note("they do not differ")
 
 
 def _short(value: Any) -> str:
-    from weft.surfaces.cli.shapes import document
+    from weft.surfaces.wire.json_text import document
 
     return document(value)
 
@@ -152,9 +145,9 @@ def _step(verb: str, help: str) -> None:
     def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
         with changing(call, actor) as programs:
             steps = {"publish": programs.publish, "deprecate": programs.deprecate, "delete": programs.delete}
-            found = steps[verb](name, reason=reason, key=retry_key)
+            program = steps[verb](name, reason=reason, key=retry_key)
             more: list[Line] = [["  hidden; its history stays"]] if verb == "delete" else []
-            answer(call, found, *more)
+            answer(call, program, *more)
 
     step.__doc__ = help
     command.verb(verb)(step)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from weft.ledger.reports.work import ProjectWork
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.commands.sessions import abbreviated
-from weft.surfaces.cli.money import dollars
-from weft.surfaces.cli.periods import read_period
-from weft.surfaces.cli.price_files import prices_in_force
+from weft.surfaces.cli.figures import abbreviated, dollars
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import NO_DATE, local_time
+from weft.surfaces.cli.times import NO_DATE, local_time, read_period
+from weft.surfaces.cli.user_files import prices_in_force
+from weft.surfaces.wire.reports import project_totals
 
 HEADER = ("project", "sessions", "turns", "tokens", "cost", "last change", "agents", "folder")
 SPARE = ("agents", "tokens", "cost")
@@ -31,23 +27,17 @@ def command(call: Call, since: str | None, until: str | None, limit: int | None)
     A project is the folder that turns worked in. The latest first.
     """
     with call.reading() as ledger:
-        found = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))
-    shown = found.projects[:limit]
+        report = ledger.usage.work(**read_period(since, until), prices=prices_in_force(None))
+    shown = report.projects[:limit]
     if call.json:
-        call.documents(map(_shape, shown))
+        call.documents(map(project_totals, shown))
     elif shown:
         numbers = ("sessions", "turns", "tokens", "cost")
-        call.screen.table([_row(each) for each in shown], HEADER, numbers=numbers, spare=SPARE)
-    if not found.projects:
+        call.screen.table([_row(project_work) for project_work in shown], HEADER, numbers=numbers, spare=SPARE)
+    if not report.projects:
         call.note("no work in that time" if since or until else "no turns yet: `weft import` brings sessions in")
-    elif len(shown) < len(found.projects):
-        call.note(f"{len(found.projects) - len(shown):,} more: -n N lists more")
-
-
-def _shape(project: ProjectWork) -> dict[str, Any]:
-    """Its own figures; `weft stats --story --json` has the sessions and files too."""
-    shown: dict[str, Any] = to_json(project)
-    return {**shown, "sessions": len(project.sessions), "files": len(project.files)}
+    elif len(shown) < len(report.projects):
+        call.note(f"{len(report.projects) - len(shown):,} more: -n N lists more")
 
 
 def _row(project: ProjectWork) -> tuple[Span | str, ...]:

@@ -13,13 +13,14 @@ from weft.surfaces.cli.program_call import (
     changing,
     expecting,
     given,
+    invoked,
     looking,
     named,
     set_fields,
     show_list,
     with_fields,
 )
-from weft.surfaces.cli.workshop_call import invoked
+from weft.surfaces.wire.forms import JsonValue
 
 command = group("provider", "Say where models are reached: gateways, vendors, local servers.")
 TYPES = "anthropic, openai, google, openai-compatible, cloudflare-ai-gateway, local"
@@ -75,10 +76,10 @@ def configure(
     key = None if key_env is None else f"${{{key_env}}}"
     changes = with_fields(given(baseUrl=base_url, apiKey=key), fields)
     with changing(call, actor) as programs:
-        found = programs.get(name, "provider")
-        made = programs.change(found.id, changes, expected=expected, key=retry_key)
-    answer(call, made)
-    dropped = [field for field in found.config if field not in made.config and field not in changes]
+        provider = programs.get(name, "provider")
+        changed = programs.change(provider.id, changes, expected=expected, key=retry_key)
+    answer(call, changed)
+    dropped = [field for field in provider.config if field not in changed.config and field not in changes]
     if dropped:
         call.note(
             f"it goes to somebody else now, and left {', '.join(dropped)} behind; give it anew with --key-env VAR"
@@ -100,8 +101,8 @@ def models(call: Call, name: str, actor: str) -> None:
     from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
-        found = programs.get(name, "provider")
-    listed = invoked(call, actor, found.id, Invocation()).result["models"]
-    call.answer(listed, *([one] for one in listed))
+        provider = programs.get(name, "provider")
+    listed = invoked(call, actor, provider.id, Invocation()).result["models"]
+    call.answer(JsonValue(listed), *([name] for name in listed))
     if not listed:
         call.note(f"{name} answers, and has no models")

@@ -7,7 +7,7 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.syncing import chosen_remote, complete_remotes, note_rest, survive_broken_pipes, told
+from weft.surfaces.cli.sync_call import chosen_remote, complete_remotes, note_rest, survive_broken_pipes, told
 
 APPLIED = "the erasure of another ledger, applied with its pull"
 
@@ -27,9 +27,9 @@ def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool)
 
     survive_broken_pipes()
     with call.writing() as ledger:
-        found = chosen_remote(ledger, remote)
+        chosen = chosen_remote(ledger, remote)
         with progress(call, "pull") as bar:
-            done = pull(ledger, found.address, call.looking, report=bar.counted, dry=dry_run)
+            done = pull(ledger, chosen.address, call.looking, report=bar.counted, dry=dry_run)
         waiting = [] if dry_run or not apply_erasures else [tomb.ref for tomb in ledger.erasure.pending()]
         if waiting:
             ledger.erasure.erase(waiting, reason=APPLIED)

@@ -8,7 +8,7 @@ from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.syncing import chosen_remote, complete_remotes, note_rest, survive_broken_pipes, told
+from weft.surfaces.cli.sync_call import chosen_remote, complete_remotes, note_rest, survive_broken_pipes, told
 
 
 @weft_command("push")
@@ -25,13 +25,13 @@ def command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: 
 
     survive_broken_pipes()
     with call.writing() as ledger:
-        found = chosen_remote(ledger, remote)
+        chosen = chosen_remote(ledger, remote)
         with progress(call, "push") as bar:
             done = push(
                 ledger,
-                found.address,
+                chosen.address,
                 call.joining,
-                sessions=sessions or found.sessions,
+                sessions=sessions or chosen.sessions,
                 report=bar.counted,
                 dry=dry_run,
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.wire.upkeep import RebuiltViews
 
 
 @weft_command("rebuild")
@@ -16,5 +17,5 @@ def command(call: Call) -> None:
     """
     with call.writing() as ledger, progress(call, "rebuild") as bar:
         changed = ledger.upkeep.rebuild(progress=bar.staged)
-    said = f"mended {counted(changed, 'row')}" if changed else "every view was right already"
-    call.answer({"changed": changed}, [said])
+    outcome = f"mended {counted(changed, 'row')}" if changed else "every view was right already"
+    call.answer(RebuiltViews(changed=changed), [outcome])

@@ -11,11 +11,10 @@ from weft.kernel.errors import InvalidInput
 from weft.kernel.ulid import is_ulid
 from weft.ledger.model import RecordedTurn
 from weft.surfaces.cli import arguments
+from weft.surfaces.cli.arguments import key_option, read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.merged import key_option
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.streams import read_input
 from weft.surfaces.cli.turn_input import TurnInput, read_turn
 
 if TYPE_CHECKING:
@@ -46,13 +45,13 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
         for pin in ("parent", "expected"):
             if isinstance(turn.get(pin), str):
                 turn[pin] = _resolved(ledger, pin, turn[pin], turn.get("key"))
-        made = ledger.record_turn(**turn)
-        if made.session and made.depth == 1:
-            _warn_of_a_short_name(call, ledger, made.session)
+        recorded = ledger.record_turn(**turn)
+        if recorded.session and recorded.depth == 1:
+            _warn_of_a_short_name(call, ledger, recorded.session)
     if call.quiet and not call.json:
-        call.screen.show(made.id)
+        call.screen.show(recorded.id)
     else:
-        call.answer(made, *_lines(made, made.receipt))
+        call.answer(recorded, *_lines(recorded, recorded.receipt))
 
 
 def _resolved(ledger: Ledger, pin: str, name: str, key: str | None) -> str:
@@ -67,24 +66,26 @@ def _warn_of_a_short_name(call: Call, ledger: Ledger, label: str) -> None:
     if call.quiet or call.json or len(label) < SHORTEST_NAME:
         return
     longer = [session.label for session in ledger.sessions() if session.label.startswith(label)]
-    if other := next((found for found in sorted(longer) if found != label), None):
+    if other := next((longer_label for longer_label in sorted(longer) if longer_label != label), None):
         call.note(f"{label} is a session of its own; to record in {other}, give its whole label")
 
 
 def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
-    told = file is None and ("query" in options or "response" in options)
-    turn = TurnInput() if told else read_turn(read_input(file, NO_TURN))
+    is_in_options = file is None and ("query" in options or "response" in options)
+    turn = TurnInput() if is_in_options else read_turn(read_input(file, NO_TURN))
     fields = {**turn.given(), **options}
     if not {"session", "parent"} & fields.keys():
         fields["session"] = DEFAULT_SESSION
     return fields
 
 
-def _lines(made: RecordedTurn, receipt: Receipt) -> list[Line]:
-    where = f"{made.session} at depth {made.depth}" if made.session else f"no session, depth {made.depth}"
+def _lines(recorded: RecordedTurn, receipt: Receipt) -> list[Line]:
+    where = (
+        f"{recorded.session} at depth {recorded.depth}" if recorded.session else f"no session, depth {recorded.depth}"
+    )
     return [
-        [Span("turn     ", "dim"), Span(made.id, "id")],
+        [Span("turn     ", "dim"), Span(recorded.id, "id")],
         [Span("session  ", "dim"), where],
-        [Span("digest   ", "dim"), made.digest],
+        [Span("digest   ", "dim"), recorded.digest],
         [Span("receipt  ", "dim"), f"{receipt.replica} {receipt.n} {receipt.log}"],
     ]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from weft.kernel.errors import LogCut
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK, exit_code
-from weft.surfaces.cli.locating import find_ledger, named_ledger, place_for
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.user_files import find_ledger, named_ledger, place_for
+from weft.surfaces.wire.upkeep import RecoveryAnswer, SalvageAnswer
 
 if TYPE_CHECKING:
     from weft.ledger.upkeep.salvage import Salvaged
@@ -74,18 +75,19 @@ def _present(call: Call) -> str:
 
 
 def _accept(call: Call, accept: bool) -> int:
-    found = _cut(call)
-    if found is None:
-        call.answer({"damaged": False, "accepted": False}, [Span("nothing to recover: the ledger is whole", "good")])
+    cut = _cut(call)
+    if cut is None:
+        call.answer(RecoveryAnswer(damaged=False), [Span("nothing to recover: the ledger is whole", "good")])
         return OK
-    answer = {"damaged": True, "acknowledged": found.n, "present": found.found, "message": str(found)}
+    answer = RecoveryAnswer(damaged=True, acknowledged=cut.n, present=cut.found, message=str(cut))
     if not accept:
-        call.answer({**answer, "accepted": False}, [Span(str(found), "bad")])
+        call.answer(answer, [Span(str(cut), "bad")])
         call.note("put the newer copy back if there is one. `weft recover --accept` goes on without what is missing")
-        return exit_code(found)
+        return exit_code(cut)
     with call.recovering(find_ledger(call.ledger)) as ledger:
-        answer = {**answer, "accepted": True, "replica": ledger.replica}
-    call.answer(answer, [f"accepted at event {found.found}; the ledger goes on as replica {answer['replica']}"])
+        replica = ledger.replica
+    accepted = replace(answer, accepted=True, replica=replica)
+    call.answer(accepted, [f"accepted at event {cut.found}; the ledger goes on as replica {replica}"])
     call.note("receipts for what is missing do not hold for it; run `weft verify` and make a backup")
     return OK
 
@@ -104,7 +106,7 @@ def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int
     with progress(call, "search") as bar:
         saved = salvage(damaged, new, others=others, progress=bar.staged)
     if call.json:
-        call.document({"new": new, "whole": saved.is_whole, **to_json(saved)})
+        call.document(SalvageAnswer(new=new, whole=saved.is_whole, salvaged=saved))
     else:
         _tell(call, saved, new)
     return OK if saved.is_whole else DIFFERENT

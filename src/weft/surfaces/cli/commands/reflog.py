@@ -10,8 +10,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import find_session, short
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
 
 HEADER = ("name", "turn", "when", "why", "reason")
 
@@ -26,14 +25,14 @@ def command(call: Call, session: str, limit: int | None) -> None:
     take it.
     """
     with call.reading() as ledger:
-        found = find_session(ledger, session)
-        moves = ledger.reflog(found.id, limit=limit)
+        opened = find_session(ledger, session)
+        moves = ledger.reflog(opened.id, limit=limit)
     if call.json:
-        call.documents(map(to_json, moves))
+        call.documents(moves)
     elif moves:
-        call.screen.table([_row(found.label, move) for move in moves], HEADER)
+        call.screen.table([_row(opened.label, move) for move in moves], HEADER)
     else:
-        call.note(f"session {found.label!r} has not moved yet: its first turn will be the first line here")
+        call.note(f"session {opened.label!r} has not moved yet: its first turn will be the first line here")
 
 
 def _row(label: str, move: HeadMove) -> tuple[Span | str, ...]:

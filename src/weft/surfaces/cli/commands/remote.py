@@ -9,10 +9,10 @@ import click
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.syncing import address_of, complete_remotes, survive_broken_pipes
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.sync_call import address_of, complete_remotes, survive_broken_pipes
+from weft.surfaces.wire.exchange import Removed
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote
@@ -62,13 +62,13 @@ def _list(call: Call) -> None:
     from weft.exchange.sync import remotes
 
     with call.reading() as ledger:
-        found = remotes(ledger)
+        remote_list = remotes(ledger)
     if call.json:
-        call.documents(map(to_json, found))
+        call.documents(remote_list)
         return
-    for remote in found:
+    for remote in remote_list:
         call.screen.show(*_line(remote))
-    if not found:
+    if not remote_list:
         call.note("no remotes yet: `weft remote add NAME ADDRESS` remembers one")
 
 
@@ -98,19 +98,19 @@ def _remove(call: Call, name: str) -> None:
 
     with call.writing() as ledger:
         remove_remote(ledger, name)
-    call.answer({"removed": name}, ["forgot ", Span(name, "label")])
+    call.answer(Removed(removed=name), ["forgot ", Span(name, "label")])
 
 
 def _show(call: Call, name: str) -> None:
     from weft.exchange.sync import remote
 
     with call.reading() as ledger:
-        found = remote(ledger, name)
-        labels = [_label(ledger, session) for session in found.sessions]
-    lines: list[Line] = [_line(found)]
+        shown_remote = remote(ledger, name)
+        labels = [_label(ledger, session) for session in shown_remote.sessions]
+    lines: list[Line] = [_line(shown_remote)]
     lines += [["  ", Span(label, "label")] for label in labels]
-    call.answer(found, *lines)
+    call.answer(shown_remote, *lines)
 
 
 def _label(ledger: Ledger, session: str) -> str:
-    return next((known.label for known in ledger.sessions(every=True) if known.id == session), session)
+    return next((listed.label for listed in ledger.sessions(every=True) if listed.id == session), session)

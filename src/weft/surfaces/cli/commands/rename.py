@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.undo import undo
 
 
 @weft_command("rename")

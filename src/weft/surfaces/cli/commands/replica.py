@@ -7,6 +7,7 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.wire.upkeep import ReplicaName
 
 
 @weft_command("replica")
@@ -31,9 +32,9 @@ def command(call: Call, new: bool, forget: str | None) -> None:
             mark_as_copy(ledger)
         with call.writing() as ledger:
             call.answer(
-                {"replica": ledger.replica, "was": was},
+                ReplicaName(replica=ledger.replica, was=was),
                 ["this ledger goes by ", Span(ledger.replica, "id"), ", no longer by ", Span(was, "id")],
             )
         return
     with call.reading() as ledger:
-        call.answer({"replica": ledger.replica}, [Span(ledger.replica, "id")])
+        call.answer(ReplicaName(replica=ledger.replica), [Span(ledger.replica, "id")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,8 +13,9 @@ from weft.kernel.ambient import SystemClock, system_random
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.wire.exchange import ResumedSession
 
 if TYPE_CHECKING:
     from weft.exchange.resuming import Resume
@@ -39,18 +40,18 @@ def command(call: Call, rev: str, tool: str, folder: str | None, dry_run: bool) 
     place = None if folder is None else str(Path(os.path.expanduser(folder)).absolute())
     root = ROOTS[tool](Path.home(), os.environ)
     with call.reading() if dry_run else call.writing() as ledger:
-        made = prepare_resume(ledger, rev, tool, root, SystemClock(), system_random, workspace=place)
+        prepared = prepare_resume(ledger, rev, tool, root, SystemClock(), system_random, workspace=place)
         if not dry_run:
-            write_resume(ledger, made)
+            write_resume(ledger, prepared)
     if call.json:
-        call.document(_shape(made, written=not dry_run))
+        call.document(ResumedSession(resume=prepared, written=not dry_run))
     elif call.quiet:
-        call.screen.show(made.command)
+        call.screen.show(prepared.command)
     else:
-        for line in _lines(made, written=not dry_run):
+        for line in _lines(prepared, written=not dry_run):
             call.screen.show(*line)
-    if not Path(made.workspace).is_dir():
-        call.note(f"{made.workspace} is no folder here: say where to go on with `--in DIR`")
+    if not Path(prepared.workspace).is_dir():
+        call.note(f"{prepared.workspace} is no folder here: say where to go on with `--in DIR`")
 
 
 def _claude_root(home: Path, environment: Mapping[str, str]) -> Path:
@@ -67,27 +68,19 @@ ROOTS: dict[str, Callable[[Path, Mapping[str, str]], Path]] = {"claude-code": _c
 """Where each tool keeps its things."""
 
 
-def _shape(made: Resume, *, written: bool) -> dict[str, Any]:
-    from weft.surfaces.cli.shapes import to_json
-
-    hidden = ("data", "claims")
-    told = {name: getattr(made, name) for name in made.__struct_fields__ if name not in hidden}
-    return {**to_json(told), "written": written}
-
-
-def _lines(made: Resume, *, written: bool) -> list[Line]:
+def _lines(prepared: Resume, *, written: bool) -> list[Line]:
     from weft.exchange.resuming import load_format
 
-    format = load_format(made.tool)
-    own = f", {made.verbatim:,} as {made.tool} wrote them" if made.verbatim else ""
+    format = load_format(prepared.tool)
+    own = f", {prepared.verbatim:,} as {prepared.tool} wrote them" if prepared.verbatim else ""
     lines: list[Line] = [
-        [Span("turns    ", "dim"), f"{counted(made.turns, 'turn')} in {counted(made.records, 'record')}{own}"],
-        [Span("format   ", "dim"), f"{made.tool} {made.structure}, {_checked(format.verified)}"],
-        [Span("file     " if written else "would be ", "dim"), made.path],
+        [Span("turns    ", "dim"), f"{counted(prepared.turns, 'turn')} in {counted(prepared.records, 'record')}{own}"],
+        [Span("format   ", "dim"), f"{prepared.tool} {prepared.structure}, {_checked(format.verified)}"],
+        [Span("file     " if written else "would be ", "dim"), prepared.path],
     ]
-    for name, count in made.lost.items():
+    for name, count in prepared.lost.items():
         lines.append([Span("lost     ", "warn"), f"{count:,} × {name}: {format.lost[name]}"])
-    return [*lines, [Span("run      ", "dim"), made.command]]
+    return [*lines, [Span("run      ", "dim"), prepared.command]]
 
 
 def _checked(verified: tuple[str, ...]) -> str:

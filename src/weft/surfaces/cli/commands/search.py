@@ -13,8 +13,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import Reader, short
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -47,7 +46,7 @@ def command(
     after: str | None,
     rank: bool,
     file: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Find messages and tool calls by their words.
 
@@ -57,13 +56,13 @@ def command(
     page stands on the error stream.
     """
     most = SHOWN if limit is None else limit
-    filters = {name: value for name, value in {**given, "path": file}.items() if value is not None}
+    filters = {name: value for name, value in {**options, "path": file}.items() if value is not None}
     _index_much(call)
     with call.reading() as ledger:
         hits = ledger.search(as_query(words), limit=most + rank, after=after, rank=rank, **filters)
         shown = hits[:most]
         if call.json:
-            call.documents(map(to_json, shown))
+            call.documents(shown)
         elif shown:
             call.screen.page(_lines(shown, Reader(ledger)))
         more = hits.next is not None or len(hits) > most

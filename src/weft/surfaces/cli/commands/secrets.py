@@ -14,11 +14,12 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.erasures import carry_out, require_reason
 from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
-from weft.surfaces.cli.locating import user_cache
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.cli.user_files import user_cache
+from weft.surfaces.wire.upkeep import IgnoredSecret
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -52,7 +53,7 @@ def command(
     actor: str,
     dry_run: bool,
     yes: bool,
-    **given: Any,
+    **options: Any,
 ) -> int:
     """Find credentials in what was recorded, and erase them.
 
@@ -70,41 +71,41 @@ def command(
             return OK
         if erase:
             require_reason(reason, dry_run)
-        found, scanner = _find(call, ledger, fingerprints, {**given, "again": erase})
-        if erase and found.secrets:
-            _erase(call, ledger, scanner, found, reason, actor, dry_run=dry_run, yes=yes)
+        report, scanner = _find(call, ledger, fingerprints, {**options, "again": erase})
+        if erase and report.secrets:
+            _erase(call, ledger, scanner, report, reason, actor, dry_run=dry_run, yes=yes)
             return OK
-        call.answer(found, *_lines(found))
-        _note(call, found)
-        return DIFFERENT if found.secrets and not given["ignored"] else OK
+        call.answer(report, *_lines(report))
+        _note(call, report)
+        return DIFFERENT if report.secrets and not options["ignored"] else OK
 
 
 def _find(
-    call: Call, ledger: Ledger, fingerprints: tuple[str, ...], given: dict[str, Any]
+    call: Call, ledger: Ledger, fingerprints: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[SecretReport, SecretScanner]:
     from weft.ledger.secrets import load_scanner
 
     with progress(call, "secrets") as bar:
         scanner = load_scanner(user_cache())
-        found = ledger.secrets.find(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **given)
-    return found, scanner
+        report = ledger.secrets.find(fingerprints=fingerprints, scanner=scanner, progress=bar.staged, **options)
+    return report, scanner
 
 
 def _choose(call: Call, ledger: Ledger, ignore: str | None, unignore: str | None) -> None:
     if ignore is not None:
         mark = ledger.secrets.ignore(ignore)
-        call.answer({"ignored": mark}, ["ignored ", Span(mark, "id")])
+        call.answer(IgnoredSecret(ignored=mark), ["ignored ", Span(mark, "id")])
         call.note(f"undo: weft secrets --unignore {mark}")
     else:
         mark = ledger.secrets.ignore(unignore or "", undo=True)
-        call.answer({"unignored": mark}, ["no longer ignored: ", Span(mark, "id")])
+        call.answer(IgnoredSecret(unignored=mark), ["no longer ignored: ", Span(mark, "id")])
 
 
 def _erase(
     call: Call,
     ledger: Ledger,
     scanner: SecretScanner,
-    found: SecretReport,
+    report: SecretReport,
     reason: str | None,
     actor: str,
     *,
@@ -114,10 +115,13 @@ def _erase(
     """Labels that hold a credential are not shown in the plan either."""
     if reason is not None and _holds(scanner, reason):
         raise InvalidInput("the reason holds a credential itself", "say why, without saying what")
-    refs = list(dict.fromkeys(ref for secret in found.secrets for ref in secret.contents))
+    refs = list(dict.fromkeys(ref for secret in report.secrets for ref in secret.contents))
     with progress(call, "erase") as bar:
         plan = ledger.erasure.plan(refs, progress=bar.staged)
-    named = tuple(replace(each, label=each.id) if _holds(scanner, each.label) else each for each in plan.sessions)
+    named = tuple(
+        replace(affected, label=affected.id) if _holds(scanner, affected.label) else affected
+        for affected in plan.sessions
+    )
     carry_out(call, ledger, replace(plan, sessions=named), reason, actor, dry_run=dry_run, yes=yes)
     call.note("a credential that was recorded is known: replace it where it came from, too")
 
@@ -126,8 +130,8 @@ def _holds(scanner: SecretScanner, text: str) -> bool:
     return bool(scanner.scan(text.encode("utf-8", "replace"), b""))
 
 
-def _lines(found: SecretReport) -> Iterator[Line]:
-    for secret in found.secrets:
+def _lines(report: SecretReport) -> Iterator[Line]:
+    for secret in report.secrets:
         yield [Span(secret.fingerprint, "id"), "  ", Span(secret.kind, "bad"), f" {secret.shown}  ",
                f"{counted(secret.times, 'time')}, {', '.join(secret.rules)}"]  # fmt: skip
         for place in secret.places[:PLACES]:
@@ -151,10 +155,10 @@ def _place(place: SecretPlace) -> Line:
     return [*line, place.what]
 
 
-def _note(call: Call, found: SecretReport) -> None:
-    looked = f"{counted(found.scanned.contents, 'new content')} ({found.scanned.bytes:,} bytes) looked at"
-    call.note(f"{counted(len(found.secrets), 'secret')} found; {looked} with {found.rules}")
-    if found.ignored:
-        call.note(f"{counted(found.ignored, 'finding')} ignored; `weft secrets --ignored` shows them")
-    if found.secrets:
+def _note(call: Call, report: SecretReport) -> None:
+    looked = f"{counted(report.scanned.contents, 'new content')} ({report.scanned.bytes:,} bytes) looked at"
+    call.note(f"{counted(len(report.secrets), 'secret')} found; {looked} with {report.rules}")
+    if report.ignored:
+        call.note(f"{counted(report.ignored, 'finding')} ignored; `weft secrets --ignored` shows them")
+    if report.secrets:
         call.note("`weft secrets --erase --dry-run` shows what erasing them takes")

@@ -12,17 +12,19 @@ from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
+    answer_invoked,
     as_actor,
     changing,
     complete_programs,
     given,
+    invoked,
     said,
     session_argument,
     set_fields,
     with_fields,
 )
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.workshop_call import answer_invoked, invoked
+from weft.surfaces.wire.forms import JsonValue
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -47,8 +49,10 @@ def create(
 ) -> None:
     """Make a session; without a label it gets one."""
     with changing(call, actor) as programs:
-        made = programs.create_session(label, model=model, owner=owner, config=with_fields({}, fields), key=retry_key)
-        answer(call, made)
+        created = programs.create_session(
+            label, model=model, owner=owner, config=with_fields({}, fields), key=retry_key
+        )
+        answer(call, created)
 
 
 @command.verb("configure")
@@ -61,8 +65,8 @@ def configure(
 ) -> None:
     """Change some fields of a session's configuration."""
     with changing(call, actor) as programs:
-        found = programs.ledger.session(session)
-        answer(call, programs.change(found.id, with_fields(given(defaultModel=model), fields), key=retry_key))
+        opened = programs.ledger.session(session)
+        answer(call, programs.change(opened.id, with_fields(given(defaultModel=model), fields), key=retry_key))
 
 
 @command.verb("send")
@@ -79,9 +83,9 @@ def send(
     from weft.runtime.invoke.invocation import Invocation
 
     with call.reading() as ledger:
-        found = ledger.session(session)
+        opened = ledger.session(session)
     asked = Invocation(message=said(message), model=model, situation=situation)
-    answer_invoked(call, invoked(call, actor, found.id, asked, stream=stream), shown=stream)
+    answer_invoked(call, invoked(call, actor, opened.id, asked, stream=stream), shown=stream)
 
 
 @command.verb("history")
@@ -89,16 +93,16 @@ def send(
 def history(call: Call, session: str) -> None:
     """Show what was said in a session: as a log entry each with --json, without tool calls and thinking."""
     with call.reading() as ledger:
-        found = ledger.session(session)
-        entries = [] if found.head is None else list(_entries(ledger, found.label))
+        opened = ledger.session(session)
+        entries = [] if opened.head is None else list(_entries(ledger, opened.label))
     if call.json:
-        call.documents(entries)
+        call.documents(map(JsonValue, entries))
         return
     for entry in entries:
-        told = entry["message"]
-        by = f" {told['model']}" if "model" in told else ""
-        call.screen.show(Span(f"{told['role']}{by}", "label"), Span(f" {entry.get('timestamp', '')}", "dim"))
-        for line in told["content"].split("\n"):
+        message = entry["message"]
+        by = f" {message['model']}" if "model" in message else ""
+        call.screen.show(Span(f"{message['role']}{by}", "label"), Span(f" {entry.get('timestamp', '')}", "dim"))
+        for line in message["content"].split("\n"):
             call.screen.show(f"  {line}")
     if not entries:
         call.note(f"nothing was said yet; `weft session send {session} TEXT` begins")
@@ -122,8 +126,8 @@ def _step(verb: str, help: str) -> None:
     @acting
     def step(call: Call, session: str, reason: str | None, actor: str, retry_key: str | None) -> None:
         with changing(call, actor) as programs:
-            found = programs.ledger.session(session)
-            answer(call, programs.step_session(found.id, verb, reason=reason, key=retry_key))
+            opened = programs.ledger.session(session)
+            answer(call, programs.step_session(opened.id, verb, reason=reason, key=retry_key))
 
     step.__doc__ = help
     command.verb(verb)(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,14 +12,14 @@ from weft.ledger.read.listing import ListedSession, SessionFilter, SessionList, 
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import abbreviated, counted
 from weft.surfaces.cli.history import short
-from weft.surfaces.cli.import_state import note_import
-from weft.surfaces.cli.locating import find_ledger
-from weft.surfaces.cli.plain_text import cut, safe
+from weft.surfaces.cli.import_lines import note_import
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.zones import local_time
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.cli.user_files import find_ledger
+from weft.surfaces.plain_text import cut, safe
+from weft.surfaces.wire.sessions import SessionEntry, UnfinishedTurn
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -68,22 +68,22 @@ def command(
     )
     most = ON_A_TERMINAL if limit is None and short else limit
     with call.reading() as ledger:
-        found = ledger.listing().sessions(wanted, limit=most, after=after)
+        listing = ledger.listing().sessions(wanted, limit=most, after=after)
         tails = _tails(ledger)
     if call.json:
-        call.documents(_shape(listed, tails) for listed in found.sessions)
-        call.next_page(found.next)
+        call.documents(_entry(listed, tails) for listed in listing.sessions)
+        call.next_page(listing.next)
         return
     note_import(call, find_ledger(call.ledger))
-    if found.sessions:
-        rows = _columns(found.sessions, call.screen.terminal, tails)
+    if listing.sessions:
+        rows = _columns(listing.sessions, call.screen.terminal, tails)
         call.screen.table(*rows, numbers=("turns", "tokens"), spare=SPARE)
-    for listed in found.sessions:
+    for listed in listing.sessions:
         if listed.branches:
             call.note(
                 f"{listed.session.label} was moved elsewhere, too: `weft settle {listed.session.label}` joins them"
             )
-    _notes(call, found, filtered=any(given is not None for given in (origin, project, since, limit)))
+    _notes(call, listing, filtered=any(value is not None for value in (origin, project, since, limit)))
 
 
 def _tails(ledger: Ledger) -> Tails:
@@ -93,25 +93,21 @@ def _tails(ledger: Ledger) -> Tails:
     return tails
 
 
-def _shape(listed: ListedSession, tails: Tails) -> dict[str, Any]:
-    """The session's own fields, and what lists add to them."""
-    return {
-        **to_json(listed.session),
-        **{name: value for name, value in to_json(listed).items() if name != "session"},
-        "provisional": [provisional.shape(tail) for tail in tails.get(listed.session.id, ())],
-    }
+def _entry(listed: ListedSession, tails: Tails) -> SessionEntry:
+    unfinished = [UnfinishedTurn(turn=tail) for tail in tails.get(listed.session.id, ())]
+    return SessionEntry(listed=listed, provisional=unfinished)
 
 
-def _notes(call: Call, found: SessionList, *, filtered: bool) -> None:
-    if found.further:
+def _notes(call: Call, listing: SessionList, *, filtered: bool) -> None:
+    if listing.further:
         call.note(
-            f"{counted(found.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer,"
-            f" the next page with --after {found.next}"
+            f"{counted(listing.further, 'more session')}: `weft sessions -n N` lists more, --project and --since fewer,"
+            f" the next page with --after {listing.next}"
         )
-    if found.hidden:
-        verb = "is" if found.hidden == 1 else "are"
-        call.note(f"{counted(found.hidden, 'session')} of subagents {verb} not shown: --subagents lists them")
-    if not (found.sessions or found.hidden or found.further):
+    if listing.hidden:
+        verb = "is" if listing.hidden == 1 else "are"
+        call.note(f"{counted(listing.hidden, 'session')} of subagents {verb} not shown: --subagents lists them")
+    if not (listing.sessions or listing.hidden or listing.further):
         call.note("no such sessions" if filtered else _NOTHING)
 
 
@@ -130,14 +126,14 @@ def _columns(
     if not terminal:
         return rows, HEADER
     dull = {"origin": {"weft"}, "project": {""}, "tokens": {""}}
-    kept = [i for i, name in enumerate(HEADER) if {str(row[i]) for row in rows} != dull.get(name)]
-    return [[row[i] for i in kept] for row in rows], [HEADER[i] for i in kept]
+    columns = [i for i, name in enumerate(HEADER) if {str(row[i]) for row in rows} != dull.get(name)]
+    return [[row[i] for i in columns] for row in rows], [HEADER[i] for i in columns]
 
 
 def _row(listed: ListedSession, terminal: bool, below: bool, tails: Tails) -> list[Span | str]:
     session, when = listed.session, local_time(listed.session.updated_at)
-    told = session.title if has_title(session) else None
-    title = told or session.task_description or listed.subject or session.title or ""
+    own_title = session.title if has_title(session) else None
+    title = own_title or session.task_description or listed.subject or session.title or ""
     if session.id in tails:
         title = f"[{provisional.MARK}] {title or provisional.subject(tails[session.id][0])}"
     if session.status != "active":
@@ -160,12 +156,3 @@ def _branch_row(branch: Branch, terminal: bool) -> list[Span | str]:
     place = "no turn" if branch.head is None else short(branch.head)
     name = f"  {branch.name}" if terminal else branch.name
     return [Span(name, "label"), "", "", "", "", when[:MINUTE] if terminal else when, f"[moved elsewhere] to {place}"]
-
-
-def abbreviated(count: int) -> str:
-    """12,345 as 12k: how much it is, not how many."""
-    for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= unit:
-            shown = count / unit
-            return f"{shown:.1f}{letter}" if shown < 10 else f"{shown:.0f}{letter}"
-    return str(count) if count else ""

@@ -10,7 +10,6 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
 
 
 @weft_command("settle")
@@ -42,16 +41,16 @@ def command(
 
 def _show(call: Call, session: str) -> None:
     with call.reading() as ledger:
-        found, branches = ledger.session(session), ledger.merges.branches(session)
+        opened, branches = ledger.session(session), ledger.merges.branches(session)
     if not branches:
-        raise NotApplicable(f"session {found.label!r} has one branch", "nothing is to be settled")
+        raise NotApplicable(f"session {opened.label!r} has one branch", "nothing is to be settled")
     if call.json:
-        call.documents(map(to_json, branches))
+        call.documents(branches)
         return
-    call.screen.show(*_line(found.label, found.head))
+    call.screen.show(*_line(opened.label, opened.head))
     for branch in branches:
         call.screen.show(*_line(branch.name, branch.head))
-    call.note(f"choose: `weft settle {found.label} --ours`, --theirs, --to REV or --fork LABEL")
+    call.note(f"choose: `weft settle {opened.label} --ours`, --theirs, --to REV or --fork LABEL")
 
 
 def _line(name: str, head: str | None) -> Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -18,17 +18,19 @@ from weft.ledger.views.recorded_events import Recorded
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import Reader, short
-from weft.surfaces.cli.plain_text import safe_lines
 from weft.surfaces.cli.rendering.results import as_json
+from weft.surfaces.cli.rendering.transcript import Transcript, in_order
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.transcript import Transcript, in_order
-from weft.surfaces.cli.turn_lines import counted, decoration, flag
-from weft.surfaces.cli.zones import NO_TIME, local_time
+from weft.surfaces.cli.times import NO_TIME, local_time
+from weft.surfaces.cli.turn_lines import decoration, flag
+from weft.surfaces.plain_text import safe_lines
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
     from weft.ledger.imports import ProvisionalTurn
+    from weft.surfaces.wire.sessions import ShownTurn
 
 RULES = 8
 
@@ -56,14 +58,12 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
     point = ledger.point(rev)
     turn, events = ledger.turn(point.turn_id), ledger.events(point.turn_id)
     at = None if point.number is None else _At(point.number, len(events), events[point.number - 1])
-    recorded = any(isinstance(found.event, CompactionRecorded) for found in events[: point.number])
+    recorded = any(isinstance(recorded_event.event, CompactionRecorded) for recorded_event in events[: point.number])
     compaction = ledger.compactions.get(turn.id) if recorded else None
     items = in_order(ledger, point.event_id or turn.id)
     principals, merged = ledger.listing().on_behalf_of([turn.id]).get(turn.id, ()), ledger.merges.provenance(turn.id)
     if call.json:
-        shown = _shape(turn, at, items, compaction, merged)
-        shown |= {"on_behalf_of": list(principals)} if principals else {}
-        call.document({**shown, "provisional": list(map(provisional.shape, tails))})
+        call.document(_turn_form(turn, at, items, compaction, merged, tails, principals))
         return
     models = sorted({item.model for item in items if isinstance(item, Message) and item.model})
     reader = Reader(ledger)
@@ -83,7 +83,9 @@ def show_turn(call: Call, ledger: Ledger, rev: str, full: bool) -> None:
 def _show_tails(call: Call, tails: list[ProvisionalTurn], full: bool) -> None:
     """Of a session of which nothing has come to an end yet."""
     if call.json:
-        call.document(provisional.shape(tails[0]))
+        from weft.surfaces.wire.sessions import UnfinishedTurn
+
+        call.document(UnfinishedTurn(turn=tails[0]))
     else:
         call.screen.page(list(provisional.page(tails, full=full))[1:])
 
@@ -101,23 +103,27 @@ class _At(NamedTuple):
         return event.kind if isinstance(event, UnknownEvent) else str(event.__struct_config__.tag)
 
 
-def _shape(
+def _turn_form(
     turn: Turn,
     at: _At | None,
     items: list[Message | ToolCall],
     compaction: Compaction | None,
     merged: list[Provenance],
-) -> dict[str, Any]:
-    from weft.surfaces.cli.shapes import to_json
+    tails: list[ProvisionalTurn],
+    principals: Sequence[str],
+) -> ShownTurn:
+    from weft.surfaces.wire.sessions import ShownEvent, ShownTurn, UnfinishedTurn
 
-    return {
-        **to_json(turn),
-        "event": at and {"id": at.found.id, "kind": at.kind, "number": at.number, "of": at.of},
-        "messages": to_json([item for item in items if isinstance(item, Message)]),
-        "tool_calls": to_json([item for item in items if isinstance(item, ToolCall)]),
-        "compaction": to_json(compaction),
-        "provenance": to_json(merged),
-    }
+    return ShownTurn(
+        turn=turn,
+        event=at and ShownEvent(id=at.found.id, kind=at.kind, number=at.number, of=at.of),
+        messages=[item for item in items if isinstance(item, Message)],
+        tool_calls=[item for item in items if isinstance(item, ToolCall)],
+        compaction=compaction,
+        provenance=merged,
+        provisional=[UnfinishedTurn(turn=tail) for tail in tails],
+        on_behalf_of=principals or UNSET,
+    )
 
 
 class _Header:
@@ -180,20 +186,23 @@ class _Header:
 
 def merges(turn: str, merged: list[Provenance]) -> Iterator[tuple[str, str]]:
     """Where a turn was picked or summed up from, and where it went."""
-    for each in merged:
-        left = f", which left at {short(each.left_id)}" if each.left_id else ""
-        if each.turn_id == turn:
-            picked = each.why == "cherry_pick"
-            yield "From", f"turn {short(each.source_id)}" if picked else f"the branch to {short(each.source_id)}{left}"
+    for source in merged:
+        left = f", which left at {short(source.left_id)}" if source.left_id else ""
+        if source.turn_id == turn:
+            picked = source.why == "cherry_pick"
+            yield (
+                "From",
+                f"turn {short(source.source_id)}" if picked else f"the branch to {short(source.source_id)}{left}",
+            )
         else:
-            yield "Into", f"turn {short(each.turn_id)}{'' if each.why == 'cherry_pick' else ', as a summary'}"
+            yield "Into", f"turn {short(source.turn_id)}{'' if source.why == 'cherry_pick' else ', as a summary'}"
 
 
 def permissions_text(granted: Any) -> str:
     """What the agent was allowed, in a few words where the origin has them."""
     if isinstance(granted, dict):
-        told = [granted.get("mode"), granted.get("approval_policy"), granted.get("sandbox_policy")]
-        words = [each.get("type") or each.get("mode") if isinstance(each, dict) else each for each in told]
+        modes = [granted.get("mode"), granted.get("approval_policy"), granted.get("sandbox_policy")]
+        words = [mode.get("type") or mode.get("mode") if isinstance(mode, dict) else mode for mode in modes]
         return ", ".join(word for word in words if isinstance(word, str)) or as_json(granted)
     if isinstance(granted, list) and all(isinstance(rule, dict) and "permission" in rule for rule in granted):
         rules = list(dict.fromkeys(f"{rule['permission']} {rule.get('action', '')}".strip() for rule in granted))
@@ -203,9 +212,9 @@ def permissions_text(granted: Any) -> str:
 
 def noted_files(ledger: Ledger, items: list[Message | ToolCall]) -> dict[str, list[FileNote]]:
     """The files of each message that no call of the turn tells of by itself."""
-    told = " ".join(as_json(item.arguments) for item in items if isinstance(item, ToolCall))
-    found = ledger.listing().files([item.id for item in items if isinstance(item, Message)])
-    return {message: [file for file in files if file.path not in told] for message, files in found.items()}
+    called_with = " ".join(as_json(item.arguments) for item in items if isinstance(item, ToolCall))
+    notes = ledger.listing().files([item.id for item in items if isinstance(item, Message)])
+    return {message: [file for file in files if file.path not in called_with] for message, files in notes.items()}
 
 
 def _usage(turn: Turn) -> str:
@@ -214,10 +223,10 @@ def _usage(turn: Turn) -> str:
 
 
 def _summary(compaction: Compaction) -> Iterator[Line]:
-    kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
+    first_kept = f"; kept from {short(compaction.first_kept)} on" if compaction.first_kept else ""
     count = compaction.turns_summarized
     turns = "" if count is None else f" of {counted(count, 'turn')},"
-    about = f"{turns} through {short(compaction.summarized_through)}{kept}"
+    about = f"{turns} through {short(compaction.summarized_through)}{first_kept}"
     yield [Span("summary", "warn"), about]
     if not compaction.summary:
         yield ["  ", Span("its text was not kept by the tool that made it", "dim")]

@@ -8,7 +8,6 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.embedding import EMBEDDED_KINDS, about, by_model, similarity
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
 
 
 @weft_command("similar")
@@ -35,16 +34,17 @@ def command(
         raise click.UsageError("Give a NODE, or --text.")
     if words and text is None:
         raise click.UsageError("--words goes with --text.")
-    with call.reading() as ledger, similarity(ledger, model) as made:
+    with call.reading() as ledger, similarity(ledger, model) as index:
         if text is not None:
-            found = made.similar_to_text(text, limit=limit, kind=kind, words=words)
+            neighbours = index.similar_to_text(text, limit=limit, kind=kind, words=words)
         else:
-            found = made.similar(node or "", limit=limit, kind=kind)
+            neighbours = index.similar(node or "", limit=limit, kind=kind)
         if call.json:
-            call.documents(map(to_json, found))
+            call.documents(neighbours)
             return
         rows = [
-            (f"{one.score:.3f}", one.node.kind, Span(one.node.name, "label"), about(ledger, one.node)) for one in found
+            (f"{one.score:.3f}", one.node.kind, Span(one.node.name, "label"), about(ledger, one.node))
+            for one in neighbours
         ]
     if rows:
         call.screen.table(rows, ("score", "kind", "node", "about"), spare=("about",))

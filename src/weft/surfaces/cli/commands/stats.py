@@ -8,6 +8,8 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.wire.forms import form
+from weft.surfaces.wire.reports import LedgerFigures
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -31,23 +33,23 @@ def command(call: Call, story: bool, since: str | None, until: str | None, full:
         if story:
             _tell(call, ledger, since, until, full)
             return
-        found = {"path": ledger.path, "file_bytes": ledger.upkeep.disk_bytes(), **ledger.upkeep.stats()}
+        figures = LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
     if call.json:
-        call.document(found)
+        call.document(figures)
     else:
-        call.screen.table([(name, _text(value)) for name, value in found.items()], ("what", "value"))
+        call.screen.table([(name, _text(value)) for name, value in form(figures).items()], ("what", "value"))
 
 
 def _tell(call: Call, ledger: Ledger, since: str | None, until: str | None, full: bool) -> None:
-    from weft.surfaces.cli.periods import read_period
-    from weft.surfaces.cli.price_files import prices_in_force
-    from weft.surfaces.cli.story import story_lines
+    from weft.surfaces.cli.times import read_period
+    from weft.surfaces.cli.user_files import prices_in_force
+    from weft.surfaces.cli.work_report import work_lines
 
     report = ledger.usage.work(**read_period(since or LATELY, until), prices=prices_in_force(None))
     if call.json:
         call.document(report)
     elif report.projects:
-        call.screen.page(story_lines(report, call.screen.columns, full))
+        call.screen.page(work_lines(report, call.screen.columns, full))
     else:
         call.note(f"nothing was recorded since {since or LATELY}; --since goes further back")
 

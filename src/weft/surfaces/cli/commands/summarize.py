@@ -6,15 +6,12 @@ import click
 
 from weft.kernel.contents import decode_utf8
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import complete_labels
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.arguments import complete_labels, expected_head, expected_option, key_option, read_input
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.history import short
-from weft.surfaces.cli.merged import expected_head, expected_option, key_option
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.streams import read_input
-from weft.surfaces.cli.undo import undo
+from weft.surfaces.wire.sessions import SummaryTurn
 
 NO_TEXT = "no summary was given: use --text or --file, or pipe it in"
 
@@ -38,14 +35,16 @@ def command(
     """
     if text is not None and file is not None:
         raise click.UsageError("give the summary once: --text or --file")
-    told = decode_utf8(read_input(file, NO_TEXT), "summary").rstrip("\n") if text is None else text
+    summary = decode_utf8(read_input(file, NO_TEXT), "summary").rstrip("\n") if text is None else text
     with call.writing() as ledger:
-        made = ledger.merges.summarize(branch, into=into, text=told, expected=expected_head(ledger, expected), key=key)
-        label, (origin, *_) = ledger.session(into).label, ledger.merges.provenance(made.id)
+        turn = ledger.merges.summarize(
+            branch, into=into, text=summary, expected=expected_head(ledger, expected), key=key
+        )
+        label, (origin, *_) = ledger.session(into).label, ledger.merges.provenance(turn.id)
     if call.json:
-        call.document({**to_json(made), "source_id": origin.source_id, "left_id": origin.left_id})
+        call.document(SummaryTurn(turn=turn, source_id=origin.source_id, left_id=origin.left_id))
         return
-    line: Line = [Span(short(made.id), "id"), " on ", Span(label, "label"), " sums up the branch to "]
+    line: Line = [Span(short(turn.id), "id"), " on ", Span(label, "label"), " sums up the branch to "]
     line = [*line, Span(short(origin.source_id), "id")]
     if origin.left_id is not None:
         line = [*line, ", which left at ", Span(short(origin.left_id), "id")]

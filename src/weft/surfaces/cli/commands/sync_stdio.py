@@ -18,7 +18,7 @@ def command(call: Call, read_only: bool, no_imports_secret: bool) -> None:
     and ends when whoever asked has left.
     """
     from weft.exchange.sync import Manners, Pipes, serve
-    from weft.surfaces.cli.streams import stdin_bytes, stdout_bytes
+    from weft.surfaces.cli.arguments import stdin_bytes, stdout_bytes
 
     with call.reading() if read_only else call.writing() as ledger:
         serve(

@@ -7,6 +7,7 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import acting, changing, looking, named
+from weft.surfaces.wire.sessions import NodeTags
 
 command = group("tag", "Tag anything that has an id: programs, sessions, turns, messages, events.")
 
@@ -41,7 +42,7 @@ def list_(call: Call, node: str) -> None:
 
 def _show(call: Call, node: str, tags: list[str]) -> None:
     if call.json:
-        call.document({"node": node, "tags": tags})
+        call.document(NodeTags(node=node, tags=tags))
     elif tags:
         for tag in tags:
             call.screen.show(tag)

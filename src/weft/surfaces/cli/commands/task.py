@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.contents import decode_utf8
+from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.program_call import (
     acting,
     answer,
@@ -17,6 +19,7 @@ from weft.surfaces.cli.program_call import (
     changing,
     complete_programs,
     given,
+    invoked,
     json_of,
     looking,
     named,
@@ -25,9 +28,7 @@ from weft.surfaces.cli.program_call import (
     with_fields,
 )
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.streams import read_input
-from weft.surfaces.cli.turn_lines import counted
-from weft.surfaces.cli.workshop_call import invoked
+from weft.surfaces.wire.forms import JsonValue
 
 if TYPE_CHECKING:
     from weft.programs import Programs
@@ -76,10 +77,10 @@ def _free_name(programs: Programs, title: str, retry_key: str | None) -> str:
     """Made of the title, with a number where it is taken; with a retry key always the same."""
     from weft.programs.addresses import name_from
 
-    made, taken = name_from(title, "task"), {one.name for one in programs.all("task")}
-    if made not in taken or retry_key is not None:
-        return made
-    return next(name for k in range(2, len(taken) + 3) if (name := f"{made}-{k}") not in taken)
+    wanted, taken = name_from(title, "task"), {task.name for task in programs.all("task")}
+    if wanted not in taken or retry_key is not None:
+        return wanted
+    return next(name for k in range(2, len(taken) + 3) if (name := f"{wanted}-{k}") not in taken)
 
 
 @command.verb("list")
@@ -129,8 +130,8 @@ def complete(call: Call, name: str, text: str | None, workspace: str | None, act
         folder = workspace or own or "."
         done = programs.complete_task(name, answer=final, workspace=folder, run=run_criterion, key=retry_key)
         checks = [one for one in programs.checks(name) if one.version == done.version]
-    told: list[Line] = [[Span("  held ", "good"), f"{one.type}: {one.observed!r:.80}"] for one in checks if one.passed]
-    answer(call, done, *told)
+    lines: list[Line] = [[Span("  held ", "good"), f"{one.type}: {one.observed!r:.80}"] for one in checks if one.passed]
+    answer(call, done, *lines)
 
 
 @command.verb("run")
@@ -144,11 +145,11 @@ def run(call: Call, name: str, workspace: str | None, model: str | None, stream:
     from weft.runtime.invoke.invocation import Invocation
 
     with looking(call) as programs:
-        found = programs.get(name, "task")
-    own = found.config.get("workspace") if isinstance(found.config, dict) else None
+        task = programs.get(name, "task")
+    own = task.config.get("workspace") if isinstance(task.config, dict) else None
     asked = Invocation(workspace=workspace or own or ".", model=model)
-    report = invoked(call, actor, found.id, asked, stream=stream).result
-    call.answer(report, *_report(report))
+    report = invoked(call, actor, task.id, asked, stream=stream).result
+    call.answer(JsonValue(report), *_report(report))
     return DIFFERENT if report["state"] == "failed" else OK
 
 

@@ -11,7 +11,6 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.graph import ASCII, UNICODE, Glyphs, downward, gutter
 from weft.surfaces.cli.history import Reader
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.shapes import listed_turn
 from weft.surfaces.cli.turn_lines import mark, one_line
 
 
@@ -26,7 +25,7 @@ def command(call: Call, rev: str) -> None:
         reader = Reader(ledger)
         turns = list(reader.ahead(ledger.tree.turns(rev)))
         if call.json:
-            call.documents(listed_turn(turn, reader) for turn in reader.ahead(turns))
+            call.documents(map(reader.listed, reader.ahead(turns)))
         else:
             glyphs = UNICODE if call.screen.unicode else ASCII
             call.screen.page(_lines(turns, reader, glyphs, call.screen.columns))
@@ -34,7 +33,7 @@ def command(call: Call, rev: str) -> None:
 
 def _lines(turns: list[Turn], reader: Reader, glyphs: Glyphs, columns: int) -> Iterator[Line]:
     rows = {row.turn: row for row in downward([(turn.id, turn.parent_id) for turn in turns])}
-    known = {turn.id: turn for turn in turns}
-    for turn in reader.ahead(known[shown] for shown in rows):
+    turns_by_id = {turn.id: turn for turn in turns}
+    for turn in reader.ahead(turns_by_id[shown] for shown in rows):
         beside = gutter(rows[turn.id], glyphs)
         yield [Span(beside, "line"), mark(turn, glyphs), " ", *one_line(turn, reader, columns - len(beside) - 2)]

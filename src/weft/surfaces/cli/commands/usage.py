@@ -19,12 +19,11 @@ from weft.ledger.reports.usage import (
     UsageRow,
 )
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.bars import bar
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.money import dollars
-from weft.surfaces.cli.plain_text import cut, pad, safe, width
+from weft.surfaces.cli.figures import bar, dollars
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
+from weft.surfaces.plain_text import cut, pad, safe, width
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger
@@ -63,17 +62,17 @@ NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
     "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the last, or the dearest."
 )
 def command(
-    call: Call, by: str | None, branch: str | None, abandoned: bool, path: str | None, limit: int | None, **given: Any
+    call: Call, by: str | None, branch: str | None, abandoned: bool, path: str | None, limit: int | None, **options: Any
 ) -> None:
     """Show tokens and cost, by day, model, project and more.
 
     Every response of a provider counts once, however many forks and copies contain it. Prices are public list prices;
     yours go before them, from $XDG_CONFIG_HOME/weft/prices.toml or --prices. A model without a price is listed.
     """
-    from weft.surfaces.cli.price_files import prices_in_force
+    from weft.surfaces.cli.user_files import prices_in_force
 
-    chart = given.pop("chart")
-    if (branch or abandoned) and (any([*given.values(), by, limit, chart]) or (branch and abandoned)):
+    chart = options.pop("chart")
+    if (branch or abandoned) and (any([*options.values(), by, limit, chart]) or (branch and abandoned)):
         raise click.UsageError("--branch and --abandoned stand alone")
     prices = prices_in_force(path)
     with call.reading() as ledger:
@@ -82,22 +81,22 @@ def command(
         elif abandoned:
             _answer_abandoned(call, ledger.usage.abandoned(prices=prices))
         else:
-            chosen = any(given.values())
-            _answer_report(call, _report(call, ledger, by or "day", prices, given), limit, chart, chosen)
+            chosen = any(options.values())
+            _answer_report(call, _report(call, ledger, by or "day", prices, options), limit, chart, chosen)
 
 
-def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, given: dict[str, Any]) -> UsageReport:
+def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
     """Words for times are the viewer's, whatever the answer looks like; under --json days are UTC's."""
     from weft.kernel.ambient import SystemClock
     from weft.ledger.reports.usage import read_moment
-    from weft.surfaces.cli.zones import UTC, LocalZone
+    from weft.surfaces.cli.times import UTC, LocalZone
 
     now = SystemClock().now_ms()
     for what in ("since", "until"):
-        given[what] = read_moment(given[what], what, now, LocalZone())
-    if given["project"] is not None:
-        given["project"] = _folder(given["project"])
-    return ledger.usage.report(by, zone=UTC if call.json else LocalZone(), prices=prices, **given)
+        options[what] = read_moment(options[what], what, now, LocalZone())
+    if options["project"] is not None:
+        options["project"] = _folder(options["project"])
+    return ledger.usage.report(by, zone=UTC if call.json else LocalZone(), prices=prices, **options)
 
 
 def _folder(name: str) -> str:
@@ -105,20 +104,20 @@ def _folder(name: str) -> str:
     return os.path.abspath(os.path.expanduser(name)) if name.startswith((".", "~")) else name
 
 
-def _answer_report(call: Call, found: UsageReport, limit: int | None, chart: bool | None, chosen: bool) -> None:
+def _answer_report(call: Call, report: UsageReport, limit: int | None, chart: bool | None, chosen: bool) -> None:
     if call.json:
-        call.document(found)
+        call.document(report)
         return
-    if not found.rows:
+    if not report.rows:
         call.note(NOTHING_CHOSEN if chosen else NOTHING)
         return
-    rows = found.rows if limit is None else found.rows[-limit:] if found.by in PERIODS else found.rows[:limit]
+    rows = report.rows if limit is None else report.rows[-limit:] if report.by in PERIODS else report.rows[:limit]
     screen = call.screen
     if not screen.terminal and not chart:
-        screen.table([(row.key, *_plain(row)) for row in rows], (found.by, *HEADER))
-        _tell(call, _notes(found))
+        screen.table([(row.key, *_plain(row)) for row in rows], (report.by, *HEADER))
+        _tell(call, _notes(report))
         return
-    screen.page(_page(screen, found, rows, chart is not False))
+    screen.page(_page(screen, report, rows, chart is not False))
 
 
 def _tell(call: Call, lines: Iterable[Line]) -> None:
@@ -136,13 +135,17 @@ def _plain(row: Spending) -> tuple[str, ...]:
     return (*map(str, (row.total, row.input, row.cache_write, row.cached, row.output)), cost)
 
 
-def _page(screen: Screen, found: UsageReport, rows: tuple[UsageRow, ...], chart: bool) -> Iterator[Line]:
-    names = (found.by, *HEADER)
-    lines = [names, *((cut(safe(row.key), LONGEST_KEY), *_shown(row)) for row in rows), ("total", *_shown(found.total))]
+def _page(screen: Screen, report: UsageReport, rows: tuple[UsageRow, ...], chart: bool) -> Iterator[Line]:
+    names = (report.by, *HEADER)
+    lines = [
+        names,
+        *((cut(safe(row.key), LONGEST_KEY), *_shown(row)) for row in rows),
+        ("total", *_shown(report.total)),
+    ]
     every = [max(width(line[i]) for line in lines) for i in range(len(names))]
-    kept = fitting(names, every, screen.columns, SPARE)
-    widths = [every[i] for i in kept]
-    header, *table, total = [tuple(line[i] for i in kept) for line in lines]
+    columns = fitting(names, every, screen.columns, SPARE)
+    widths = [every[i] for i in columns]
+    header, *table, total = [tuple(line[i] for i in columns) for line in lines]
     yield [Span(_aligned(header, widths).upper(), "dim")]
     room = min(LONGEST_BAR, screen.columns - sum(widths) - 2 * len(widths))
     by_cost = any(row.cost for row in rows)
@@ -151,11 +154,11 @@ def _page(screen: Screen, found: UsageReport, rows: tuple[UsageRow, ...], chart:
         drawn = bar((row.cost or 0) if by_cost else row.total, most, room, screen.unicode) if chart else ""
         aligned = _aligned(line, widths)
         yield [aligned, "  ", Span(drawn, "good")] if drawn else [aligned]
-    if len(rows) < len(found.rows):
-        yield [Span(f"({len(found.rows) - len(rows)} more rows are in the total)", "dim")]
+    if len(rows) < len(report.rows):
+        yield [Span(f"({len(report.rows) - len(rows)} more rows are in the total)", "dim")]
     yield [Span(_aligned(total, widths), "heading")]
     yield []
-    yield from _notes(found)
+    yield from _notes(report)
 
 
 def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
@@ -168,22 +171,22 @@ def _shown(row: Spending) -> tuple[str, ...]:
     return (*(f"{count:,}" for count in counts), dollars(row))
 
 
-def _notes(found: UsageReport) -> Iterator[Line]:
-    total, naive = found.total, found.naive
+def _notes(report: UsageReport) -> Iterator[Line]:
+    total, naive = report.total, report.naive
     asked = total.input + total.cached + total.cache_write
     if total.cached:
         yield [f"{total.cached / asked:.0%} of all input came from caches"]
     if total.unspecified:
         yield [f"{total.unspecified:,} tokens were reported as a total only"]
-    if found.abandoned.total:
+    if report.abandoned.total:
         yield [
-            f"{found.abandoned.total:,} tokens ({dollars(found.abandoned)}) are in no session any more:"
+            f"{report.abandoned.total:,} tokens ({dollars(report.abandoned)}) are in no session any more:"
             " `weft usage --abandoned`"
         ]
     if naive.total != total.total:
-        factor = "" if found.naive_factor is None else f", {found.naive_factor:.2f} times as much"
+        factor = "" if report.naive_factor is None else f", {report.naive_factor:.2f} times as much"
         yield [f"a sum over every session by itself would say {naive.total:,} tokens, {dollars(naive)}{factor}"]
-    yield from _price_notes(found.unpriced, found.prices_as_of)
+    yield from _price_notes(report.unpriced, report.prices_as_of)
 
 
 def _price_notes(unpriced: tuple[Unpriced, ...], as_of: str | None) -> Iterator[Line]:
@@ -198,31 +201,31 @@ def _turns(count: int) -> str:
     return "1 turn" if count == 1 else f"{count:,} turns"
 
 
-def _answer_branch(call: Call, found: BranchUsage) -> None:
+def _answer_branch(call: Call, usage: BranchUsage) -> None:
     if call.json:
-        call.document(found)
+        call.document(usage)
         return
     if not call.screen.terminal:
-        rows = (("marginal", *_plain(found.marginal)), ("thread", *_plain(found.thread)))
+        rows = (("marginal", *_plain(usage.marginal)), ("thread", *_plain(usage.thread)))
         call.screen.table(rows, ("what", *HEADER))
-        _tell(call, _price_notes(found.unpriced, found.prices_as_of))
+        _tell(call, _price_notes(usage.unpriced, usage.prices_as_of))
         return
-    alone, whole = found.marginal, found.thread
+    alone, whole = usage.marginal, usage.thread
     call.screen.show(
-        Span(found.session, "label"),
-        f" alone: {alone.total:,} tokens, {dollars(alone)}, in {_turns(found.marginal_turns)}",
+        Span(usage.session, "label"),
+        f" alone: {alone.total:,} tokens, {dollars(alone)}, in {_turns(usage.marginal_turns)}",
     )
-    call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, in {_turns(found.thread_turns)}")
-    for row in found.models:
+    call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, in {_turns(usage.thread_turns)}")
+    for row in usage.models:
         call.screen.show(f"  {safe(row.key)}: {row.total:,} tokens, {dollars(row)}")
-    _tell(call, _price_notes(found.unpriced, found.prices_as_of))
+    _tell(call, _price_notes(usage.unpriced, usage.prices_as_of))
 
 
-def _answer_abandoned(call: Call, found: AbandonedUsage) -> None:
+def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
     if call.json:
-        call.document(found)
+        call.document(usage)
         return
-    if not found.rows:
+    if not usage.rows:
         call.note("nothing was abandoned: every turn that cost something is in a session")
         return
     from weft.surfaces.cli.history import short
@@ -237,9 +240,9 @@ def _answer_abandoned(call: Call, found: AbandonedUsage) -> None:
             dollars(row) if terminal else _plain(row)[-1],
             Span(short(row.last_turn), "id"),
         )
-        for row in found.rows
+        for row in usage.rows
     ]
     header = ("once in", "status", "turns", "tokens", "cost", "last turn")
     call.screen.table(rows, header, numbers=("turns", "tokens", "cost"), spare=("status", "turns"))
-    total = [f"{found.total.total:,} tokens, {dollars(found.total)}, in {_turns(found.turns)}"]
-    _tell(call, [total, *_price_notes(found.unpriced, found.prices_as_of)])
+    total = [f"{usage.total.total:,} tokens, {dollars(usage.total)}, in {_turns(usage.turns)}"]
+    _tell(call, [total, *_price_notes(usage.unpriced, usage.prices_as_of)])

@@ -7,14 +7,14 @@ import msgspec
 
 from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
+from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK
+from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.shapes import to_json
-from weft.surfaces.cli.streams import read_input
-from weft.surfaces.cli.turn_lines import counted
+from weft.surfaces.wire.upkeep import Verification
 
 
 @weft_command("verify")
@@ -42,10 +42,10 @@ def command(call: Call, facts_only: bool, views_only: bool, receipt: str | None)
                 call.screen.show(Span(problem.what, "bad"), f" {problem.where}: {problem.detail}")
         erased = 0 if problems else ledger.upkeep.stats()["erased_contents"]
     if problems:
-        call.answer({"ok": False, "problems": to_json(problems)})
+        call.answer(Verification(ok=False, problems=problems))
         call.note(f"{counted(len(problems), 'problem')}. Views: `weft rebuild` mends them. Facts: restore a backup.")
         return DIFFERENT
-    call.answer({"ok": True, "problems": [], "erased_contents": erased}, [Span("no problems", "good")])
+    call.answer(Verification(ok=True, problems=[], erased_contents=erased), [Span("no problems", "good")])
     if erased:
         call.note(f"{counted(erased, 'content')} erased: `weft erase --list` tells why")
     return OK
@@ -54,7 +54,7 @@ def command(call: Call, facts_only: bool, views_only: bool, receipt: str | None)
 def _read_receipt(name: str) -> Receipt:
     data = read_input(name, "no receipt was given: name its FILE")
     try:
-        found = msgspec.json.decode(data)
-        return msgspec.convert(found.get("receipt", found) if isinstance(found, dict) else found, Receipt)
+        answer = msgspec.json.decode(data)
+        return msgspec.convert(answer.get("receipt", answer) if isinstance(answer, dict) else answer, Receipt)
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{name} is not a receipt: {error}", "keep what `weft record --json` answers") from error

@@ -8,12 +8,12 @@ from typing import Any
 from weft.exchange.edits.arguments import PATHS, opened
 from weft.exchange.edits.changes import FileChange, changes_of
 from weft.ledger.model import ToolCall
-from weft.surfaces.cli.plain_text import cut, safe, safe_lines, width
 from weft.surfaces.cli.rendering.page import PageLayout
 from weft.surfaces.cli.rendering.plans import plan_lead, plan_lines, plan_of
 from weft.surfaces.cli.rendering.results import as_json, output_text, result_text
 from weft.surfaces.cli.rendering.shapes import SEARCHES, Lead, lead_of, lines_text, rest_text
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.plain_text import cut, safe, safe_lines, width
 
 FOLD = 5
 FOLD_READ = 0
@@ -71,10 +71,10 @@ class CallRenderer:
         rest = rest_text(arguments, lead, page.full)
         if not lead.text:
             shown = rest if isinstance(arguments, dict) else as_json(arguments) if arguments is not None else ""
-            told: Line = [Span(name, "tool"), f"({page.cut(shown, page.columns - taken - 2)})"]
+            line: Line = [Span(name, "tool"), f"({page.cut(shown, page.columns - taken - 2)})"]
         else:
-            told = [Span(name, "tool"), " ", *self._told(lead, rest, page.columns - taken)]
-        return ["  " * INDENT, Span(mark, style), " ", *told, *(Span(text, look) for text, look in tail)]
+            line = [Span(name, "tool"), " ", *self._told(lead, rest, page.columns - taken)]
+        return ["  " * INDENT, Span(mark, style), " ", *line, *(Span(text, look) for text, look in tail)]
 
     def _told(self, lead: Lead, rest: str, room: int) -> Line:
         page = self._page
@@ -104,23 +104,23 @@ class CallRenderer:
         detail = call.metadata if isinstance(call.metadata, dict) else {}
         inner = detail.get("metadata")
         holders = [detail, inner] if isinstance(inner, dict) else [detail]
-        found: list[tuple[str, str]] = []
+        values: list[tuple[str, str]] = []
         if call.outcome != "ok":
-            found.append((f" {call.outcome or call.status}", "bad" if call.outcome == "error" else "warn"))
+            values.append((f" {call.outcome or call.status}", "bad" if call.outcome == "error" else "warn"))
         code = next((holder[name] for holder in holders for name in EXITS if _is_count(holder.get(name))), 0)
         if code:
-            found.append((f" exit {code}", "bad"))
+            values.append((f" exit {code}", "bad"))
         if took := self._took(call, detail):
-            found.append((f" {duration_text(took)}", "dim"))
+            values.append((f" {duration_text(took)}", "dim"))
         if call.spawned_session:
             started = self._page.labels.get(call.spawned_session, call.spawned_session)
-            found.append((f" {self._page.marks.arrow} {started}", "label"))
-        return found
+            values.append((f" {self._page.marks.arrow} {started}", "label"))
+        return values
 
     @staticmethod
     def _took(call: ToolCall, detail: dict[str, Any]) -> int:
-        told = next((detail[name] for name in DURATIONS if _is_count(detail.get(name))), 0)
-        return int(told or (call.completed_at or call.started_at) - call.started_at)
+        milliseconds = next((detail[name] for name in DURATIONS if _is_count(detail.get(name))), 0)
+        return int(milliseconds or (call.completed_at or call.started_at) - call.started_at)
 
     def _further(self, lead: Lead) -> Iterator[Line]:
         """The lines of a command beyond its first."""
@@ -149,9 +149,9 @@ class CallRenderer:
         if not text:
             return
         if changes and not page.full:
-            said = any(change.path and change.path in text for change in changes)
-            told = said or text in ("{}", "null") or "success" in text.lower()
-            if "\n" not in text and not told:
+            names_change = any(change.path and change.path in text for change in changes)
+            is_obvious = names_change or text in ("{}", "null") or "success" in text.lower()
+            if "\n" not in text and not is_obvious:
                 yield from page.text(text, FOLD, BELOW)
         elif _reads(arguments):
             yield from page.text(text, FOLD_READ, BELOW)

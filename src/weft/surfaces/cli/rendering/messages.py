@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from weft.exchange.edits.arguments import opened
 from weft.ledger.model import FileNote, ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.surfaces.cli.plain_text import safe, safe_lines
 from weft.surfaces.cli.rendering.page import STEP, PageLayout, image_text
 from weft.surfaces.cli.rendering.results import result_text
 from weft.surfaces.cli.rendering.shapes import lead_of, lines_text, rest_text
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.plain_text import safe, safe_lines
 
 FOLD = 5
 FOLD_THINKING = 3

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from weft.surfaces.cli.plain_text import cut, safe, safe_lines, width
+from weft.surfaces.cli.figures import size_text
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.sizes import size_text
+from weft.surfaces.plain_text import cut, safe, safe_lines, width
 
 STEP = "  "
 NARROWEST = 20

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.surfaces.cli.plain_text import safe
 from weft.surfaces.cli.rendering.page import ASCII, PageLayout
 from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.plain_text import safe
 
 LISTS = ("todos", "plan", "tasks", "items")
 WORDS = ("content", "step", "text", "title", "subject", "description")
@@ -27,9 +27,9 @@ def plan_of(arguments: Any) -> tuple[str, list[Item]] | None:
     if not isinstance(arguments, dict):
         return None
     for name in LISTS:
-        found = arguments.get(name)
-        if isinstance(found, list) and found and all(isinstance(each, dict) and "status" in each for each in found):
-            return name, [Item(_words(each), str(each["status"])) for each in found]
+        items = arguments.get(name)
+        if isinstance(items, list) and items and all(isinstance(item, dict) and "status" in item for item in items):
+            return name, [Item(_words(item), str(item["status"])) for item in items]
     return None
 
 

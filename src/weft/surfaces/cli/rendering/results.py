@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from weft.surfaces.cli.figures import size_text
 from weft.surfaces.cli.rendering.page import image_text
-from weft.surfaces.cli.sizes import size_text
 
 OUTPUTS = ("output", "stdout", "text", "content", "result", "message")
 BESIDE = frozenset(
@@ -25,8 +25,8 @@ _PREFACE = re.compile(
 
 def output_text(text: str) -> str:
     """Without the lines about the run that some tools put before an output; the call's own line tells them."""
-    found = _PREFACE.match(text)
-    return text[found.end() :] if found else text
+    preface = _PREFACE.match(text)
+    return text[preface.end() :] if preface else text
 
 
 def result_text(value: Any, depth: int = ENVELOPES) -> str:
@@ -56,19 +56,19 @@ def _opened(text: str) -> Any:
 
 def _enveloped(value: dict[str, Any], depth: int) -> str | None:
     """The output in an object that holds nothing else but how it came about."""
-    said = [name for name in OUTPUTS if isinstance(value.get(name), str | list)]
-    if len(said) != 1 or not set(value) <= BESIDE | {said[0]}:
+    names = [name for name in OUTPUTS if isinstance(value.get(name), str | list)]
+    if len(names) != 1 or not set(value) <= BESIDE | {names[0]}:
         return None
     errors = value.get("stderr")
-    texts = (result_text(value[said[0]], depth - 1), errors if isinstance(errors, str) else "")
+    texts = (result_text(value[names[0]], depth - 1), errors if isinstance(errors, str) else "")
     return "\n".join(text for text in texts if text)
 
 
 def _part_text(part: dict[str, Any], depth: int) -> str:
     if "text" in part and isinstance(part["text"], str):
         return result_text(part["text"], depth - 1) if depth else part["text"]
-    found = next(iter(_images(part)), None)
-    return found or as_json(part)
+    image = next(iter(_images(part)), None)
+    return image or as_json(part)
 
 
 def _images(part: dict[str, Any]) -> Iterator[str]:

@@ -52,9 +52,9 @@ def lead_of(arguments: Any, detail: Any, page: PageLayout) -> Lead:
     if not isinstance(arguments, dict) or not arguments:
         return Lead("" if arguments in (None, {}) else as_json(arguments))
     for shape in (_command, _search, _file, _link, _words):
-        found = shape(arguments, detail if isinstance(detail, dict) else {}, page)
-        if found is not None:
-            return found
+        lead = shape(arguments, detail if isinstance(detail, dict) else {}, page)
+        if lead is not None:
+            return lead
     return Lead("")
 
 
@@ -78,19 +78,19 @@ def _command(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout
     first, *further = str(value).strip().splitlines()
     about = _text(arguments, ("description",))
     used = (name, *(("description",) if about else ()))
-    told = [about[1]] if about else []
+    notes = [about[1]] if about else []
     if not page.full:
         moved = _MOVED.match(first)
         first = first[moved.end() :] if moved else first
-        told = [*([f"in {page.path(moved[1])}"] if moved and not about else []), *told]
-        told += more_lines(further)
-    return Lead(first, used, ", ".join(told), tuple(further))
+        notes = [*([f"in {page.path(moved[1])}"] if moved and not about else []), *notes]
+        notes += more_lines(further)
+    return Lead(first, used, ", ".join(notes), tuple(further))
 
 
 def _script(text: str, page: PageLayout) -> Lead:
     """A text without a name: a program for the tool, of which the commands that it runs are worth telling."""
     lines = text.strip().splitlines() or [""]
-    commands = [json.loads(found) for found in _CALLED.findall(text) if _is_json(found)]
+    commands = [json.loads(call) for call in _CALLED.findall(text) if _is_json(call)]
     lead = _command({"command": commands[0]}, {}, page) if commands and not page.full else None
     if lead is not None:
         others = f"and {len(commands) - 1} more" if len(commands) > 1 else ""
@@ -111,21 +111,21 @@ def _is_json(text: str) -> bool:
 
 
 def _search(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
-    found = _text(arguments, SEARCHES)
-    if found is None:
+    words = _text(arguments, SEARCHES)
+    if words is None:
         return None
     places = [_text(arguments, names) for names in (PATHS, LINKS, ("glob", "include"))]
     inside = [place for place in places if place is not None]
     where = " in " + " ".join(page.path(text) for _, text in inside) if inside else ""
-    return Lead(found[1] + where, (found[0], *(name for name, _ in inside)))
+    return Lead(words[1] + where, (words[0], *(name for name, _ in inside)))
 
 
 def _file(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
-    found = _text(arguments, PATHS)
-    if found is None:
+    path = _text(arguments, PATHS)
+    if path is None:
         return None
     return Lead(
-        page.path(found[1]) + lines_text(*_lines_read(arguments, detail)), (found[0], "offset", "limit"), is_path=True
+        page.path(path[1]) + lines_text(*_lines_read(arguments, detail)), (path[0], "offset", "limit"), is_path=True
     )
 
 
@@ -150,20 +150,20 @@ def lines_text(start: Any, end: Any) -> str:
 
 
 def _link(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
-    found = _text(arguments, LINKS)
-    return None if found is None else Lead(found[1], (found[0],), quiet=("prompt", "format"))
+    link = _text(arguments, LINKS)
+    return None if link is None else Lead(link[1], (link[0],), quiet=("prompt", "format"))
 
 
 def _words(arguments: dict[str, Any], detail: dict[str, Any], page: PageLayout) -> Lead | None:
     asked = arguments.get("questions")
     if isinstance(asked, list) and asked and isinstance(asked[0], dict) and _is_text(asked[0].get("question")):
         return Lead(asked[0]["question"], ("questions",))
-    found = _text(arguments, WORDS)
-    if found is None:
+    words = _text(arguments, WORDS)
+    if words is None:
         return None
-    lines = found[1].strip().splitlines()
+    lines = words[1].strip().splitlines()
     kind = _text(arguments, ("subagent_type", "agent_type"))
-    used = (found[0], *((kind[0],) if kind else ()))
+    used = (words[0], *((kind[0],) if kind else ()))
     quiet = ("prompt", "message", "activeForm")
     return Lead(lines[0], used, kind[1] if kind else "", tuple(lines[1:]), quiet)
 
@@ -173,5 +173,5 @@ def rest_text(arguments: Any, lead: Lead, full: bool) -> str:
     if not isinstance(arguments, dict):
         return ""
     hidden = {*lead.used, *(() if full else (*lead.quiet, *NOISE))}
-    told = {name: as_json(value) for name, value in arguments.items() if name not in hidden and value is not None}
-    return ", ".join(f"{name}={value}" for name, value in told.items())
+    texts = {name: as_json(value) for name, value in arguments.items() if name not in hidden and value is not None}
+    return ", ".join(f"{name}={value}" for name, value in texts.items())

@@ -1,0 +1,82 @@
+"""Writes docs/json.md from the records in weft.surfaces.wire. `make docs` runs it; a test compares page and code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from weft.kernel.advice import Action
+from weft.surfaces.wire.catalogue import keys, records, spread, title
+from weft.surfaces.wire.forms import WIRE_VERSION
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "json.md"
+
+OPENING = f"""# JSON
+
+With `--json` every command answers with one JSON document: an object, or a list of objects. `weft import --watch` and
+other commands that go on for a while answer with one object to a line. This page lists the form of every record. It is
+version {WIRE_VERSION} of these forms; `weft --version --json` says which version a program answers with. A new version
+may rename or drop a key. New keys can come in any version, so ignore the ones you do not know.
+
+- Keys are snake_case. Programs are the exception: they have the form that their files have, in camelCase.
+- A *time* is ISO-8601 in UTC with milliseconds, like `2026-11-15T01:58:12.123Z`.
+- *any JSON* is a value that somebody stored; it comes back as it was.
+- A key that "may be absent" is left out where it has no value; every other key is always there.
+- Whatever a model or a tool wrote is exact. Characters that a terminal would obey are written as `\\u` escapes.
+
+An error goes to standard error as [ErrorDocument](#errordocument). `hint` is a sentence for people. `action` is a code
+for programs, with its `arguments`; the [codes](#action-codes) are listed at the end."""
+
+
+def about(record: type[Struct]) -> str:
+    """The first paragraph of the record's docstring."""
+    return inspect.cleandoc(record.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def record_lines(record: type[Struct]) -> Iterator[str]:
+    yield f"### {title(record)}"
+    yield ""
+    if record.__doc__:
+        yield about(record)
+        yield ""
+    base = spread(record)
+    rows = keys(record)
+    if base is not None:
+        yield f"The keys of [{title(base)}](#{title(base).lower()}), and:"
+        yield ""
+        rows = {key: words for key, words in rows.items() if key not in keys(base)}
+    yield "| key | type |"
+    yield "|---|---|"
+    for key, words in rows.items():
+        yield f"| `{key}` | {words} |"
+    yield ""
+
+
+def action_lines() -> Iterator[str]:
+    yield "## Action codes"
+    yield ""
+    yield "| code | what to do |"
+    yield "|---|---|"
+    for action in Action:
+        yield f"| `{action}` | {action.sentence or 'as the hint says, if there is one'} |"
+
+
+def json_page() -> str:
+    lines = [OPENING, ""]
+    for family, listed in records().items():
+        lines += [f"## {family}", ""]
+        for record in listed:
+            lines += record_lines(record)
+    return "\n".join([*lines, *action_lines(), ""])
+
+
+def main() -> None:
+    PAGE.write_text(json_page())
+    print(f"wrote {PAGE.relative_to(PAGE.parents[1])}")
+
+
+if __name__ == "__main__":
+    main()

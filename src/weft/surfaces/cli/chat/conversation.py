@@ -1,0 +1,214 @@
+"""A conversation: one session of a ledger, a model that answers, and what can be done with both.
+
+The ledger's synchronous side serves what is looked up between two messages, its asynchronous side the message that is
+on its way; both are one open ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from weft.aio.crossing import Pool
+from weft.aio.ledger import AsyncLedger
+from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
+from weft.ledger.model import Session, Turn
+from weft.programs import Programs
+from weft.runtime.inference.inference import Inference, OnRetry
+from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
+from weft.surfaces.cli.chat.models import ModelChoice, default_name, find_choice, names
+from weft.surfaces.cli.chat.readiness import ensure_installed
+from weft.surfaces.cli.chat.typed_input import free_label
+from weft.surfaces.cli.credentials import person_acting
+from weft.surfaces.cli.history import turn_pages
+
+if TYPE_CHECKING:
+    from weft.ledger.api.ledger import Ledger
+    from weft.programs import Program
+    from weft.runtime.egress.credentials import Variable
+
+LABEL = "chat"
+OnToken = Callable[[ReplyToken], None]
+
+
+class Exchange(Struct, frozen=True):
+    """A question and its answer, as the ledger keeps them."""
+
+    turn: Turn
+    asked: str
+    answered: str
+
+
+class Conversation:
+    """Closed by `close`, which also stops the embedded model."""
+
+    def __init__(
+        self, ledger: Ledger, variable: Variable, *, system: str | None = None, on_retry: OnRetry | None = None
+    ) -> None:
+        self.ledger, self._variable, self._system, self._on_retry = ledger, variable, system, on_retry
+        self._programs = Programs(ledger)
+        self._runner = asyncio.Runner()
+        self._mirror = AsyncLedger(ledger, Pool())
+        self._inference: Inference | None = None
+        self.label, self.is_new = LABEL, True
+        self.choice: ModelChoice | None = None
+        self._asked: str | None = None
+
+    def close(self) -> None:
+        async def ended() -> None:
+            try:
+                if self._inference is not None:
+                    await self._inference.aclose()
+            finally:
+                await self._mirror.close()
+
+        try:
+            self._runner.run(ended())
+        finally:
+            self._runner.close()
+
+    def sit_down(self, session: str | None, *, is_new: bool = False) -> None:
+        """Go to a session: the one of this name, or a new one, which is made with its first turn."""
+        labels = self.labels(every=True)
+        if is_new:
+            if session is not None and session in labels:
+                raise LabelTaken(session, "a session")
+            self.label, self.is_new = session or free_label(LABEL, labels), True
+            return
+        try:
+            opened = self.ledger.session(session or LABEL)
+        except NotFound:
+            self.label, self.is_new = session or LABEL, True
+        else:
+            self.label, self.is_new = opened.label, False
+
+    def switch(self, session: str) -> None:
+        """To a session that is there."""
+        opened = self.ledger.session(session)
+        self.label, self.is_new = opened.label, False
+
+    def choose(self, asked: str | None = None) -> ModelChoice:
+        """Who answers from now on: what was asked for last, in any session. Raises if its packages are missing."""
+        programs, wanted = self.models(), asked or self._asked
+        name = default_name(wanted, self._configured(), self._last_model(), programs, self._variable)
+        choice = find_choice(name, programs, self._programs.get, self._variable, person_acting())
+        ensure_installed(is_embedded=choice.is_embedded)
+        self.choice, self._asked = choice, wanted
+        return choice
+
+    def models(self) -> list[Program]:
+        return [model for model in self._programs.all("model") if model.state != "draft"]
+
+    def model_names(self) -> list[str]:
+        return names(self.models(), self._variable)
+
+    def labels(self, *, every: bool = False) -> list[str]:
+        return [session.label for session in self.ledger.sessions(every=every)]
+
+    @property
+    def head(self) -> str | None:
+        session = self.session()
+        return None if session is None else session.head
+
+    @property
+    def must_load(self) -> bool:
+        """Whether the next answer waits for the embedded model to be loaded."""
+        return self._inference is None and self.choice is not None and self.choice.is_embedded
+
+    def session(self) -> Session | None:
+        return None if self.is_new else self.ledger.session(self.label)
+
+    def _configured(self) -> str | None:
+        if self.is_new:
+            return None
+        config = self._programs.get(self.ledger.session(self.label).id, "session").config
+        model = config.get("defaultModel") if isinstance(config, dict) else None
+        return model if isinstance(model, str) else None
+
+    def _last_model(self) -> str | None:
+        last = next(self.turns(), None)
+        config = None if last is None else last.effective_config
+        model = config.get("model") if isinstance(config, dict) else None
+        return model if isinstance(model, str) else None
+
+    def turns(self) -> Iterator[Turn]:
+        """From the last one back."""
+        session = self.session()
+        return iter(()) if session is None or session.head is None else turn_pages(self.ledger, thread=session.head)
+
+    def exchanges(self, count: int) -> list[Exchange]:
+        """The last ones, in order."""
+        return [self._exchange(turn) for turn in islice(self.turns(), count)][::-1]
+
+    def _exchange(self, turn: Turn) -> Exchange:
+        messages = self.ledger.messages(turn.id)
+        texts = {
+            role: [one.text for one in messages if one.role == role and one.text] for role in ("user", "assistant")
+        }
+        return Exchange(turn, "\n\n".join(texts["user"]), "\n\n".join(texts["assistant"]))
+
+    def say(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
+        """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
+        choice = self.choice or self.choose()
+        question = OutgoingMessage(message=text, model=choice.settings, system=self._system)
+
+        async def asked() -> TurnReply:
+            if self._inference is None:
+                self._inference = Inference(on_retry=self._on_retry)
+            return await send(
+                self._mirror, self._inference, self.label, question, on_token=on_token, context=choice.context
+            )
+
+        try:
+            return self._runner.run(_interruptible(asked()))
+        finally:
+            if self.is_new:
+                self.is_new = self.label not in self.labels()
+
+    def fork(self, label: str | None) -> str:
+        """Go on in a new session that stands where this one does."""
+        session = self._begun()
+        forked = self.ledger.fork(str(session.head), label=label or free_label(session.label, self.labels(every=True)))
+        self.label, self.is_new = forked.label, False
+        return forked.label
+
+    def undo(self) -> Exchange:
+        """Move the session before its last exchange, which stays where it was."""
+        session = self._begun()
+        last = self.ledger.turn(str(session.head))
+        undone = self._exchange(last)
+        why = "undone in a conversation"
+        if last.parent_id is None:
+            self.ledger.heads.reset(session.label, expected=session.head, reason=why)
+        else:
+            self.ledger.move_head(session.label, new=last.parent_id, expected=session.head, reason=why)
+        return undone
+
+    def _begun(self) -> Session:
+        session = self.session()
+        if session is None or session.head is None:
+            raise NotApplicable(f"nothing was said in {self.label!r} yet", "say something first")
+        return session
+
+
+async def _interruptible(work: Coroutine[Any, Any, TurnReply]) -> TurnReply | None:
+    """The outcome, or None after Ctrl-C, however often it is pressed: what records the end of the turn runs to its own
+    end."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:  # Ctrl-C before it was handled here
+        task.cancel()
+        await asyncio.wait({task})
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return None if task.cancelled() else task.result()

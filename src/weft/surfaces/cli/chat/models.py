@@ -1,0 +1,114 @@
+"""Which models a conversation can be had with: the embedded one, those whose key is in the environment, and model
+programs. All of it decisions about values; nothing is asked yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from weft.kernel.errors import NotFound
+from weft.programs.addresses import is_address, parse_address
+from weft.programs.model import Program
+from weft.runtime.context import ExecutionContext
+from weft.runtime.egress.credentials import ORIGINS, Variable
+from weft.runtime.inference.local import LONGEST_ANSWER
+from weft.runtime.inference.local import NAME as EMBEDDED_NAME
+from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings
+from weft.runtime.invoke.model_settings import Find, model_settings
+from weft.surfaces.cli.chat.readiness import VENDORS, Vendor, keyed
+
+EMBEDDED = "local"
+
+
+class ModelChoice(Struct, frozen=True, kw_only=True):
+    """A model that can be talked to, by the name that people type."""
+
+    name: str
+    settings: ModelSettings
+    about: str
+    context: ExecutionContext
+    """Whoever acts, with the keys that the model's provider names."""
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.settings.provider.kind is ProviderKind.LOCAL
+
+
+def embedded(acting: ExecutionContext) -> ModelChoice:
+    provider = ProviderSettings(id=EMBEDDED, kind=ProviderKind.LOCAL)
+    parameters = Parameters(max_tokens=LONGEST_ANSWER, temperature=0.3)
+    settings = ModelSettings(id=EMBEDDED, name=EMBEDDED_NAME, provider=provider, parameters=parameters)
+    about = "embedded: no key, no network; small, and often wrong"
+    return ModelChoice(name=EMBEDDED, settings=settings, about=about, context=acting)
+
+
+def of_vendor(vendor: Vendor, variable: str, acting: ExecutionContext, model: str | None = None) -> ModelChoice:
+    """A vendor's model under the key in that variable; without a name its usual one."""
+    kind, name = vendor.kind, model or vendor.default
+    context, key = acting.key_in(variable, ORIGINS[variable])
+    provider = ProviderSettings(id=kind.value, kind=kind, credential=key)
+    called = kind.value if model is None else f"{kind.value}/{model}"
+    return ModelChoice(
+        name=called,
+        settings=ModelSettings(id=called, name=name, provider=provider),
+        about=f"with the key in ${variable}",
+        context=context,
+    )
+
+
+def of_program(model: Program, find: Find, variable: Variable, acting: ExecutionContext) -> ModelChoice:
+    """A model program at its provider."""
+    configured = model_settings(model, find, variable, acting)
+    about = f"model program, at {configured.model.provider.id}"
+    return ModelChoice(name=model.name, settings=configured.model, about=about, context=configured.context)
+
+
+def find_choice(
+    name: str, programs: Sequence[Program], find: Find, variable: Variable, acting: ExecutionContext
+) -> ModelChoice:
+    """The model of this name: a program, the embedded one, a vendor, or any model of a vendor whose key is here."""
+    wanted = _name(name)
+    for program in programs:
+        if wanted in (program.name, program.id):
+            return of_program(program, find, variable, acting)
+    if wanted in (EMBEDDED, EMBEDDED_NAME):
+        return embedded(acting)
+    for vendor, held in keyed(variable):
+        if wanted == vendor.kind.value:
+            return of_vendor(vendor, held, acting)
+        bare = wanted.removeprefix(f"{vendor.kind.value}/")
+        if bare and (bare != wanted or re.match(vendor.names, wanted)):
+            return of_vendor(vendor, held, acting, bare)
+    raise NotFound("model", name, _missing(wanted, programs, variable))
+
+
+def _name(text: str) -> str:
+    return parse_address(text).name if is_address(text) else text
+
+
+def _missing(wanted: str, programs: Sequence[Program], variable: Variable) -> str:
+    for vendor in VENDORS:
+        if wanted.partition("/")[0] == vendor.kind.value or re.match(vendor.names, wanted):
+            return f"put a key into ${vendor.variables[0]} to talk to {vendor.kind.value}"
+    return f"there are: {', '.join(names(programs, variable))}"
+
+
+def names(programs: Iterable[Program], variable: Variable) -> list[str]:
+    """What can be typed after `/model`."""
+    vendors = [vendor.kind.value for vendor, _ in keyed(variable)]
+    return [EMBEDDED, *vendors, *(program.name for program in programs)]
+
+
+def default_name(
+    asked: str | None, configured: str | None, last: str | None, programs: Sequence[Program], variable: Variable
+) -> str:
+    """Which model answers: the one that is asked for, the session's own, the one that answered last, one whose key is
+    in the environment, the embedded one."""
+    if asked or configured:
+        return str(asked or configured)
+    choices = names(programs, variable)
+    if last is not None and last != EMBEDDED and (last in choices or last.partition("/")[0] in choices[1:]):
+        return last
+    return choices[1] if keyed(variable) else EMBEDDED

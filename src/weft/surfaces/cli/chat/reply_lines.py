@@ -1,0 +1,65 @@
+"""What a conversation says of itself: how it begins, what an answer took, what went wrong and who must act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from weft.kernel.errors import OutsideError, WeftError
+from weft.kernel.fields import Usage
+from weft.runtime.turns.messages import TurnReply
+from weft.surfaces.cli.chat.models import ModelChoice
+from weft.surfaces.cli.chat.readiness import Vendor
+from weft.surfaces.cli.chat.typed_input import COMMANDS
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.wire.hints import phrase
+
+HINT = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves."
+MILLION = 1_000_000
+
+
+def greeting(label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]]) -> Iterator[Line]:
+    yield ["session ", Span(label, "label"), " (new)" if is_new else "", ", answered by ", *who(choice)]
+    for vendor, variable in keys:
+        if choice.settings.provider.id != vendor.kind.value:
+            yield [Span(f"a key is in ${variable}: /model {vendor.kind.value} uses it", "dim")]
+    yield [Span(HINT, "dim")]
+
+
+def who(choice: ModelChoice) -> Line:
+    return [Span(choice.settings.name, "assistant"), Span(f" ({choice.about})", "dim")]
+
+
+def help_lines() -> Iterator[Line]:
+    for name, (takes, what) in COMMANDS.items():
+        yield [Span(f"/{name} {takes}".ljust(18), "label"), what]
+    yield ['A line that ends with \\ goes on in the next one; """ begins and ends a text of several lines.']
+    yield ["A message that begins with a slash is written with two."]
+
+
+def footer(sent: TurnReply) -> str:
+    """`m-1, 20 tokens in, 5 out, 1.2 s, 6X2ZK4PD`."""
+    reply = sent.reply
+    figures = [reply.model, *_tokens(reply.usage), f"{reply.latency_ms / 1000:.1f} s"]
+    if reply.cost is not None:
+        figures.append(f"${reply.cost / MILLION:.4f}")
+    if reply.finish != "stop":
+        figures.append(f"ended by {reply.finish}")
+    return ", ".join([*figures, short(sent.turn.id)])
+
+
+def _tokens(usage: Usage | None) -> list[str]:
+    if usage is None:
+        return ["tokens not reported"]
+    read = [usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens]
+    written = usage.output_tokens if isinstance(usage.output_tokens, int) else 0
+    return [f"{sum(count for count in read if isinstance(count, int)):,} tokens in", f"{written:,} out"]
+
+
+def failure(error: WeftError) -> Iterator[Line]:
+    """What went wrong, who must act, and what to do."""
+    yield [Span(str(error), "bad")]
+    if isinstance(error, OutsideError):
+        yield [f"{error.acts} must act" if error.acts != "us" else "a fault of weft", f": {phrase(error.advice)}"]
+    elif error.hint:
+        yield ["hint: ", phrase(error.advice)]

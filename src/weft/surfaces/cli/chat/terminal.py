@@ -1,0 +1,235 @@
+"""A conversation at a terminal: reads what is typed, shows what comes, and carries out commands.
+
+What was typed before comes from the ledger, not from a file of its own: whatever is erased there is gone here too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.kernel.errors import NotApplicable, WeftError
+from weft.runtime.inference.replies import ReplyToken, TokenKind
+from weft.surfaces.cli.chat import reply_lines
+from weft.surfaces.cli.chat.blocks import Answering, harmless
+from weft.surfaces.cli.chat.conversation import Conversation
+from weft.surfaces.cli.chat.readiness import keyed
+from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
+from weft.surfaces.cli.history import short
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.plain_text import safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.surfaces.cli.call import Call
+
+RECALLED, REMEMBERED = 2, 200
+"""So many exchanges are shown again; so many can be had back with the arrow keys."""
+LONGEST_RECALL = 2000
+
+
+class Terminal:
+    """One conversation from the first prompt to the last."""
+
+    def __init__(self, call: Call, talk: Conversation, path: str) -> None:
+        self._call, self._talk, self._path = call, talk, path
+        self._console = _console(call)
+        self._is_over = False
+        self._do: dict[str, Callable[[str], None]] = {
+            "help": self._help,
+            "fork": self._fork,
+            "undo": self._undo,
+            "model": self._model,
+            "tree": self._tree,
+            "cost": self._cost,
+            "sessions": lambda _: self._weft("sessions"),
+            "switch": self._switch,
+            "show": self._show,
+            "quit": self._quit,
+        }
+
+    def run(self) -> None:
+        self._set_up_editing()
+        self._greet()
+        while not self._is_over:
+            try:
+                self._hear(self._read())
+            except EOFError:
+                click.echo()
+                return
+            except KeyboardInterrupt:  # what was typed is dropped, as in a shell
+                click.echo()
+            except WeftError as error:
+                for line in reply_lines.failure(error):
+                    self._call.screen.show(*line)
+
+    def _hear(self, lines: list[str]) -> None:
+        match read_typed(lines):
+            case TypedMessage(text):
+                self._answer(text)
+            case Command(name, argument):
+                self._do[name](argument)
+            case Unknown(name, near):
+                meant = f"did you mean /{near}?" if near else "/help lists what there is"
+                self._call.screen.show(Span(f"there is no command /{name}; {meant}", "warn"))
+            case None:
+                pass
+
+    def _read(self) -> list[str]:
+        lines: list[str] = []
+        while needs_more(lines):
+            typed = input(self._prompt() if not lines else "... ")
+            lines += typed.split("\n")
+        return lines
+
+    def _prompt(self) -> str:
+        name = f"{safe(self._talk.label)}>"
+        if not self._call.screen.color:
+            return f"{name} "
+        return f"\001\033[1;36m\002{name}\001\033[0m\002 "
+
+    def _answer(self, text: str) -> None:
+        attempt, before = 1, self._talk.head
+        waiting = "loading the embedded model…" if self._talk.must_load else "…"
+        with Answering(self._console, waiting) as shown:
+
+            def hear(token: ReplyToken) -> None:
+                nonlocal attempt
+                if token.attempt != attempt:
+                    attempt = token.attempt
+                    shown.begin_anew()
+                if token.kind is TokenKind.TEXT:
+                    shown.hear(token.text)
+                else:
+                    shown.think()
+
+            sent = self._talk.say(text, hear)
+        if sent is not None:
+            self._call.screen.show(Span(reply_lines.footer(sent), "dim"))
+            return
+        head = self._talk.head
+        partial = "" if head in (None, before) else f"; what had come is kept as {short(str(head))}"
+        self._call.screen.show(Span(f"interrupted{partial}", "warn"))
+
+    def _greet(self) -> None:
+        talk = self._talk
+        choice = talk.choice or talk.choose()
+        for line in reply_lines.greeting(talk.label, talk.is_new, choice, keyed(os.environ.get)):
+            self._call.screen.show(*line)
+        self._recall()
+
+    def _recall(self) -> None:
+        """The last exchanges, and what was typed before for the arrow keys."""
+        exchanges = self._talk.exchanges(RECALLED)
+        for one in exchanges:
+            self._call.screen.show()
+            for line in harmless(one.asked[:LONGEST_RECALL]).split("\n"):
+                self._call.screen.show(Span("> ", "user"), line)
+            with Answering(self._console, "") as shown:
+                shown.hear(one.answered[:LONGEST_RECALL])
+        if exchanges:
+            self._call.screen.show()
+        self._remember([one.asked for one in self._talk.exchanges(REMEMBERED)])
+
+    def _remember(self, typed: list[str]) -> None:
+        try:
+            import readline
+        except ImportError:  # a Python without line editing: input works, plainly
+            return
+        readline.clear_history()
+        for text in typed:
+            if text.isprintable() and text:
+                readline.add_history(text)
+
+    def _set_up_editing(self) -> None:
+        try:
+            import readline
+        except ImportError:
+            return
+        matches: list[str] = []
+
+        def complete(_: str, state: int) -> str | None:
+            if state == 0:
+                line = readline.get_line_buffer()[: readline.get_endidx()]
+                matches[:] = completions(line, self._talk.labels(), self._talk.model_names())
+            return matches[state] if state < len(matches) else None
+
+        readline.set_completer(complete)
+        readline.set_completer_delims(" ")
+        is_libedit = "libedit" in (readline.__doc__ or "")
+        readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+
+    def _help(self, _: str) -> None:
+        for line in reply_lines.help_lines():
+            self._call.screen.show(*line)
+
+    def _fork(self, label: str) -> None:
+        before = self._talk.label
+        forked = self._talk.fork(label or None)
+        self._call.screen.show(Span(forked, "label"), " goes on from here; ", Span(before, "label"), " stays")
+
+    def _undo(self, _: str) -> None:
+        undone = self._talk.undo()
+        asked = undone.asked.split("\n")[0][:60]
+        self._call.screen.show("undone: ", Span(asked, "dim"), f"; `weft restore {self._talk.label}` brings it back")
+
+    def _model(self, name: str) -> None:
+        if name:
+            self._call.screen.show("answered by ", *reply_lines.who(self._talk.choose(name)))
+            return
+        current = self._talk.choice
+        for model in self._talk.model_names():
+            mark = "* " if current is not None and model == current.name else "  "
+            self._call.screen.show(mark, Span(model, "label"))
+        self._call.screen.show(Span("/model NAME chooses one; `weft model create` makes more", "dim"))
+
+    def _tree(self, _: str) -> None:
+        self._weft("tree", self._here())
+
+    def _cost(self, _: str) -> None:
+        self._weft("usage", "--branch", self._here())
+
+    def _switch(self, session: str) -> None:
+        if not session:
+            raise NotApplicable("say which session", "/switch SESSION; /sessions lists them")
+        self._talk.switch(session)
+        choice = self._talk.choose()
+        self._call.screen.show("session ", Span(self._talk.label, "label"), ", answered by ", *reply_lines.who(choice))
+        self._recall()
+
+    def _show(self, turn: str) -> None:
+        self._weft("show", turn or self._here())
+
+    def _quit(self, _: str) -> None:
+        self._is_over = True
+
+    def _here(self) -> str:
+        session = self._talk.session()
+        if session is None or session.head is None:
+            raise NotApplicable("nothing was said here yet", "say something first")
+        return session.label
+
+    def _weft(self, *arguments: str) -> None:
+        """The command of this name, which says itself what goes wrong."""
+        from weft.surfaces.cli.main import run
+
+        plain = ["--no-color"] if self._call.no_color else []
+        run(["--ledger", self._path, *plain, *arguments])
+
+
+def _console(call: Call) -> Console:
+    from rich.console import Console
+
+    screen = call.screen
+    return Console(
+        file=sys.stdout,
+        color_system="auto" if screen.color else None,
+        highlight=False,
+        width=screen.columns,
+        legacy_windows=False,
+    )

@@ -1,0 +1,89 @@
+"""The person at the terminal, in whose name commands act, and their credentials: a file of places where keys are found.
+
+It lies in weft's configuration folder and holds no key. A changed file is written beside the old one and put in its
+place, under a lock, so that two commands at once lose nothing and a reader sees the one or the other. Others may not
+read it: it says where keys lie.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidInput
+from weft.runtime.egress.credentials import Credential, checked_credential
+from weft.store.atomic_files import new_file
+from weft.surfaces.cli.user_files import configuration_folder
+
+if TYPE_CHECKING:
+    from weft.runtime.context import ExecutionContext
+
+CREDENTIALS_FILE = "credentials.json"
+
+
+class _CredentialFile(Struct, forbid_unknown_fields=True):
+    credentials: tuple[Credential, ...] = ()
+
+
+def credentials_file() -> Path:
+    return configuration_folder() / CREDENTIALS_FILE
+
+
+def load_credentials() -> tuple[Credential, ...]:
+    path = credentials_file()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    try:
+        return tuple(checked_credential(item) for item in msgspec.json.decode(data, type=_CredentialFile).credentials)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{path}: {error}", "mend the file, or remove it and add the credentials again") from None
+
+
+def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credential, ...]]) -> tuple[Credential, ...]:
+    """Read, change and put back, as one step."""
+    path = credentials_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path):
+        changed = change(load_credentials())
+        _replace(path, msgspec.json.format(msgspec.json.encode(_CredentialFile(changed))) + b"\n")
+    return changed
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    with new_file(path, 0o600) as file:
+        file.write(data)
+
+
+def person_acting() -> ExecutionContext:
+    """The context that a command acts in. Of the environment, single variables are looked up by name when needed."""
+    from weft.kernel.authority import Principal, PrincipalKind
+    from weft.runtime.context import context_from_env
+    from weft.runtime.sandbox.key_commands import command_runner
+
+    name = os.environ.get("USER") or os.environ.get("LOGNAME") or "local"
+    variable = os.environ.get
+    return context_from_env(
+        Principal(PrincipalKind.HUMAN, name),
+        variable,
+        credentials=load_credentials(),
+        run=command_runner(variable),
+    )

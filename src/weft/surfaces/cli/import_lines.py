@@ -1,0 +1,289 @@
+"""How imports are shown: the places they read, their progress, what came in, and how far one in the background is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.figures import counted, size_text
+from weft.surfaces.cli.import_job import ImportJob
+from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.times import local_time
+from weft.surfaces.wire.exchange import ImportAnswer, ImportStatus, NoImport
+
+if TYPE_CHECKING:
+    from weft.exchange.importers.port import Importer, Problem
+    from weft.exchange.importing.run import ImportStep, ImportSummary, OriginTotals
+    from weft.exchange.importing.sweep import FoundPlace
+
+PLACES_HEADER = ("origin", "files", "size", "newest", "where")
+MINUTE, HOUR = 60, 3600
+
+
+def all_places(importers: Iterable[Importer]) -> list[Path]:
+    """Where the tools keep their sessions by themselves, whether or not there is something."""
+    home = Path.home()
+    places = [place.path for importer in importers for place in importer.places(home, os.environ)]
+    return list(dict.fromkeys(places))
+
+
+def found_places(importers: Iterable[Importer]) -> list[FoundPlace]:
+    from weft.exchange.importing.sweep import discover
+
+    return discover(importers, Path.home(), dict(os.environ))
+
+
+def show_places(call: Call, places: Sequence[FoundPlace]) -> None:
+    """`weft import --discover`."""
+    if call.json:
+        call.documents(places)
+        return
+    full_places = [place for place in places if place.files]
+    if full_places:
+        call.screen.table(
+            [_place_row(place, call.screen.terminal) for place in full_places], PLACES_HEADER, numbers=("files", "size")
+        )
+        call.note(total_of(full_places, "how long an import would take at most"))
+    else:
+        tell_nothing(call, places)
+
+
+def _place_row(place: FoundPlace, terminal: bool) -> list[Span | str]:
+    from weft.surfaces.cli.times import local_time
+
+    newest = "" if place.newest_ms is None else local_time(place.newest_ms)
+    if not terminal:
+        return [place.origin, str(place.files), str(place.bytes), newest, place.path]
+    return [Span(place.origin, "label"), f"{place.files:,}", size_text(place.bytes), newest[:10], shortened(place.path)]
+
+
+def tell_places(call: Call, places: Sequence[FoundPlace], files: int, size: int, seconds: float) -> None:
+    """Before an import of the usual places: what is where, what of it is new, and how long that takes."""
+    full_places = [place for place in places if place.files]
+    width = max((len(place.origin) for place in full_places), default=0)
+    for place in full_places:
+        about = f"{counted(place.files, 'file'):>14} {size_text(place.bytes):>10}"
+        call.note(Span(f"{place.origin:{width}}", "label"), f" {about}  {shortened(place.path)}")
+    call.note(f"{counted(files, 'file')}, {size_text(size)} to read: {time_text(seconds)}, the latest first")
+    if seconds > MINUTE:
+        call.note("it can be stopped and run again at any time; `weft import --background` goes on by itself")
+
+
+def total_of(places: Sequence[FoundPlace], what: str) -> str:
+    from weft.exchange.importing.run import USUAL_RATE
+
+    size = sum(place.bytes for place in places)
+    files = counted(sum(place.files for place in places), "file")
+    return f"{files}, {size_text(size)}; {what}: {time_text(size / USUAL_RATE)}"
+
+
+def tell_nothing(call: Call, places: Sequence[FoundPlace]) -> None:
+    call.note("nothing found in the usual places; name a file or a folder: `weft import PATH`")
+    call.note("looked in:")
+    for place in places:
+        call.note(f"  {shortened(place.path)}  ({place.origin})")
+
+
+def shortened(path: str) -> str:
+    home = str(Path.home())
+    return f"~{path.removeprefix(home)}" if path == home or path.startswith(f"{home}{os.sep}") else path
+
+
+def time_text(seconds: float) -> str:
+    """As people guess: no more exact than it is."""
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 100:
+        return f"about {round(seconds, -1):.0f} seconds"
+    if seconds < 100 * MINUTE:
+        return f"about {counted(round(seconds / MINUTE), 'minute')}"
+    return f"about {counted(round(seconds / HOUR), 'hour')}"
+
+
+SHORTEST_BAR, LONGEST_BAR, BESIDE_THE_BAR = 4, 40, 62
+
+
+def _silent(step: ImportStep) -> None:
+    """Nobody watches."""
+
+
+@contextmanager
+def import_progress(call: Call) -> Iterator[Callable[[ImportStep], None]]:
+    if not sys.stderr.isatty() or call.quiet or call.json:
+        yield _silent
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("import {task.fields[sessions]} sessions"),
+        BarColumn(bar_width=max(SHORTEST_BAR, min(LONGEST_BAR, console.width - BESIDE_THE_BAR))),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("import", total=None, sessions=0)
+
+        def show(step: ImportStep) -> None:
+            bar.update(task, completed=step.bytes, total=step.of_bytes, sessions=f"{step.sessions:,}")
+
+        yield show
+
+
+ORIGINS_HEADER = ("origin", "files", "unchanged", "sessions", "turns", "known", "replaced", "records", "size")
+SPARE = ("records", "size", "replaced", "unchanged")
+PROBLEMS_SHOWN = 10
+FEW = 3
+
+
+def show_summary(call: Call, summary: ImportSummary, dry_run: bool) -> None:
+    if call.json:
+        call.document(
+            ImportAnswer(
+                origins=dict(sorted(summary.origins.items())),
+                unrecognised_files=summary.unrecognised,
+                problems=summary.problems,
+                dry_run=dry_run,
+            )
+        )
+        return
+    if summary.origins:
+        terminal = call.screen.terminal
+        rows = [_origin_row(origin, totals, terminal) for origin, totals in sorted(summary.origins.items())]
+        call.screen.table(rows, ORIGINS_HEADER, numbers=ORIGINS_HEADER[1:], spare=SPARE)
+    for note in _summary_notes(summary):
+        call.note(note)
+    _tell_problems(call, summary.problems)
+    if (end := _summary_end(summary)) is not None and not dry_run:
+        call.note(end)
+
+
+def _summary_end(summary: ImportSummary) -> str | None:
+    """What came of it, where the numbers do not say it by themselves."""
+    if any(totals.counts.turns for totals in summary.origins.values()):
+        return "look at them with `weft sessions`, `weft log --graph` and `weft usage`"
+    if summary.problems:
+        return None
+    return "nothing new" if summary.origins else "no sessions were found"
+
+
+def _origin_row(origin: str, totals: OriginTotals, terminal: bool) -> tuple[Span | str, ...]:
+    """For people; in a pipe, where rows are read by programs, whole numbers and bytes."""
+    counts = totals.counts
+    numbers = (totals.files, totals.unchanged, counts.sessions, counts.turns, counts.known, counts.superseded)
+    if not terminal:
+        return (origin, *map(str, (*numbers, totals.records, totals.bytes)))
+    return (Span(origin, "label"), *(f"{n:,}" for n in (*numbers, totals.records)), size_text(totals.bytes))
+
+
+def _summary_notes(summary: ImportSummary) -> Iterator[str]:
+    unknown: dict[str, int] = {}
+    for totals in summary.origins.values():
+        for kind, count in totals.unknown.items():
+            unknown[kind] = unknown.get(kind, 0) + count
+    if unknown:
+        most = sorted(unknown.items(), key=lambda pair: -pair[1])[:5]
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in most)
+        yield f"{counted(sum(unknown.values()), 'record')} of kinds not known here, kept verbatim: {kinds}"
+    if waiting := sum(totals.counts.open_turns for totals in summary.origins.values()):
+        yield f"{counted(waiting, 'turn')} still being written: provisional until an import finds them closed"
+    if erased := sum(totals.counts.erased for totals in summary.origins.values()):
+        yield f"{counted(erased, 'turn')} passed over: erased here, so not brought back"
+    if summary.unrecognised:
+        few = len(summary.unrecognised) <= FEW
+        named = f": {', '.join(summary.unrecognised)}" if few else "; --json lists them"
+        yield f"{counted(len(summary.unrecognised), 'file')} of no known format passed over{named}"
+
+
+def _tell_problems(call: Call, problems: Sequence[Problem]) -> None:
+    for problem in problems[:PROBLEMS_SHOWN]:
+        where = problem.source if problem.line is None else f"{problem.source}:{problem.line}"
+        call.note(Span(where, "warn"), f": {problem.what}")
+    if len(problems) > PROBLEMS_SHOWN:
+        call.note(f"… {counted(len(problems) - PROBLEMS_SHOWN, 'more problem')}; --json lists all")
+
+
+STATE_STYLES = {"running": "good", "watching": "good", "finished": "good", "failed": "bad", "killed": "bad"}
+NOTHING = "no import was started in the background; `weft import --background` starts one"
+
+
+def show_begun(call: Call, status: ImportStatus) -> None:
+    call.answer(status, ["import begun in the background, process ", Span(str(status.pid), "heading")])
+    call.note(f"`weft import --status` tells how far it is, `weft import --stop` ends it; its log is {status.log}")
+
+
+def show_status(call: Call, status: ImportStatus | None) -> int:
+    """Exit code 1 says that it ended badly."""
+    if status is None:
+        if call.json:
+            call.document(NoImport())
+        call.note(NOTHING)
+        return 0
+    if call.json:
+        call.document(status)
+    else:
+        call.screen.show(Span(status.state, STATE_STYLES.get(status.state, "")), f": {_state_text(status)}")
+        if status.error:
+            call.screen.show(Span(status.error, "bad"))
+    if status.state in ("failed", "killed"):
+        call.note(f"start it again with `weft import --background`: it goes on from where it was; log: {status.log}")
+    return 1 if status.state in ("failed", "killed") else 0
+
+
+def show_stopped(call: Call, status: ImportStatus | None) -> int:
+    if status is None:
+        if call.json:
+            call.document(NoImport())
+        call.note("no import is going on in the background")
+        return 0
+    if call.json:
+        call.document(status)
+    else:
+        call.screen.show(Span(status.state), f": {_state_text(status)}")
+    return 0
+
+
+def _state_text(status: ImportStatus) -> str:
+    parts = [how_far(status)]
+    if status.sessions or status.turns:
+        parts.append(f"{counted(status.sessions, 'session')}, {counted(status.turns, 'turn')}")
+    if status.problems:
+        parts.append(f"{counted(status.problems, 'problem')}, see {status.log}")
+    parts.append(f"begun {local_time(status.started_at)}")
+    if not status.is_alive:
+        parts.append(f"ended {local_time(status.updated_at)}")
+    return "; ".join(parts)
+
+
+def how_far(status: ImportStatus) -> str:
+    if status.state == "watching":
+        return f"{counted(status.files, 'file')} followed"
+    if not status.of_files:
+        return "looking for files" if status.is_alive else "nothing new"
+    done = f"{status.files:,} of {counted(status.of_files, 'file')}"
+    size = f"{size_text(status.bytes)} of {size_text(status.of_bytes)}"
+    left = "" if status.seconds_left is None else f", {time_text(status.seconds_left)} left"
+    return f"{done}, {size}{left}"
+
+
+def note_import(call: Call, ledger: str) -> None:
+    """One line, where an import of this ledger is going on: what is listed is not all there will be."""
+    if call.quiet or call.json:
+        return
+    status = ImportJob(ledger).status()
+    if status is not None and status.state == "running":
+        call.note(f"an import is going on: {how_far(status)}; `weft import --status` tells more")

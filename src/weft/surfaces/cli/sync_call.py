@@ -1,0 +1,114 @@
+"""What the commands that sync have in common: which ledger is meant, how it is opened, and what is told afterwards."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.sites import Site
+from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.figures import counted, size_text
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.user_files import named_ledger
+
+COMMAND = "cmd:"
+
+if TYPE_CHECKING:
+    from weft.exchange.sync import Remote, Synced
+    from weft.ledger.api.ledger import Ledger
+
+
+def complete_remotes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The names of remotes. A shell in the middle of a line wants names or nothing, never an error."""
+    from weft.exchange.sync import remotes
+    from weft.kernel.errors import WeftError
+
+    call = Call()
+    call.ledger = ctx.params.get("ledger") or ctx.find_root().params.get("ledger")
+    try:
+        with call.reading() as ledger:
+            return [remote.name for remote in remotes(ledger) if remote.name.startswith(incomplete)]
+    except (WeftError, OSError):
+        return []
+
+
+def survive_broken_pipes() -> None:
+    """A program on the other end that dies is an error to be told, not the end of this one."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def address_of(name: str) -> str:
+    """An address as it is kept: a path from the root, so that it means the same in every folder."""
+    from weft.exchange.sync.addresses import FORMS
+
+    if not name:
+        raise InvalidInput("the name of a ledger is empty", FORMS)
+    if _is_address(name):
+        return name
+    return str(Path(named_ledger(name) or name).absolute())
+
+
+def checked_source(call: Call, name: str) -> str:
+    """The address of a ledger that is to be cloned: looked at before anything is made, where it can be."""
+    from weft.exchange.sync.addresses import program_of, without_password
+
+    address = address_of(name)
+    without_password(address)
+    if program_of(address) is None:
+        call.looking(address).close()
+    return address
+
+
+def _is_address(name: str) -> bool:
+    return name.startswith(COMMAND) or Site.of(name).is_address
+
+
+def chosen_remote(ledger: Ledger, name: str | None) -> Remote:
+    """The remote of this name, or an address; without one the remote `origin`, or the only one there is."""
+    from weft.exchange.sync import ORIGIN, Remote, remotes
+
+    listed = remotes(ledger)
+    if name is None:
+        fit = [remote for remote in listed if remote.name == ORIGIN] or listed
+        if len(fit) != 1:
+            raise NotApplicable(
+                f"{counted(len(listed), 'remote')} and none called {ORIGIN}",
+                "name one, or give an address; `weft remote list` shows what there is",
+            )
+        return fit[0]
+    chosen = next((remote for remote in listed if remote.name == name), None)
+    if chosen is None:
+        address = address_of(name)
+        if not _is_address(address) and not Path(address).exists():
+            raise NotFound("remote", name, "`weft remote list` shows them; a path or an address will do, too")
+        chosen = Remote(name=name, address=address)
+    return chosen
+
+
+def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
+    """What was moved, for people."""
+    facts = f"{counted(synced.events, 'event')}, {counted(synced.contents, 'content')}"
+    moved = synced.event_bytes + synced.content_bytes
+    if synced.dry_run:
+        most = " at most" if synced.contents else ""
+        yield [f"would {verb} {facts} ({size_text(moved)}{most}) {preposition} ", Span(synced.address, "heading")]
+    elif synced.events or synced.contents:
+        past = {"pull": "pulled", "push": "pushed"}[verb]
+        yield [f"{past} {facts} ({size_text(moved)}) {preposition} ", Span(synced.address, "heading")]
+    else:
+        yield [f"nothing to {verb} {preposition} ", Span(synced.address, "heading")]
+
+
+def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
+    """What waits for somebody's word now."""
+    if synced.erased:
+        call.note(f"{counted(synced.erased, 'content')} came that were erased there, and were refused")
+    if pending := len(ledger.erasure.pending()):
+        call.note(f"{counted(pending, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")
+    for label in sorted({branch.label for branch in ledger.merges.branches()}):
+        call.note(f"{label} was moved elsewhere, too: `weft sessions` shows where, `weft settle {label}` joins them")

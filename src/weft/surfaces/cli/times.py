@@ -1,0 +1,48 @@
+"""Times as the person at this machine reads and writes them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import TypedDict
+
+UTC = timezone.utc  # noqa: UP017 - the alias hides what it is
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_DATE = "unknown"
+NO_TIME = "unknown: its origin gives no time"
+
+
+class LocalZone(tzinfo):
+    """The zone that the machine is set to, with the offset that holds at each moment, summer and winter."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def fromutc(self, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=self)
+
+
+def local_time(ms: int) -> str:
+    """`2026-11-15 09:30:12 +0100`."""
+    return f"{(EPOCH + timedelta(milliseconds=ms)).astimezone():%Y-%m-%d %H:%M:%S %z}"
+
+
+class Period(TypedDict):
+    since: int | None
+    until: int | None
+
+
+def read_period(since: str | None, until: str | None) -> Period:
+    from weft.kernel.ambient import SystemClock
+    from weft.ledger.reports.usage import read_moment
+
+    now = SystemClock().now_ms()
+    return {
+        "since": read_moment(since, "since", now, LocalZone()),
+        "until": read_moment(until, "until", now, LocalZone()),
+    }

@@ -1,0 +1,141 @@
+"""Where the user's own files lie: the ledger that is meant, and under the configuration folder prices and keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.kernel.errors import InvalidInput, InvalidKey, LedgerMissing
+from weft.kernel.sites import Site
+
+if TYPE_CHECKING:
+    from weft.exchange.bundles.keys import KeyRing, Signer
+    from weft.ledger.reports.prices import PriceTable
+
+FOLDER, FILE = ".weft", "ledger.db"
+LEDGER_VARIABLE = "WEFT_LEDGER"
+
+
+def named_ledger(option: str | None) -> str | None:
+    """What `--ledger` or else WEFT_LEDGER names; a folder stands for the ledger inside it."""
+    name = option or os.environ.get(LEDGER_VARIABLE) or None
+    if name is None or Site.of(name) is not Site.FILE:
+        return name
+    path = Path(os.path.expanduser(name))
+    return str(path / FOLDER / FILE if os.path.isdir(path) else path)
+
+
+def find_ledger(option: str | None) -> str:
+    """The named ledger, or the nearest one in this folder or above it, or the user's own."""
+    name = named_ledger(option)
+    if name is not None:
+        return name
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if os.path.isfile(folder / FOLDER / FILE):
+            return str(folder / FOLDER / FILE)
+    own = user_ledger()
+    if os.path.isfile(own):
+        return str(own)
+    raise LedgerMissing(f"{here} or above it, nor at {own}")
+
+
+def user_ledger() -> Path:
+    data = os.environ.get("XDG_DATA_HOME", "")
+    home = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
+    return home / "weft" / FILE
+
+
+def user_cache() -> Path:
+    """Where things lie that can be made again."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    return home / "weft"
+
+
+def configuration_folder() -> Path:
+    config = os.environ.get("XDG_CONFIG_HOME", "")
+    home = Path(config) if config.startswith("/") else Path("~/.config").expanduser()
+    return home / "weft"
+
+
+def place_for(name: str) -> Path:
+    """Where `weft init NAME` makes a ledger: in a folder, or the file itself if it looks like one."""
+    path = Path(os.path.expanduser(name))
+    looks_so = path.suffix in (".db", ".sqlite", ".sqlite3") and not os.path.isdir(path)
+    is_file = looks_so or os.path.isfile(path)
+    return path if is_file else path / FOLDER / FILE
+
+
+PRICES_FILE = "prices.toml"
+
+
+def prices_in_force(option: str | None) -> PriceTable:
+    """The file that is named, else `prices.toml` of the config folder if there is one; what it leaves out is as
+    shipped."""
+    from weft.ledger.reports.prices import prices_from, shipped_prices
+
+    path = user_prices() if option is None else Path(os.path.expanduser(option))
+    if option is None and not path.is_file():
+        return shipped_prices()
+    return prices_from(_loaded(path), str(path)).over(shipped_prices())
+
+
+def user_prices() -> Path:
+    return configuration_folder() / PRICES_FILE
+
+
+def _loaded(path: Path) -> Any:
+    """TOML, or JSON in a file whose name ends so."""
+    data = path.read_bytes()
+    try:
+        if path.suffix == ".json":
+            import json
+
+            return json.loads(data)
+        import tomllib
+
+        return tomllib.loads(data.decode())
+    except ValueError as error:  # not TOML or JSON, or not UTF-8
+        raise InvalidInput(f"{path}: {error}", "docs/usage.md shows how prices are written") from None
+
+
+PASSPHRASE_VARIABLE = "WEFT_KEY_PASSPHRASE"
+
+
+def key_ring() -> KeyRing:
+    from weft.exchange.bundles.keys import KeyRing
+
+    return KeyRing(configuration_folder() / "keys")
+
+
+def new_passphrase() -> str:
+    """Asked for twice; from the environment where nobody is there."""
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE) or None
+    if passphrase is None and sys.stdin.isatty():
+        passphrase = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
+    if not passphrase:
+        raise InvalidKey("there is no passphrase", f"say it on a terminal, or in {PASSPHRASE_VARIABLE}")
+    return passphrase
+
+
+def open_signer(name: str) -> Signer:
+    """A private key, with the passphrase that it wants, if any."""
+    ring, passphrase = key_ring(), None
+    if ring.is_sealed(name):
+        passphrase = os.environ.get(PASSPHRASE_VARIABLE) or None
+        if passphrase is None and sys.stdin.isatty():
+            passphrase = click.prompt(f"passphrase of {name}", hide_input=True, err=True)
+    return ring.signer(name, passphrase)
+
+
+def complete_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The names of one's own keys. A shell in the middle of a line wants names or nothing."""
+    try:
+        return [key.name for key in key_ring().own() if key.name.startswith(incomplete)]
+    except (InvalidKey, OSError):
+        return []

@@ -1,0 +1,238 @@
+"""Every record that has a JSON form, by family, and the keys of each form with their types.
+
+docs/json.md is written from this list, and tests hold it against the records that the public verbs return. Nothing of
+it is loaded when a form is made.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct, UnsetType
+
+from weft.exchange.bundles.report import BundleReport
+from weft.exchange.exporters.export import Exported
+from weft.exchange.importers.port import Problem as SourceProblem
+from weft.exchange.importing import watch
+from weft.exchange.importing.run import OriginTotals
+from weft.exchange.importing.sweep import FoundPlace
+from weft.exchange.resuming.session_files import Resume
+from weft.exchange.sync.commands import Synced
+from weft.exchange.sync.peers import Remote
+from weft.kernel.chain import Receipt
+from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.fields import Usage
+from weft.ledger import model
+from weft.ledger.erasing.erasure import Erasure
+from weft.ledger.erasing.plan import ErasurePlan
+from weft.ledger.imports.kept_sources import KeptStretch
+from weft.ledger.imports.provisional import ProvisionalTurn
+from weft.ledger.read.contexts import Context
+from weft.ledger.read.listing import ListedSession
+from weft.ledger.read.threads import ThreadDiff
+from weft.ledger.read.tombstones import Tombstone
+from weft.ledger.reports.actor_history import Deed
+from weft.ledger.reports.audit import AuditFinding
+from weft.ledger.reports.file_touches import Touch
+from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Spending, UsageReport
+from weft.ledger.reports.work import WorkReport
+from weft.ledger.search.hits import Hit
+from weft.ledger.secrets.report import SecretReport
+from weft.ledger.sessions.merging import Provenance
+from weft.ledger.upkeep.facts_file import FactsIn
+from weft.ledger.upkeep.ledger_copy import Copied
+from weft.ledger.upkeep.packing import Packed
+from weft.ledger.upkeep.salvage import Salvaged
+from weft.ledger.upkeep.verify import Problem
+from weft.ledger.views.recorded_events import Recorded
+from weft.programs import model as programs_model
+from weft.programs.applying import Planned
+from weft.programs.nodes import Node
+from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
+from weft.runtime.egress.credentials import Credential
+from weft.runtime.invoke.invocation import InvocationResult
+from weft.store.diagnosis import Diagnosis
+from weft.surfaces.wire import exchange, forms, programs, reports, sessions, upkeep
+
+FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
+    "Sessions and turns": (
+        sessions.SessionEntry, sessions.ListedTurn, sessions.ShownTurn, sessions.UnfinishedTurn, sessions.PickedTurn,
+        sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession, model.Session, model.Turn,
+        model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction, model.Branch,
+        model.HeadMove, model.SessionMove, model.Point, Provenance, ProvisionalTurn, Context, ThreadDiff, Hit, Recorded,
+        Receipt, Usage,
+    ),
+    "Reports": (
+        reports.LedgerFigures, reports.ProjectTotals, reports.AuditAnswer, sessions.BlamedLine, UsageReport,
+        BranchUsage, AbandonedUsage, Spending, WorkReport, AuditFinding, Deed, Touch,
+    ),
+    "Programs": (
+        programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
+        programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, Planned, InvocationResult,
+        Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes, programs.ForgottenVectors,
+        forms.JsonValue,
+    ),
+    "Imports, exports, bundles and other ledgers": (
+        exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
+        watch.Watched, watch.Imported, watch.Troubled, watch.Gone, FoundPlace, KeptStretch, exchange.ExportedFile,
+        exchange.ResumedSession, exchange.BundleFile, exchange.SignedBundle, exchange.ImportedBundle, BundleReport,
+        exchange.KeyForm, exchange.DeletedKey, exchange.ClonedLedger, Remote, Synced, exchange.Removed, FactsIn,
+    ),
+    "Upkeep and erasing": (
+        upkeep.CreatedLedger, upkeep.ReplicaName, upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
+        upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer, Copied,
+        SecretReport, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,
+        upkeep.FinishedErasure,
+    ),
+    "Errors and the program itself": (
+        forms.ErrorDocument, programs.ProgramVersion, programs.HelpText, programs.ShellScript,
+    ),
+}  # fmt: skip
+"""What each family answers. Records inside these are found by their fields."""
+
+NAMES: Mapping[str, Any] = {
+    "Sequence": collections.abc.Sequence,
+    "Mapping": collections.abc.Mapping,
+    "SourceProblem": SourceProblem,
+    **{
+        record.__name__: record
+        for record in (
+            AuditFinding, BundleReport, Diagnosis, Exported, ListedSession, OriginTotals, Packed, Problem, Provenance,
+            ProvisionalTurn, Resume, Salvaged, Spending, Synced, Usage, model.Compaction, model.Message, model.ToolCall,
+            model.Turn,
+        )
+    },
+}  # fmt: skip
+"""What the annotations of this package's records name; those modules load these for type checking alone."""
+
+SEED_5: Mapping[str, Mapping[str, str]] = {
+    "Program": {
+        "id": "text: its name",
+        "type": "`program`",
+        "programType": "text: its kind",
+        "lifecycle": "text; of agents, tasks and people `state` instead",
+        "config": "any JSON: its configuration, as its kind has it",
+        "version": "number",
+        "tags": "list of text",
+        "ulid": "text: its id",
+        "createdAt": "time",
+        "updatedAt": "time",
+        "createdBy": "text",
+        "deleted": "true; absent otherwise",
+        "result": "any JSON; absent where there is none",
+    },
+    "InvocationResult": {"program": "text", "programType": "text", "result": "any JSON"},
+}
+"""Forms in the spelling of seed 5."""
+
+
+def field_types(record: type[Struct]) -> dict[str, Any]:
+    return get_type_hints(record, localns=dict(NAMES))
+
+
+def records_in(annotation: Any) -> Iterator[type[Struct]]:
+    """The records that an annotation names, but for events."""
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        if not issubclass(annotation, Event | UnknownEvent):
+            yield annotation
+        return
+    for part in get_args(annotation):
+        yield from records_in(part)
+
+
+def records() -> dict[str, list[type[Struct]]]:
+    """Every record by family, each once: what is answered first, then what stands inside it."""
+    listed = {record for family in FAMILIES.values() for record in family}
+    families: dict[str, list[type[Struct]]] = {}
+    for title, roots in FAMILIES.items():
+        family = families[title] = list(roots)
+        for record in family:  # grows as records are found inside
+            new = [part for part in dict.fromkeys(inside(record)) if part not in listed]
+            listed.update(new)
+            family += new
+    return families
+
+
+def inside(record: type[Struct]) -> Iterator[type[Struct]]:
+    """The records that stand in a record's form."""
+    if record.__name__ in SEED_5:
+        return
+    hidden = forms.HIDDEN.get(record.__name__, ())
+    for field, annotation in field_types(record).items():
+        if field not in hidden:
+            yield from records_in(annotation)
+
+
+def title(record: type[Struct]) -> str:
+    """What a record is called on the page; two records have one name, each in its own layer."""
+    return "SourceProblem" if record is SourceProblem else record.__name__
+
+
+def spread(record: type[Struct]) -> type[Struct] | None:
+    """The record whose keys stand among those of another, if it has one."""
+    field = forms.FLAT.get(record.__name__)
+    return None if field is None else next(records_in(field_types(record)[field]), None)
+
+
+def keys(record: type[Struct]) -> dict[str, str]:
+    """The keys of a record's form, each with its type in words."""
+    name = record.__name__
+    if name in SEED_5:
+        return dict(SEED_5[name])
+    if name == "Recorded":
+        return {"n": "number", "id": "text", "event": "event, as events.md has it"}
+    if name == "Diagnosis":
+        return {**_plain_keys(record, frozenset({"advice"})), **ADVICE_KEYS}
+    beyond = dict.fromkeys(forms.BEYOND_FIELDS.get(name, ()), "list of text")
+    return {**_plain_keys(record, frozenset(forms.HIDDEN.get(name, ()))), **beyond}
+
+
+ADVICE_KEYS = {"mend": "text", "action": "text: a code", "arguments": "object of text or number"}
+
+
+def _plain_keys(record: type[Struct], hidden: frozenset[str]) -> dict[str, str]:
+    tag, flat = record.__struct_config__.tag, forms.FLAT.get(record.__name__)
+    listed = {} if tag is None else {"type": f"`{tag}`"}
+    for field, annotation in field_types(record).items():
+        if field == flat:
+            part = spread(record)
+            listed |= {"…": "a number or a text each, by what it counts"} if part is None else keys(part)
+        elif field not in hidden:
+            is_time = field == "at" or field.endswith("_at")
+            listed[field] = type_words(annotation, is_time=is_time)
+    return listed
+
+
+def type_words(annotation: Any, *, is_time: bool = False) -> str:
+    """An annotation as JSON has it."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_words(parts[0], is_time=is_time)
+    if origin is Literal:
+        return " or ".join(f"`{str(value).lower() if isinstance(value, bool) else value}`" for value in parts)
+    if origin in (Union, UnionType):
+        words = dict.fromkeys(type_words(part, is_time=is_time) for part in parts if part is not UnsetType)
+        return " or ".join(words) + ("; may be absent" if UnsetType in parts else "")
+    if origin in (list, tuple, frozenset, collections.abc.Sequence):
+        return f"list of {type_words(parts[0])}"
+    if origin in (dict, collections.abc.Mapping):
+        return f"object of {type_words(parts[1])}"
+    return _class_words(annotation, is_time)
+
+
+def _class_words(kind: Any, is_time: bool) -> str:
+    if not isinstance(kind, type) or isinstance(kind, ForwardRef):
+        return "any JSON"
+    if issubclass(kind, Struct):
+        return f"[{title(kind)}](#{title(kind).lower()})"
+    if issubclass(kind, Enum):
+        return " or ".join(f"`{member.value}`" for member in kind)
+    if kind is int and is_time:
+        return "time"
+    plain = {int: "number", float: "number", bool: "true or false", NoneType: "null", str: "text"}
+    plain |= {list: "list", bytes: "base64"}
+    return plain.get(kind, "any JSON")

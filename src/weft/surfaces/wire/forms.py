@@ -1,0 +1,156 @@
+"""The one JSON form of every record: what `--json` answers, and what other surfaces answer later.
+
+A form is made from the record by one rule. It has the record's fields by their own names, which are snake_case. Times
+in milliseconds (`at`, `*_at`) become ISO-8601 in UTC. Fields that are UNSET are left out; a tagged record says its tag
+as `type`. Bytes become base64. Values
+that users stored stay exactly as they are. `FLAT` names the records whose part is spread into them,
+`BEYOND_FIELDS` what a form has beside the fields, and `OWN` the records whose form is another one: programs have the
+form that seed 5 gives them.
+
+Answers that are no records of the ledger are records of this package, one module to a family.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.kernel.times import iso_from_ms
+from weft.surfaces.wire.hints import phrase
+
+if TYPE_CHECKING:
+    from weft.exchange.bundles.report import BundleReport
+    from weft.ledger.views.recorded_events import Recorded
+    from weft.programs.model import Program
+    from weft.runtime.invoke.invocation import InvocationResult
+    from weft.store.diagnosis import Diagnosis
+
+WIRE_VERSION = 1
+"""Rises when a form loses a field, renames one or gives it another meaning. New fields do not raise it."""
+
+FLAT: Mapping[str, str] = {
+    "ListedSession": "session",
+    "SessionEntry": "listed",
+    "UnfinishedTurn": "turn",
+    "ListedTurn": "turn",
+    "ShownTurn": "turn",
+    "PickedTurn": "turn",
+    "SummaryTurn": "turn",
+    "LedgerFigures": "counts",
+    "PackAnswer": "packed",
+    "SalvageAnswer": "salvaged",
+    "BundleFile": "report",
+    "SignedBundle": "report",
+    "ImportedBundle": "report",
+    "ClonedLedger": "synced",
+    "ExportedFile": "exported",
+    "ResumedSession": "resume",
+}
+"""Records by name, and the field whose own fields stand in its place."""
+
+HIDDEN: Mapping[str, tuple[str, ...]] = {"Resume": ("data", "claims")}
+"""Fields that are no part of a form: bytes that go to a file."""
+
+
+class ErrorForm(Struct, frozen=True, kw_only=True):
+    """An error. `action` is a code to compare, `arguments` its values; `hint` says the same as a sentence."""
+
+    type: str
+    message: str
+    hint: str
+    action: str
+    arguments: Mapping[str, str | int]
+    printed: str | UnsetType = UNSET
+    """What a code program printed before it failed."""
+
+
+class ErrorDocument(Struct, frozen=True, kw_only=True):
+    """What stands on standard error in place of an answer."""
+
+    error: ErrorForm
+
+
+class JsonValue(Struct, frozen=True):
+    """A value that is JSON already and goes out as it is: what a program answered, or a line of an exported session."""
+
+    value: Any
+
+
+def form(value: Any) -> Any:
+    """A record, or a list of records, as what JSON has."""
+    if isinstance(value, Struct):
+        own = OWN.get(type(value).__name__)
+        return _fields(value) if own is None else own(value)
+    if isinstance(value, tuple) or (isinstance(value, list) and value and isinstance(value[0], Struct)):
+        return [form(item) for item in value]
+    if isinstance(value, dict) and any(isinstance(item, Struct) for item in value.values()):
+        return {name: form(item) for name, item in value.items()}
+    return b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _fields(record: Struct) -> dict[str, Any]:
+    kind = type(record).__name__
+    tag, flat, hidden = record.__struct_config__.tag, FLAT.get(kind), HIDDEN.get(kind, ())
+    fields: dict[str, Any] = {} if tag is None else {"type": tag}
+    for field in record.__struct_fields__:
+        value = getattr(record, field)
+        if value is UNSET or field in hidden:
+            continue
+        if field == flat:
+            fields |= form(value)
+        elif isinstance(value, int) and (field == "at" or field.endswith("_at")):
+            fields[field] = iso_from_ms(value)
+        else:
+            fields[field] = form(value)
+    return fields | {name: form(of(record)) for name, of in BEYOND_FIELDS.get(kind, {}).items()}
+
+
+def _proves(report: BundleReport) -> list[str]:
+    return list(report.proves)
+
+
+def _does_not_prove(report: BundleReport) -> list[str]:
+    return list(report.does_not_prove)
+
+
+BEYOND_FIELDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "BundleReport": {"proves": _proves, "does_not_prove": _does_not_prove},
+}
+"""Records by name, and what their forms have beside the fields."""
+
+
+def program_form(program: Program) -> dict[str, Any]:
+    """A program as seed 5 spells it, in camelCase, with times as every form has them."""
+    times = {"createdAt": iso_from_ms(program.created_at), "updatedAt": iso_from_ms(program.updated_at)}
+    return {**program.shape(), **times}
+
+
+def invocation_form(invoked: InvocationResult) -> dict[str, Any]:
+    """What a program answered; `programType` is seed 5's name for its kind."""
+    return {"program": invoked.program, "programType": invoked.kind, "result": invoked.result}
+
+
+def finding_form(finding: Diagnosis) -> dict[str, Any]:
+    """A finding; `action` is a code to compare, `mend` says the same as a sentence."""
+    advice = finding.advice
+    fields = {"grade": finding.grade, "check": finding.check, "what": finding.what, "why": finding.why}
+    return {**fields, "mend": phrase(advice), "action": advice.action, "arguments": dict(advice.arguments)}
+
+
+def event_form(recorded: Recorded) -> dict[str, Any]:
+    """An event with its arrival number and its id; `event` is the stored event itself, as docs/events.md has it."""
+    return {"n": recorded.n, "id": recorded.id, "event": orjson.loads(recorded.line)}
+
+
+OWN: Mapping[str, Callable[[Any], Any]] = {
+    "Program": program_form,
+    "InvocationResult": invocation_form,
+    "Diagnosis": finding_form,
+    "Recorded": event_form,
+    "JsonValue": lambda answer: answer.value,
+}
+"""Records by name whose forms are not their fields."""

@@ -1,0 +1,139 @@
+"""How advice is phrased: the sentences of the command line.
+
+The layers below give an action code with arguments (`weft.kernel.advice`). A surface has a table of sentences for the
+codes that it says in words of its own, such as the command to run; for every other code the sentence of the code
+itself is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.kernel.advice import Action, Advice
+
+COMMAND_LINE: Mapping[Action, str] = {
+    # values
+    Action.GIVE_MESSAGE: "say it with --message TEXT",
+    Action.GIVE_TEXT: "give one with --text",
+    Action.GIVE_SERVER_URL: "name its server with --base-url",
+    Action.GIVE_ONE_KEY_SOURCE: "say --env VARIABLE or --cmd COMMAND, not both",
+    Action.READ_HELP: "`{command} --help` shows how it is used",
+    # names and lists
+    Action.LIST_HISTORY: "`weft sessions` and `weft log` list what there is",
+    Action.LIST_SESSIONS: "`weft sessions` lists them",
+    Action.LIST_PERSONAS: "`weft sessions --json` shows the persona of each session",
+    Action.LIST_KEYS: "`weft key list` shows the keys that there are",
+    Action.LIST_ERASURES: "`weft erase --list` shows who erased what, when and why",
+    Action.LIST_PROGRAMS: "`weft program list` shows what there is",
+    Action.LIST_VERSIONS: "`weft program history` lists them",
+    Action.LIST_REQUESTS: "`weft human requests` lists them",
+    Action.LIST_REMOTES: "`weft remote list` shows them; `weft remote add` adds one",
+    Action.LIST_SECRETS: "`weft secrets` lists them",
+    Action.LIST_CREDENTIALS: (
+        "`weft credential list` shows what is known; `weft credential add` says where to find a key"
+    ),
+    Action.LIST_ALL_PROBLEMS: "`weft verify` shows all of them",
+    Action.FIND_REFUSED_REPLICA: "refusals of `weft pull` and `weft push` name the one they mean",
+    Action.GIVE_KEY_NAME: "give it one with --name",
+    Action.GIVE_ANOTHER_KEY_NAME: "give it another --name",
+    Action.CREATE_KEY: "make one with `weft key create`",
+    Action.EXPORT_PUBLIC_KEY: "a public key is the one line that `weft key export` prints",
+    # sessions and turns
+    Action.COMPARE_BOTH: "look at both with `weft show`, and name others",
+    Action.CREATE_SESSION: "`weft session create`",
+    Action.RESUME_SESSION: "`weft session resume {session}` lets it go on",
+    Action.RESTORE_SESSION: "`weft restore {session}` brings it back",
+    Action.SET_SESSION_MODEL: (
+        "`weft session configure {session} --model NAME`, or name one for this message: --model NAME"
+    ),
+    Action.BRING_SUMMARY: "bring a summary with `weft summarize`",
+    Action.NAME_TURN_OF_THREAD: "name a turn of that thread: `weft log` shows it",
+    Action.NAME_COMPACTION: "`weft log` marks compactions",
+    Action.NAME_ONE_BRANCH: "name the turn with --to: {branches}",
+    Action.CHOOSE_OWN_BRANCH: "say --ours",
+    # erasing, bundles, exports
+    Action.FINISH_ERASURE: "close what has it open, then `weft erase --finish`",
+    Action.DECIDE_ERASURES: "`weft erase --pending`, then --apply",
+    Action.WITHHOLD_MORE_OR_FORCE: "withhold those places too, or say --force",
+    Action.CHOOSE_ANOTHER_FILE_OR_FORCE: "choose another file, or add --force to replace it",
+    # programs
+    Action.PUBLISH_PROGRAM: "`weft program publish {program}` puts it in use",
+    Action.VALIDATE_INFORMATION: "`weft info validate {program}` puts it in use",
+    Action.TAKE_OVER_PROGRAM: (
+        "look at it (`weft program get {program}`); `weft program revert {program} {version}` takes it over as it is"
+    ),
+    Action.WAIT_OR_RESET_AGENT: "wait until it is idle, or `weft agent reset {agent}`",
+    Action.WAIT_FOR_ANSWER_OR_RESET_AGENT: (
+        "wait until it has answered; if nobody is at it any more, `weft agent reset {agent}`"
+    ),
+    Action.WAIT_OR_RESET_ABANDONED_AGENT: (
+        "wait until it is done; if nobody is at it any more, `weft agent reset` lets it go"
+    ),
+    Action.RESUME_AGENT: "`weft agent resume {agent}` lets it go on",
+    Action.RESET_AGENT: "`weft agent reset {agent}` lets it be idle again",
+    Action.SET_AGENT_MODEL: "`weft agent configure {agent} --model NAME`",
+    Action.ASSIGN_TASK: "`weft task assign {task} NAME` first",
+    Action.READ_REQUEST: "it is kept: `weft human requests {human}` shows it",
+    Action.READ_REQUEST_AFTER: "{hint}; it is kept: `weft human requests {human}` shows it",
+    Action.GIVE_VECTOR: "give it one: `weft embed {node}`",
+    Action.FORGET_VECTORS: "forget them first: `weft embed --forget`",
+    # the ledger's file or server
+    Action.EXAMINE_LEDGER: "`weft doctor` explains what is wrong and what to do",
+    Action.EXAMINE_FULLY: "`weft doctor --full`",
+    Action.EXAMINE_OR_RECOVER: (
+        "run `weft doctor`; `weft recover --from` restores a backup, `weft recover --salvage` saves what verifies"
+    ),
+    Action.RESTORE_OR_SALVAGE: (
+        "put a backup in its place with `weft recover --from FILE`, "
+        "or save what still verifies with `weft recover --salvage DAMAGED NEW`"
+    ),
+    Action.RESTORE_BACKUP: "put a backup in its place with `weft recover --from FILE`",
+    Action.NAME_ANOTHER_OR_RESTORE: (
+        "name another with --ledger, or put a backup in its place with `weft recover --from FILE`"
+    ),
+    Action.COPY_BACKUP: "copy a backup to a new ledger: `weft copy BACKUP ADDRESS`",
+    Action.COPY_UNREADABLE_SERVER: (
+        "salvaging is for files; a server restores what it was told to keep, and `weft copy` reads what can be read"
+    ),
+    Action.GIVE_NEW_FILE: "give the path of a new file; to another server or schema goes `weft copy`",
+    Action.CREATE_LEDGER_ELSEWHERE: "name another place; `weft init` makes a ledger",
+    Action.CREATE_OR_NAME_LEDGER: "make one with `weft init`, or name another with --ledger",
+    Action.NAME_ANOTHER_LEDGER: "name another with --ledger",
+    Action.UPGRADE_AFTER_BACKUP: "`weft backup` it, then open it for writing",
+    Action.OPEN_TO_UPGRADE: "open it for writing, such as with `weft verify` after `weft rebuild`",
+    Action.REPEAT_COPY: "run the same `weft copy` again; it goes on there",
+    Action.IMPORT_MISSING_FACTS: "weft import-facts, if another has them",
+    Action.ACCEPT_LOSS: "put the newer copy back, or accept the loss with `weft recover --accept`",
+    Action.REBUILD_VIEWS: "weft rebuild",
+    Action.VERIFY_AND_REBUILD: "run `weft verify`, then `weft rebuild`",
+    Action.VERIFY_REBUILD_EXAMINE: "run `weft verify`, then `weft rebuild`; if that does not mend it, `weft doctor`",
+    Action.MEND_FACTS_THEN_REBUILD: "mend the facts first; if they verify, weft rebuild",
+    Action.SCAN_SECRETS_AGAIN: "weft secrets --all",
+    Action.IMPORT_AGAIN: "weft import",
+    Action.IMPORT_REST: "weft import the rest",
+    # other ledgers
+    Action.RENEW_BOTH_REPLICAS: (
+        "one of them is a copy made behind Weft's back: run `weft replica --new` in both, then sync again"
+    ),
+    Action.RENEW_COPY_REPLICA: (
+        "one is a copy of the other, or they are one and the same; `weft replica --new` gives a copy another id"
+    ),
+    Action.CHECK_OTHER_SHELL: (
+        "is it `weft sync-stdio` of this version, and does the shell there print nothing of its own?"
+    ),
+    Action.CLONE_ELSEWHERE_OR_PULL: "clone to a new place, or `weft remote add` and pull",
+    Action.CLONE_WITHOUT_SECRET: "sync without it: `weft clone --no-imports-secret`",
+    # keys, servers and models
+    Action.ALLOW_VARIABLE: "if that server may have it: `weft credential add NAME --env {variable} --origin {origin}`",
+    Action.CHECK_CREDENTIAL: (
+        "check the key itself and what it may be used for; `weft credential list` shows where it is read from"
+    ),
+}
+"""What the command line says for the actions that are commands or options of it."""
+
+
+def phrase(advice: Advice, sentences: Mapping[Action, str] = COMMAND_LINE) -> str:
+    """Advice as one surface says it; a sentence for one case alone is shown as it is."""
+    if advice.detail or advice.action not in sentences:
+        return advice.hint
+    return sentences[advice.action].format_map(advice.arguments)

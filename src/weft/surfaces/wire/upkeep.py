@@ -1,0 +1,114 @@
+"""Answers of commands that make, check, copy, pack, repair and erase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.ledger.upkeep.packing import Packed
+    from weft.ledger.upkeep.salvage import Salvaged
+    from weft.ledger.upkeep.verify import Problem
+    from weft.store.diagnosis import Diagnosis
+
+
+class CreatedLedger(Struct, frozen=True, kw_only=True):
+    """`init`: the ledger that was made, or was there already."""
+
+    path: str
+    created: bool
+    replica: str
+
+
+class ReplicaName(Struct, frozen=True, kw_only=True):
+    """`replica`: what the ledger goes by, and what it went by before."""
+
+    replica: str
+    was: str | UnsetType = UNSET
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """`verify`: every problem, or none."""
+
+    ok: bool
+    problems: Sequence[Problem]
+    erased_contents: int | UnsetType = UNSET
+
+
+class Examination(Struct, frozen=True, kw_only=True):
+    """`doctor`: what was looked at and what was found."""
+
+    ok: bool
+    errors: int
+    warnings: int
+    findings: Sequence[Diagnosis]
+
+
+class RebuiltViews(Struct, frozen=True, kw_only=True):
+    """`rebuild`: how many rows were wrong."""
+
+    changed: int
+
+
+class BackupFile(Struct, frozen=True, kw_only=True):
+    file: str
+    bytes: int
+
+
+class FactsFile(Struct, frozen=True, kw_only=True):
+    """`export-facts`: the file and its lines."""
+
+    file: str
+    lines: int
+
+
+class PackAnswer(Struct, frozen=True, kw_only=True):
+    """`pack`: what was compressed, and what the file weighs before and after."""
+
+    packed: Packed
+    dry_run: bool
+    file_bytes_before: int | None
+    file_bytes_after: int | None
+
+
+class RecoveryAnswer(Struct, frozen=True, kw_only=True):
+    """`recover`: whether events that were acknowledged are missing, and whether that was accepted."""
+
+    damaged: bool
+    acknowledged: int | UnsetType = UNSET
+    present: int | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    accepted: bool = False
+    replica: str | UnsetType = UNSET
+
+
+class SalvageAnswer(Struct, frozen=True, kw_only=True):
+    """`recover --salvage`: the new ledger, whether it is whole, and what was saved."""
+
+    new: str
+    whole: bool
+    salvaged: Salvaged
+
+
+class NothingToErase(Struct, frozen=True, kw_only=True):
+    """`erase`: nothing is left of it to erase, or nothing waits."""
+
+    contents: Literal[0] = 0
+    erased_already: int | UnsetType = UNSET
+    stays: int | UnsetType = UNSET
+
+
+class FinishedErasure(Struct, frozen=True, kw_only=True):
+    """`erase --finish`: whether no file holds old bytes any more."""
+
+    complete: bool
+
+
+class IgnoredSecret(Struct, frozen=True, kw_only=True):
+    """`secrets --ignore`, `--unignore`: the fingerprint."""
+
+    ignored: str | UnsetType = UNSET
+    unignored: str | UnsetType = UNSET
