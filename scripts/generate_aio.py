@@ -90,23 +90,23 @@ class Opening:
 
     def __init__(self, threads: int, arguments: dict[str, Any]) -> None:
         self._threads, self._arguments = threads, arguments
-        self._ledger: Ledger | None = None
+        self._ledger: AsyncOpenLedger | None = None
 
-    def __await__(self) -> Generator[Any, None, Ledger]:
+    def __await__(self) -> Generator[Any, None, AsyncOpenLedger]:
         return self._open().__await__()
 
-    async def _open(self) -> Ledger:
+    async def _open(self) -> AsyncOpenLedger:
         pool = crossing.Pool(self._threads)
         step = pool.start(partial(opening.open, **self._arguments))
         try:
-            return Ledger(await asyncio.shield(step), pool)
+            return AsyncOpenLedger(await asyncio.shield(step), pool, SharedInference(self._arguments["variable"]))
         except BaseException:  # also a cancelled task leaves no ledger open
             await asyncio.wait({step})
             failed = step.cancelled() or step.exception() is not None
             await pool.close((lambda: None) if failed else step.result().close)
             raise
 
-    async def __aenter__(self) -> Ledger:
+    async def __aenter__(self) -> AsyncOpenLedger:
         self._ledger = await self._open()
         return self._ledger
 
@@ -346,6 +346,8 @@ ALWAYS = {
     "TracebackType": ("types", "TracebackType"),
     "crossing": ("weft.aio", "crossing"),
     "opening": ("weft", "opening"),
+    "AsyncOpenLedger": ("weft.aio.open_ledger", "AsyncOpenLedger"),
+    "SharedInference": ("weft.aio.open_ledger", "SharedInference"),
     **{owner: (kind.__module__, owner) for owner, kind in MIRRORED.items()},
 }
 
@@ -379,7 +381,9 @@ def module(name: str) -> str:
     for unwanted in ("Iterator", "LedgerBase"):
         names.needed.pop(unwanted, None)
     head = HEAD.format(about=ABOUT[name], imports="import asyncio\n" + names.imports())
-    told = ", ".join(f'"{each}"' for each in sorted(("AsyncLedger", "AsyncPrograms", "open", *FUNCTIONS)))
+    told = ", ".join(
+        f'"{each}"' for each in sorted(("AsyncLedger", "AsyncOpenLedger", "AsyncPrograms", "open", *FUNCTIONS))
+    )
     again = f"\n__all__ = [{told}]\n"
     return formatted("\n\n".join([head, *parts, again if name == "__init__" else ""]), SOURCE / "mirror.py")
 

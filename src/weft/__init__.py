@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(("open", "copy", "examine", "restore", "salvage"), "weft.opening"),
     "Ledger": "weft.ledger.api.ledger",
+    "OpenLedger": "weft.open_ledger",
     "WeftError": "weft.kernel.errors",
     **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),
     **dict.fromkeys(("Point", "StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
@@ -26,6 +27,8 @@ _HOMES = {
     "TurnWriter": "weft.ledger.write.turn_writer",
     "Receipt": "weft.kernel.chain",
     **dict.fromkeys(("Program", "Programs"), "weft.programs"),
+    **dict.fromkeys(("LedgerPrograms", "ProgramHandle"), "weft.program_handles"),
+    "InvocationResult": "weft.runtime.invoke.invocation",
 }
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 

@@ -29,6 +29,7 @@ from weft.ledger.arguments import (
 from weft.ledger.upkeep import ledger_copy
 from weft.ledger.upkeep.doctor import examine_ledger
 from weft.ledger.upkeep.ledger_copy import Copied, is_unfinished
+from weft.open_ledger import OpenLedger
 from weft.store.diagnosis import Diagnosis, Grade, as_far_as_it_goes, error, mend_of
 from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
@@ -52,15 +53,19 @@ def open(
     random_bytes: RandomBytes = system_random,
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = timezone.utc,  # noqa: UP017
-) -> Ledger:
+    variable: Callable[[str], str | None] | None = None,
+) -> OpenLedger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
-    database it is a schema: `postgresql://user@host:port/database?ledger=NAME`."""
+    database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
+    programs name, such as `os.environ.get`; without it none is set."""
     clock = _checked_clock(clock)
     checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
     flags = {"create": create, "read_only": read_only, "accept_rollback": accept_rollback}
     for name, flag in flags.items():
         checked_flag(flag, name)
+    if variable is not None and not callable(variable):
+        raise InvalidInput(f"variable is {type(variable).__name__}", "give a function of a variable's name")
     if not callable(random_bytes):
         raise InvalidInput(f"random_bytes is {type(random_bytes).__name__}", "give a function of the number of bytes")
     store = _store(str(path), create, read_only, accept_rollback, clock, random_bytes)
@@ -68,7 +73,7 @@ def open(
         store.close()
         raise CopyUnfinished(store.path)
     ulids = UlidSource(clock.now_ms, random_bytes)
-    return Ledger(store, clock, ulids, owner=process_owner(), lease_ttl=patience, zone=zone)
+    return OpenLedger(store, clock, ulids, owner=process_owner(), lease_ttl=patience, zone=zone, variable=variable)
 
 
 def _checked_clock(clock: Clock | None) -> Clock:

@@ -125,7 +125,7 @@ INSIDE = {
     "TransactionLost": "the store asks itself to go again",
     "Malformed": "pages are read on",
     "apsw.CorruptError": "becomes Damaged where it leaves the store",
-    "Rehearsed": "a dry run takes everything back",
+    "DryRunDone": "a dry run takes everything back",
     "SystemExit": "the end of a program",
     "Refused": "of the contract's own tests",
     "Stop": "of the contract's own tests",

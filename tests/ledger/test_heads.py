@@ -1,7 +1,7 @@
 """Heads: appended to wherever they are, pinned by `parent` and `expected`, and never lost between threads."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -93,7 +93,7 @@ def test_a_head_cannot_move_to_a_turn_that_is_not_there(ledger: Ledger) -> None:
         ledger.move_head("main", new="01ARZ3NDEKTSV4RRFFQ69G5FAV")
 
 
-def write_together(ledgers: list[Ledger], session_of: list[str]) -> None:
+def write_together(ledgers: Sequence[Ledger], session_of: list[str]) -> None:
     start = Barrier(WRITERS)
 
     def write(writer: int) -> None:

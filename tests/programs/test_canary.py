@@ -15,7 +15,7 @@ from tests.programs.stories import tell_programs
 from weft.kernel.errors import WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
-from weft.programs.applying import WantedProgram, wanted_in
+from weft.programs.program_files import WantedProgram, wanted_in
 
 CANARY = "canary-7f3a.b"
 READS = (

@@ -4,17 +4,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from weft.kernel.enums import CriterionType, ProgramKind
-from weft.programs.configs import TABLES
 from weft.programs.criteria import FIELDS
+from weft.programs.kinds.table import KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
 
 
-def test_the_examples_run() -> None:
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) >= 4
+    assert len(blocks) >= 6
     for block in blocks:
         exec(block, scope)
 
@@ -22,10 +25,10 @@ def test_the_examples_run() -> None:
 def test_every_field_of_every_kind_is_listed() -> None:
     text = PAGE.split("## Configurations")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| (\w+) \| (`.*) \|$", text, re.MULTILINE))
-    assert set(rows) == set(ProgramKind)
-    for kind, (_, fields) in TABLES.items():
-        listed = set(re.findall(r"`(\w+)`", rows[kind]))
-        assert set(fields) - {"token", "key", "secret", "password"} <= listed, kind
+    assert set(rows) == set(ProgramKind) == set(KINDS)
+    for name, kind in KINDS.items():
+        listed = set(re.findall(r"`(\w+)`", rows[name]))
+        assert set(kind.fields) - {"token", "key", "secret", "password"} <= listed, name
 
 
 def test_every_criterion_is_listed_with_its_fields() -> None:

@@ -20,7 +20,7 @@ from weft.kernel.errors import (
     NotFound,
     VersionConflict,
 )
-from weft.kernel.lifecycles import FIRST_STATES, MACHINES, legal_verbs
+from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 
@@ -281,9 +281,10 @@ def test_rebuilding_changes_nothing(programs: Programs) -> None:
 
 
 def test_machines_lead_only_to_states_that_they_know() -> None:
-    for kind in ProgramKind:
-        states = {FIRST_STATES[kind]}
-        states |= {state for ways in MACHINES[kind].values() for state in ways}
+    assert set(PROGRAM_KINDS) == set(ProgramKind)
+    for kind, facts in PROGRAM_KINDS.items():
+        states = {facts.first_state}
+        states |= {state for targets in facts.verbs.values() for state in targets}
         for state in states:
             assert all(to for to in legal_verbs(kind, state, "thinking").values())
 

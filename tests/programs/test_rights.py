@@ -11,7 +11,7 @@ from tests.programs.test_canary import EXPECTED, VALID
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, Rights, rights
 from weft.kernel.errors import NotAllowed
 from weft.programs import Programs
-from weft.programs.applying import wanted_in
+from weft.programs.program_files import wanted_in
 from weft.programs.program_writer import VERB_RIGHTS
 from weft.programs.similarity.similarity import Similarity
 

@@ -15,7 +15,7 @@ from weft.kernel.errors import (
     VariableMissing,
 )
 from weft.programs import Programs
-from weft.programs.json_paths import found_at, parse_path
+from weft.programs.json_values import found_at, parse_path
 from weft.programs.placeholders import resolve_config, variables_in
 
 

@@ -22,9 +22,8 @@ from weft.kernel.errors import (
 )
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
-from weft.programs.configs import RIGHTS
-from weft.programs.criteria import CommandResult, judge
-from weft.programs.workspace import Workspace
+from weft.programs.config_fields import RIGHTS
+from weft.programs.criteria import CommandResult, Workspace, judge
 from weft.surfaces.wire.hints import phrase
 
 QUANTUM = "task-research-quantum"

@@ -15,9 +15,10 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, InvalidInput, NotApplicable, ProviderFailed
 from weft.ledger.views.lease_rows import Lease
 from weft.programs import Programs
-from weft.runtime.invoke.agents_and_tasks import brief, going_on, invoke_agent
+from weft.runtime.invoke.agent import invoke_agent
 from weft.runtime.invoke.handlers import HANDLERS
 from weft.runtime.invoke.invocation import Invocation
+from weft.runtime.invoke.task_messages import resumed_brief, task_brief
 from weft.runtime.sandbox.bubblewrap import Sandbox
 from weft.runtime.turns import messages
 from weft.surfaces.wire.hints import phrase
@@ -147,7 +148,7 @@ def test_without_a_checkpoint_it_goes_on_where_the_session_stands(path: Path) ->
             await bench.invoke("greet")
         await bench.shop.across(lambda: bench.programs.acting_as("ada").step_agent("ada", "think"))
         await bench.invoke("greet")
-        assert bench.sent()[-1] == ("user", going_on(bench.programs.get("greet")))
+        assert bench.sent()[-1] == ("user", resumed_brief(bench.programs.get("greet")))
 
     run(path, body, chat_saying({"content": "this is much too long"}), failure(500), chat())
 
@@ -230,7 +231,7 @@ def test_a_task_that_nobody_can_work_on_says_why(path: Path) -> None:
             await bench.invoke("modelless")
         told = await bench.invoke("his")
         assert (told.result["assignee"], told.result["status"]) == ("bln", "told")
-        assert bench.shown == [("bln", brief(bench.programs.get("his")))]
+        assert bench.shown == [("bln", task_brief(bench.programs.get("his")))]
         assert bench.server.received == []
         assert bench.programs.get("ada").state == "idle"
 

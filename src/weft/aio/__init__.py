@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from weft.aio import crossing
 from weft.aio.ledger import (
     AsyncLedger,
 )
+from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
 from weft.aio.programs import AsyncPrograms
 from weft.kernel.ambient import Clock, RandomBytes, system_random
 from weft.ledger.api.base import LEASE_TTL
@@ -33,23 +34,23 @@ class Opening:
 
     def __init__(self, threads: int, arguments: dict[str, Any]) -> None:
         self._threads, self._arguments = threads, arguments
-        self._ledger: AsyncLedger | None = None
+        self._ledger: AsyncOpenLedger | None = None
 
-    def __await__(self) -> Generator[Any, None, AsyncLedger]:
+    def __await__(self) -> Generator[Any, None, AsyncOpenLedger]:
         return self._open().__await__()
 
-    async def _open(self) -> AsyncLedger:
+    async def _open(self) -> AsyncOpenLedger:
         pool = crossing.Pool(self._threads)
         step = pool.start(partial(opening.open, **self._arguments))
         try:
-            return AsyncLedger(await asyncio.shield(step), pool)
+            return AsyncOpenLedger(await asyncio.shield(step), pool, SharedInference(self._arguments["variable"]))
         except BaseException:  # also a cancelled task leaves no ledger open
             await asyncio.wait({step})
             failed = step.cancelled() or step.exception() is not None
             await pool.close((lambda: None) if failed else step.result().close)
             raise
 
-    async def __aenter__(self) -> AsyncLedger:
+    async def __aenter__(self) -> AsyncOpenLedger:
         self._ledger = await self._open()
         return self._ledger
 
@@ -68,10 +69,12 @@ def open(
     random_bytes: RandomBytes = system_random,
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = UTC,
+    variable: Callable[[str], str | None] | None = None,
     threads: int = crossing.THREADS,
 ) -> Opening:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
-    database it is a schema: `postgresql://user@host:port/database?ledger=NAME`.
+    database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
+    programs name, such as `os.environ.get`; without it none is set.
 
     At most so many `threads` work for it at once."""
     return Opening(
@@ -85,6 +88,7 @@ def open(
             "random_bytes": random_bytes,
             "lease_ttl": lease_ttl,
             "zone": zone,
+            "variable": variable,
         },
     )
 
@@ -139,4 +143,4 @@ async def salvage(
     )
 
 
-__all__ = ["AsyncLedger", "AsyncPrograms", "copy", "examine", "open", "restore", "salvage"]
+__all__ = ["AsyncLedger", "AsyncOpenLedger", "AsyncPrograms", "copy", "examine", "open", "restore", "salvage"]

@@ -18,14 +18,14 @@ from weft.aio.ledger import (
 )
 from weft.kernel.authority import Authority
 from weft.ledger.views.lease_rows import Lease
-from weft.programs.applying import Planned, WantedProgram
-from weft.programs.criteria import Observations
+from weft.programs.apply import PlannedProgram
+from weft.programs.criteria import Observations, RunCommand
 from weft.programs.model import Check, CriterionVerdict, Difference, Program, ProgramChange, Request, Tagged
+from weft.programs.program_files import WantedProgram
 from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
 from weft.programs.similarity.nearest import FEW
 from weft.programs.similarity.similarity import Embedded, ModelCount, Similar, Similarity
-from weft.programs.workspace import RunCommand
 from weft.store.port import Progress
 
 
@@ -297,8 +297,9 @@ class AsyncPrograms(crossing.Mirror[Programs]):
 
     async def apply(
         self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
-    ) -> list[Planned]:
-        """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
+    ) -> list[PlannedProgram]:
+        """Many programs as files describe them (`weft.programs.program_files`), in one append; what was done, or would
+        be."""
         return await self._run(partial(self._sync.apply, wanted=wanted, prune=prune, dry_run=dry_run, key=key))
 
 

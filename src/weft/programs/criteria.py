@@ -1,23 +1,24 @@
 """Success criteria of tasks: what they are, and whether they hold.
 
 Judging is a pure function of a criterion and of what a port observes: files of the task's workspace, the final answer,
-and what a command does. Without a path a criterion is about the final answer.
+and what a command does. Without a path a criterion is about the final answer. `Workspace` is such a port: files below
+one folder, links followed and never out of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from weft.kernel.enums import CriterionType
-from weft.kernel.errors import InvalidConfig
+from weft.kernel.errors import InvalidConfig, InvalidInput, Unsupported
+from weft.programs.json_values import check_schema, problems_with
 from weft.programs.model import CriterionVerdict
-from weft.programs.schemas import check_schema, problems_with
 
-SHOWN_LETTERS = 2000
-CASES = {"ignoreCase": bool}
+MAX_SHOWN_CHARACTERS = 2000
 
 
 class CommandResult(Struct, frozen=True, kw_only=True):
@@ -47,21 +48,21 @@ class Observations(Protocol):
 def checked_criteria(path: str, value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise InvalidConfig(path, f"{value!r:.80} is no list", "give a list of criteria")
-    return [_checked(f"{path}[{i}]", one) for i, one in enumerate(value)]
+    return [_checked(f"{path}[{i}]", criterion) for i, criterion in enumerate(value)]
 
 
 def _checked(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("type") not in FIELDS:
         raise InvalidConfig(path, f"{value!r:.80} is no criterion", f"its type is one of {', '.join(CriterionType)}")
-    required, known = FIELDS[CriterionType(value["type"])]
+    required, fields = FIELDS[CriterionType(value["type"])]
     for name in required:
         if name not in value:
             raise InvalidConfig(f"{path}.{name}", "is missing", f"{value['type']} needs {', '.join(required)}")
-    for name, one in value.items():
-        if name != "type" and name not in known:
-            raise InvalidConfig(f"{path}.{name}", "is not known", f"{value['type']} knows {', '.join(known)}")
-        if name in known:
-            known[name](f"{path}.{name}", one)
+    for name, field in value.items():
+        if name != "type" and name not in fields:
+            raise InvalidConfig(f"{path}.{name}", "is not known", f"{value['type']} knows {', '.join(fields)}")
+        if name in fields:
+            fields[name](f"{path}.{name}", field)
     if value["type"] == CriterionType.WORD_COUNT and not {"min", "max"} & value.keys():
         raise InvalidConfig(path, "has neither min nor max", "give at least one of them")
     return value
@@ -109,18 +110,20 @@ FIELDS: dict[CriterionType, tuple[tuple[str, ...], dict[str, Callable[[str, Any]
 # --- whether it holds -------------------------------------------------------------------------------------------
 
 
-def judge(criteria: list[dict[str, Any]], seen: Observations) -> list[CriterionVerdict]:
+def judge(criteria: list[dict[str, Any]], observations: Observations) -> list[CriterionVerdict]:
     """Every criterion, in order; one that does not hold keeps none from being looked at."""
-    return [_judged(i, one, seen) for i, one in enumerate(criteria)]
+    return [_judge_criterion(i, criterion, observations) for i, criterion in enumerate(criteria)]
 
 
-def _judged(number: int, criterion: dict[str, Any], seen: Observations) -> CriterionVerdict:
+def _judge_criterion(number: int, criterion: dict[str, Any], observations: Observations) -> CriterionVerdict:
     kind = CriterionType(criterion["type"])
-    passed, observed, told = JUDGES[kind](criterion, seen)
-    return CriterionVerdict(criterion=number, type=kind, passed=passed, observed=observed, told=f"{kind}: {told}")
+    passed, observed, explanation = JUDGES[kind](criterion, observations)
+    return CriterionVerdict(
+        criterion=number, type=kind, passed=passed, observed=observed, told=f"{kind}: {explanation}"
+    )
 
 
-Judged = tuple[bool, Any, str]
+Judgement = tuple[bool, Any, str]
 
 
 def _where(criterion: dict[str, Any]) -> str:
@@ -128,13 +131,13 @@ def _where(criterion: dict[str, Any]) -> str:
     return "the final answer" if path is None else repr(path)
 
 
-def _file_exists(criterion: dict[str, Any], seen: Observations) -> Judged:
-    there = seen.file_exists(criterion["path"])
-    return there, there, f"{criterion['path']!r} is {'there' if there else 'not there'}"
+def _file_exists(criterion: dict[str, Any], observations: Observations) -> Judgement:
+    exists = observations.file_exists(criterion["path"])
+    return exists, exists, f"{criterion['path']!r} is {'there' if exists else 'not there'}"
 
 
-def _word_count(criterion: dict[str, Any], seen: Observations) -> Judged:
-    text = seen.read_text(criterion.get("path"))
+def _word_count(criterion: dict[str, Any], observations: Observations) -> Judgement:
+    text = observations.read_text(criterion.get("path"))
     if text is None:
         return False, None, f"{_where(criterion)} is not there"
     words = len(text.split())
@@ -147,16 +150,16 @@ def _word_count(criterion: dict[str, Any], seen: Observations) -> Judged:
     )
 
 
-def _contains(criterion: dict[str, Any], seen: Observations) -> Judged:
-    text, wanted = seen.read_text(criterion.get("path")), criterion["text"]
+def _contains(criterion: dict[str, Any], observations: Observations) -> Judgement:
+    text, wanted = observations.read_text(criterion.get("path")), criterion["text"]
     if text is None:
         return False, None, f"{_where(criterion)} is not there"
-    found = wanted.casefold() in text.casefold() if criterion.get("ignoreCase") else wanted in text
-    return found, found, f"{_where(criterion)} {'contains' if found else 'does not contain'} {wanted!r:.80}"
+    contains = wanted.casefold() in text.casefold() if criterion.get("ignoreCase") else wanted in text
+    return contains, contains, f"{_where(criterion)} {'contains' if contains else 'does not contain'} {wanted!r:.80}"
 
 
-def _json_schema(criterion: dict[str, Any], seen: Observations) -> Judged:
-    text = seen.read_text(criterion.get("path"))
+def _json_schema(criterion: dict[str, Any], observations: Observations) -> Judgement:
+    text = observations.read_text(criterion.get("path"))
     if text is None:
         return False, None, f"{_where(criterion)} is not there"
     import orjson
@@ -169,22 +172,75 @@ def _json_schema(criterion: dict[str, Any], seen: Observations) -> Judged:
     return not problems, problems, f"{_where(criterion)} {'does not fit' if problems else 'fits'} its schema"
 
 
-def _ran(criterion: dict[str, Any], seen: Observations) -> Judged:
-    result = seen.run(criterion["command"], criterion.get("timeout"))
+def _command_result(criterion: dict[str, Any], observations: Observations) -> Judgement:
+    result = observations.run(criterion["command"], criterion.get("timeout"))
     wanted, part = criterion.get("exitCode", 0), criterion.get("stdout")
     observed = {
         "exitCode": result.exit_code,
-        "stdout": result.stdout[-SHOWN_LETTERS:],
-        "stderr": result.stderr[-SHOWN_LETTERS:],
+        "stdout": result.stdout[-MAX_SHOWN_CHARACTERS:],
+        "stderr": result.stderr[-MAX_SHOWN_CHARACTERS:],
     }
     passed = result.exit_code == wanted and (part is None or part in result.stdout)
     return passed, observed, f"{criterion['command']!r:.80} ended with {result.exit_code}, not as wanted"
 
 
-JUDGES: dict[CriterionType, Callable[[dict[str, Any], Observations], Judged]] = {
+JUDGES: dict[CriterionType, Callable[[dict[str, Any], Observations], Judgement]] = {
     CriterionType.FILE_EXISTS: _file_exists,
     CriterionType.WORD_COUNT: _word_count,
-    CriterionType.COMMAND: _ran,
+    CriterionType.COMMAND: _command_result,
     CriterionType.JSON_SCHEMA: _json_schema,
     CriterionType.CONTAINS: _contains,
 }
+
+
+# --- what is there ----------------------------------------------------------------------------------------------
+
+RunCommand = Callable[[str | list[str], Path, float | None], CommandResult]
+"""Runs a command in a folder, in a sandbox that is not this layer's business."""
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+class Workspace:
+    """Observes one folder. `answer` is what the task's assignee said last."""
+
+    def __init__(self, folder: Path | None, answer: str | None = None, run: RunCommand | None = None) -> None:
+        self._folder = None if folder is None else folder.resolve()
+        self._answer, self._run = answer, run
+
+    def file_exists(self, path: str) -> bool:
+        return self._inside(path).exists()
+
+    def read_text(self, path: str | None) -> str | None:
+        if path is None:
+            return self._answer
+        file = self._inside(path)
+        if not file.is_file():
+            return None
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidInput(f"{path!r} is larger than {MAX_FILE_BYTES} bytes", "check a smaller file")
+        return file.read_text(errors="replace")
+
+    def run(self, command: str | list[str], timeout: float | None) -> CommandResult:
+        if self._run is None:
+            raise Unsupported(
+                "this task's criteria run a command, and there is no sandbox to run it in here",
+                "complete it where there is one, or give the task other criteria",
+            )
+        return self._run(command, self._root(), timeout)
+
+    def _root(self) -> Path:
+        if self._folder is None:
+            raise InvalidInput("the task has no workspace", "name one: `--workspace FOLDER`, or in its configuration")
+        if not self._folder.is_dir():
+            raise InvalidInput(f"the workspace {self._folder} is no folder", "make it, or name another")
+        return self._folder
+
+    def _inside(self, path: str) -> Path:
+        """The file that is really meant, links followed: one that lies outside is not looked at."""
+        root = self._root()
+        file = (root / path).resolve()
+        if file != root and root not in file.parents:
+            raise InvalidInput(
+                f"{path!r} leads outside of the workspace", "give a path below it, without links out of it"
+            )
+        return file

@@ -12,43 +12,31 @@ from typing import Any
 import orjson
 
 from weft.kernel.advice import Action, Advice
-from weft.kernel.enums import CriterionType, ProgramKind
 from weft.kernel.errors import NotApplicable
+from weft.programs.kinds.table import KINDS
 from weft.programs.model import Program
-from weft.programs.placeholders import variables_in
-from weft.programs.tasks import criteria_of
 from weft.store.facts import local_value
 from weft.store.port import ReadTxn
 from weft.store.replica_names import last_event_as
 
-_RESOLVED = (ProgramKind.PROVIDER, ProgramKind.MODEL, ProgramKind.HUMAN)
-"""Kinds whose placeholders are put in when they are used."""
-
 
 def is_foreign(txn: ReadTxn, kind: str, program: str, version: int, config: Any) -> bool:
     """Whether this version names variables, a folder or commands, and was not written in this ledger."""
-    return _names_a_machine(kind, config) and not _is_written_here(txn, program, version)
-
-
-def _names_a_machine(kind: str, config: Any) -> bool:
-    if isinstance(config, dict) and kind == ProgramKind.TASK:
-        criteria = [one for one in criteria_of(config) if isinstance(one, dict)]
-        return "workspace" in config or any(one.get("type") == CriterionType.COMMAND for one in criteria)
-    return kind in _RESOLVED and next(variables_in(config), None) is not None
+    return KINDS[kind].names_machine(config) and not _is_written_here(txn, program, version)
 
 
 def _is_written_here(txn: ReadTxn, program: str, version: int) -> bool:
-    found = txn.sql.one(
+    entry = txn.sql.one(
         "SELECT max(n) FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (program, version),
     )
-    if found is None or found[0] is None:
+    if entry is None or entry[0] is None:
         return False
-    line = txn.facts.line(found[0])
+    line = txn.facts.line(entry[0])
     if line is None:  # it is being written right now
         return True
     replica = orjson.loads(line).get("replica")
-    return replica == local_value(txn.sql, "replica") or last_event_as(txn.sql, str(replica)) >= int(found[0])
+    return replica == local_value(txn.sql, "replica") or last_event_as(txn.sql, str(replica)) >= int(entry[0])
 
 
 def taking_over(program: Program) -> Advice:

@@ -1,4 +1,4 @@
-"""What people get back: programs, their history, verdicts and requests."""
+"""What the verbs give back: programs, their history, verdicts and requests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.enums import ProgramKind
-from weft.kernel.lifecycles import RUNTIME_STATES
+from weft.kernel.program_kinds import PROGRAM_KINDS
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -15,7 +14,7 @@ class Program(Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    kind: ProgramKind
+    kind: str
     state: str
     config: Any
     """As it was given, placeholders included; None where nobody described it, a word where it was erased."""
@@ -40,20 +39,20 @@ class Program(Struct, frozen=True, kw_only=True):
 
     def shape(self) -> dict[str, Any]:
         """The program as one JSON object: what is going on stands in its configuration, as far as there is any."""
-        held = "state" if self.kind in RUNTIME_STATES else "lifecycle"
-        now = {
+        state_field = "state" if PROGRAM_KINDS[self.kind].is_activity else "lifecycle"
+        activity = {
             "currentTask": self.current_task,
             "currentSession": self.current_session,
             "turnCount": self.turn_count,
             "lastCheckpoint": self.last_checkpoint,
         }
-        told = {name: value for name, value in now.items() if value is not None}
-        config = {**(self.config or {}), **told} if isinstance(self.config, dict | None) else self.config
-        made = {
+        shown = {name: value for name, value in activity.items() if value is not None}
+        config = {**(self.config or {}), **shown} if isinstance(self.config, dict | None) else self.config
+        shape = {
             "id": self.name,
             "type": "program",
             "programType": self.kind,
-            held: self.state,
+            state_field: self.state,
             "config": config,
             "version": self.version,
             "tags": self.tags,
@@ -63,7 +62,7 @@ class Program(Struct, frozen=True, kw_only=True):
             "createdBy": self.created_by,
         }
         return {
-            **made,
+            **shape,
             **({"deleted": True} if self.deleted else {}),
             **({"result": self.result} if self.result else {}),
         }

@@ -1,20 +1,25 @@
-"""Anything that has an id: what a name stands for, and what people call it."""
+"""Anything that has an id (programs, sessions, turns, messages, events): how it is found, called and tagged."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.facts import is_digest
+from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.kernel.ulid import is_ulid
+from weft.ledger.arguments import checked_label
 from weft.ledger.read.revisions import resolve
 from weft.ledger.views.rows import SessionRow
 from weft.programs.addresses import is_address, parse_address
-from weft.programs.program_writer import find_any
+from weft.programs.model import Tagged
+from weft.programs.program_writer import ProgramWriter, find_any
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
-KINDS = ("program", "session", "turn", "message", "event")
+NODE_KINDS = ("program", "session", "turn", "message", "event")
 HINT = "name a program, a session, a turn, a message or an event"
 
 
@@ -23,9 +28,9 @@ def find_node(txn: ReadTxn, name: str) -> str:
     wanted = parse_address(name, "node").name if is_address(name) else name
     if not isinstance(wanted, str) or not wanted:
         raise InvalidInput(f"node is {name!r:.80}", HINT)
-    found = find_any(txn.sql, wanted) or find_any(txn.sql, wanted.upper())
-    if found is not None:
-        return found.id
+    row = find_any(txn.sql, wanted) or find_any(txn.sql, wanted.upper())
+    if row is not None:
+        return row.id
     whole = wanted.upper()
     if is_ulid(whole) and txn.sql.one("SELECT 1 FROM message WHERE id = ?", (whole,)) is not None:
         return whole
@@ -54,11 +59,68 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 def node_of(sql: Sql, node: str) -> Node:
-    found = find_any(sql, node)
-    if isinstance(found, SessionRow):
-        return Node(id=node, kind="session", name=found.label, there=found.status != "deleted")
-    if found is not None:
-        return Node(id=node, kind="program", name=found.name, there=not found.deleted)
+    row = find_any(sql, node)
+    if isinstance(row, SessionRow):
+        return Node(id=node, kind="session", name=row.label, there=row.status != "deleted")
+    if row is not None:
+        return Node(id=node, kind="program", name=row.name, there=not row.deleted)
     if sql.one("SELECT 1 FROM turn WHERE id = ?", (node,)) is not None:
         return Node(id=node, kind="turn", name=node)
     return Node(id=node, kind="message" if is_ulid(node) else "event", name=node)
+
+
+def checked_tags(tags: Iterable[str]) -> list[str]:
+    names = [tags] if isinstance(tags, str) else list(tags)
+    if not names:
+        raise InvalidInput("no tag was given", "give at least one")
+    return list(dict.fromkeys(checked_label(tag, "tag") for tag in names))
+
+
+def add_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
+    """Those that it has already are not added again."""
+    node = find_node(ReadTxn(writer.sql, writer.append.txn.facts), name)
+    _permit_tags(writer, node)
+    fresh = [tag for tag in checked_tags(tags) if tag not in tags_of(writer.sql, node)]
+    if fresh:
+        contents = tuple(writer.append.put_text(tag, "tag") for tag in fresh)
+        writer.ledger_stream().add(NodeTagged, node=node, tags=contents)
+    return node
+
+
+def remove_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
+    node = find_node(ReadTxn(writer.sql, writer.append.txn.facts), name)
+    _permit_tags(writer, node)
+    there = [tag for tag in checked_tags(tags) if tag in tags_of(writer.sql, node)]
+    if there:
+        contents = tuple(writer.append.put_text(tag, "tag") for tag in there)
+        writer.ledger_stream().add(NodeUntagged, node=node, tags=contents)
+    return node
+
+
+def _permit_tags(writer: ProgramWriter, node: str) -> None:
+    """What is said of a program is for those who may configure it; turns, messages and events are anybody's to mark."""
+    row = find_any(writer.sql, node)
+    if isinstance(row, SessionRow):
+        writer.permit("configure", f"tag {row.label!r}", row.persona)
+    elif row is not None:
+        writer.permit("configure", f"tag {row.name!r}", None)
+
+
+def tags_of(sql: Sql, node: str) -> list[str]:
+    return [tag for (tag,) in sql.all("SELECT tag FROM node_tag WHERE node = ? ORDER BY tag", (node,))]
+
+
+def nodes_with(sql: Sql, tags: Iterable[str]) -> list[Tagged]:
+    """Nodes that have all of these tags, programs first, each with all of its own."""
+    nodes: set[str] | None = None
+    for tag in checked_tags(tags):
+        with_tag = {node for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))}
+        nodes = with_tag if nodes is None else nodes & with_tag
+    tagged = (_tagged(sql, node_of(sql, node)) for node in sorted(nodes or ()))
+    shown = (node for node in tagged if node is not None)
+    return sorted(shown, key=lambda node: (NODE_KINDS.index(node.kind), node.name, node.id))
+
+
+def _tagged(sql: Sql, node: Node) -> Tagged | None:
+    """Hidden programs and deleted sessions are not shown."""
+    return Tagged(id=node.id, kind=node.kind, name=node.name, tags=tags_of(sql, node.id)) if node.there else None

@@ -25,7 +25,7 @@ from weft.kernel.errors import (
 )
 from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
-from weft.kernel.lifecycles import legal_verbs, next_state
+from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
@@ -34,7 +34,7 @@ from weft.ledger.views.values import json_of
 from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.programs.addresses import is_address, parse_address
-from weft.programs.configs import Named, references
+from weft.programs.config_fields import NamedProgram
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
@@ -66,7 +66,7 @@ class ProgramWriter:
 
     # --- finding ------------------------------------------------------------------------------------------------
 
-    def require(self, name: str, *kinds: ProgramKind) -> ProgramRow:
+    def require(self, name: str, *kinds: str) -> ProgramRow:
         """A living program of one of these kinds, by name, address or ulid."""
         wanted = name_in(self.sql, name)
         row = find_program(self.sql, wanted)
@@ -116,7 +116,7 @@ class ProgramWriter:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def new_stream(self, kind: ProgramKind, program: str) -> EventStream:
+    def new_stream(self, kind: str, program: str) -> EventStream:
         """The stream of a program that is created now."""
         self.ensure_allowed(kind)
         return self.append.stream(program_stream(program), None, self.actor)
@@ -154,19 +154,23 @@ class ProgramWriter:
         self.ensure_legal(row, verb)
         return self.add(row, kind, **fields)
 
+    def take_step(self, row: ProgramRow, verb: str, reason: str | None = None) -> ProgramRow:
+        """The same, recorded by the event that its kind has for it."""
+        self.ensure_legal(row, verb)
+        return self.add(row, PROGRAM_KINDS[row.kind].steps[verb], reason=self.reason(reason))
+
     def ensure_legal(self, row: ProgramRow, verb: str) -> None:
-        kind = ProgramKind(row.kind)
-        if next_state(kind, row.state, verb, row.was) is None:
-            raise IllegalTransition(kind, row.name, row.state, verb, legal_verbs(kind, row.state, row.was))
+        if next_state(row.kind, row.state, verb, row.was) is None:
+            raise IllegalTransition(row.kind, row.name, row.state, verb, legal_verbs(row.kind, row.state, row.was))
 
     # --- configurations -----------------------------------------------------------------------------------------
 
-    def referred(self, kind: ProgramKind, config: dict[str, Any]) -> dict[str, Any]:
+    def referred(self, config: dict[str, Any], named_programs: Iterable[NamedProgram]) -> dict[str, Any]:
         """The fields of an event that brings this configuration: the content, and the programs that it names."""
-        found = tuple(dict.fromkeys(self._reference(one) for one in references(kind, config)))
-        return {"config": self.append.put_json(config, "config"), "references": found or UNSET}
+        references = tuple(dict.fromkeys(map(self._reference, named_programs)))
+        return {"config": self.append.put_json(config, "config"), "references": references or UNSET}
 
-    def _reference(self, named: Named) -> Reference:
+    def _reference(self, named: NamedProgram) -> Reference:
         target, version = self._target(named)
         if named.kinds and target[1] not in named.kinds:
             wanted = " or ".join(named.kinds)
@@ -181,13 +185,13 @@ class ProgramWriter:
             version=UNSET if named.address.version is None else named.address.version,
         )
 
-    def _target(self, named: Named) -> tuple[tuple[str, ProgramKind, str | None], int]:
+    def _target(self, named: NamedProgram) -> tuple[tuple[str, str, str | None], int]:
         found = find_any(self.sql, named.address.name)
         if found is None or (isinstance(found, ProgramRow) and found.deleted):
             raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
         if isinstance(found, SessionRow):
             return (found.id, ProgramKind.SESSION, None), found.config_version
-        return (found.id, ProgramKind(found.kind), found.info_type), found.version
+        return (found.id, found.kind, found.info_type), found.version
 
     def ensure_version(self, name: str, expected: int | None, actual: int) -> None:
         if expected is not None and expected != actual:

@@ -1,4 +1,4 @@
-"""The programs of a ledger: the public face of everything that acts or is acted with. Thread-safe."""
+"""The programs of a ledger: every verb on what acts or is acted with. Thread-safe."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from weft.kernel.authority import Authority
 from weft.ledger.views.lease_rows import Lease
-from weft.programs.applying import Planned, WantedProgram, apply
-from weft.programs.describing import Describing
-from weft.programs.telling import Telling
-from weft.programs.working import Working
+from weft.programs.apply import PlannedProgram, apply
+from weft.programs.information_verbs import InformationVerbs
+from weft.programs.program_files import WantedProgram
+from weft.programs.program_verbs import ProgramVerbs
+from weft.programs.work_verbs import WorkVerbs
 
 
-class Programs(Describing, Working, Telling):
+class Programs(ProgramVerbs, WorkVerbs, InformationVerbs):
     """Programs of one open ledger, changed in the name that the ledger acts in."""
 
     def acting_as(self, who: Authority | str, hold: Lease | None = None) -> Programs:
@@ -22,6 +23,7 @@ class Programs(Describing, Working, Telling):
 
     def apply(
         self, wanted: Sequence[WantedProgram], *, prune: bool = False, dry_run: bool = False, key: str | None = None
-    ) -> list[Planned]:
-        """Many programs as files say them (`weft.programs.files`), in one append; what was done, or would be."""
+    ) -> list[PlannedProgram]:
+        """Many programs as files describe them (`weft.programs.program_files`), in one append; what was done, or would
+        be."""
         return apply(self._writer, wanted, prune=prune, dry_run=dry_run, key=key)

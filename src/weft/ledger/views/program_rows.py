@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weft.kernel.program_kinds import PROGRAM_KINDS
 from weft.ledger.views.rows import Table
 from weft.store.sql import Sql
 
@@ -73,11 +74,12 @@ def find_program(sql: Sql, name: str) -> ProgramRow | None:
 
 
 def agent_id(sql: Sql, name: str) -> str | None:
-    """The id of an agent or a person, by name or id; of a name that only deleted ones had, the last of these."""
+    """The id of a program that can act, by name or id; of a name that only deleted ones had, the last of these."""
+    kinds = [facts.name for facts in PROGRAM_KINDS.values() if facts.acts]
     row = sql.one(
-        "SELECT id FROM program WHERE (name = ? OR id = ?) AND kind IN ('agent', 'human')"
+        f"SELECT id FROM program WHERE (name = ? OR id = ?) AND kind IN ({', '.join('?' * len(kinds))})"
         " ORDER BY deleted, updated_at DESC, id DESC LIMIT 1",
-        (name, name),
+        (name, name, *kinds),
     )
     return str(row[0]) if row else None
 

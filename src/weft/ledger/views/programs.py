@@ -10,12 +10,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from weft.kernel import ledger_events as own
-from weft.kernel import program_events as told
+from weft.kernel import ledger_events, program_events
 from weft.kernel.contents import showable
-from weft.kernel.enums import ProgramKind
 from weft.kernel.events import Event, kind_of
-from weft.kernel.lifecycles import FIRST_STATES, next_state
+from weft.kernel.program_kinds import HUMAN, PROGRAM_KINDS, SESSION, KindFacts, next_state
 from weft.ledger.arguments import LABEL_LIMIT, cleaned_label
 from weft.ledger.views.program_rows import (
     PROGRAM,
@@ -30,50 +28,8 @@ from weft.ledger.views.program_rows import (
 from weft.ledger.views.projector import OTHERS, SESSIONS, Handler, Moment, Projector, handles, plain
 from weft.ledger.views.rows import SessionRow
 
-CREATED: dict[type[Event], ProgramKind] = {
-    own.AgentCreated: ProgramKind.AGENT,
-    told.CodeCreated: ProgramKind.CODE,
-    told.ProviderCreated: ProgramKind.PROVIDER,
-    told.ModelCreated: ProgramKind.MODEL,
-    told.TaskCreated: ProgramKind.TASK,
-    told.InformationCreated: ProgramKind.INFORMATION,
-    told.HumanCreated: ProgramKind.HUMAN,
-}
-CONFIGURED: dict[type[Event], ProgramKind] = {
-    told.AgentConfigured: ProgramKind.AGENT,
-    told.CodeConfigured: ProgramKind.CODE,
-    told.ProviderConfigured: ProgramKind.PROVIDER,
-    told.ModelConfigured: ProgramKind.MODEL,
-    told.TaskConfigured: ProgramKind.TASK,
-    told.InformationUpdated: ProgramKind.INFORMATION,
-    told.HumanConfigured: ProgramKind.HUMAN,
-}
-VERBS: dict[type[Event], str] = {
-    told.ProgramPublished: "publish",
-    told.ProgramDeprecated: "deprecate",
-    told.AgentThinking: "think",
-    told.AgentExecuting: "execute",
-    told.AgentWaiting: "wait",
-    told.AgentPaused: "pause",
-    told.AgentResumed: "resume",
-    told.AgentFailed: "fail",
-    told.AgentCompleted: "complete",
-    told.AgentReset: "reset",
-    told.TaskStarted: "start",
-    told.TaskBlocked: "block",
-    told.TaskUnblocked: "unblock",
-    told.TaskCompleted: "complete",
-    told.TaskFailed: "fail",
-    told.InformationValidated: "validate",
-    told.InformationActivated: "activate",
-    told.InformationArchived: "archive",
-}
-"""What an event does to its program's state. Of no other kind of program does it mean anything."""
-SESSION_VERBS: dict[type[Event], str] = {
-    told.SessionPaused: "pause",
-    told.SessionResumed: "resume",
-    told.SessionCompleted: "complete",
-}
+_KIND_OF: dict[type[Event], str] = {}
+"""The kind of program that an event creates or configures."""
 
 
 def _program(view: Projector, event: Event) -> ProgramRow | None:
@@ -111,13 +67,13 @@ def _created(view: Projector, moment: Moment, event: Any) -> None:
     kind, _, program = event.stream.partition(":")
     if kind != "program" or load_program(view.sql, program) is not None:
         return
-    made = CREATED[type(event)]
+    facts = PROGRAM_KINDS[_KIND_OF[type(event)]]
     config = view.number(event.config)
     row = ProgramRow(
         id=program,
-        kind=made,
+        kind=facts.name,
         name=_free_name(view, program, event.name),
-        state=FIRST_STATES[made],
+        state=facts.first_state,
         info_type=plain(getattr(event, "info_type", UNSET)),
         config=config,
         version=int(config is not None),
@@ -139,16 +95,16 @@ def _free_name(view: Projector, program: str, ref: str) -> str:
 
 def _refer(view: Projector, program: str, event: Any) -> None:
     view.sql.run("DELETE FROM program_reference WHERE program = ?", (program,))
-    for one in () if event.references is UNSET else event.references:
+    for reference in () if event.references is UNSET else event.references:
         view.sql.run(
             "INSERT INTO program_reference(program, field, target, version) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (program, one.field, one.program, plain(one.version)),
+            (program, reference.field, reference.program, plain(reference.version)),
         )
 
 
 def _configured(view: Projector, moment: Moment, event: Any) -> None:
     row = _program(view, event)
-    if row is None or row.kind != CONFIGURED[type(event)]:
+    if row is None or row.kind != _KIND_OF[type(event)]:
         return
     row.config = view.number(event.config)
     row.version += 1
@@ -159,44 +115,39 @@ def _configured(view: Projector, moment: Moment, event: Any) -> None:
 
 
 def _stepped(view: Projector, moment: Moment, event: Any) -> None:
+    """A step of another kind's lifecycle, or one that does not fit the state, only leaves a line in the history."""
     row = _program(view, event)
     if row is None:
         return
-    kind, verb = ProgramKind(row.kind), VERBS[type(event)]
-    state = next_state(kind, row.state, verb, row.was)
-    if state is not None and _belongs(event, kind):
+    verb = PROGRAM_KINDS[row.kind].verb_of(type(event))
+    state = None if verb is None else next_state(row.kind, row.state, verb, row.was)
+    if state is not None:
         row.was = row.state if verb == "pause" else None
         row.state = state
         _follow(view, row, event)
     _keep(view, moment, event, row)
 
 
-def _belongs(event: Event, kind: ProgramKind) -> bool:
-    """`complete` and `fail` are verbs of several kinds; an event's first word says of which it tells."""
-    first = kind_of(event).partition("_")[0]
-    return first in ("program", kind)
-
-
 def _follow(view: Projector, row: ProgramRow, event: Any) -> None:
     """What changes with the state."""
-    if isinstance(event, told.AgentThinking):
+    if isinstance(event, program_events.AgentThinking):
         row.turns = (row.turns or 0) + 1
-    elif isinstance(event, told.AgentCompleted | told.AgentReset):
+    elif isinstance(event, program_events.AgentCompleted | program_events.AgentReset):
         row.task = row.session = row.turns = row.checkpoint = row.saved = None
-    elif isinstance(event, told.TaskCompleted):
+    elif isinstance(event, program_events.TaskCompleted):
         row.result = view.number(event.result)
 
 
-def _deleted(view: Projector, moment: Moment, event: told.ProgramDeleted) -> None:
+def _deleted(view: Projector, moment: Moment, event: program_events.ProgramDeleted) -> None:
     row = _program(view, event)
     if row is None:
         return
-    row.state = next_state(ProgramKind(row.kind), row.state, "deprecate") or row.state
+    row.state = next_state(row.kind, row.state, "deprecate") or row.state
     row.deleted = 1
     _keep(view, moment, event, row)
 
 
-def _task_given(view: Projector, moment: Moment, event: told.AgentTaskAssigned) -> None:
+def _task_given(view: Projector, moment: Moment, event: program_events.AgentTaskAssigned) -> None:
     row = _program(view, event)
     if row is None:
         return
@@ -205,7 +156,7 @@ def _task_given(view: Projector, moment: Moment, event: told.AgentTaskAssigned) 
     _keep(view, moment, event, row)
 
 
-def _checkpoint(view: Projector, moment: Moment, event: told.AgentCheckpoint) -> None:
+def _checkpoint(view: Projector, moment: Moment, event: program_events.AgentCheckpoint) -> None:
     row = _program(view, event)
     if row is None:
         return
@@ -220,7 +171,7 @@ def _noted(view: Projector, moment: Moment, event: Event) -> None:
         _keep(view, moment, event, row)
 
 
-def _checked(view: Projector, moment: Moment, event: told.TaskChecked) -> None:
+def _checked(view: Projector, moment: Moment, event: program_events.TaskChecked) -> None:
     row = _program(view, event)
     if row is None:
         return
@@ -241,16 +192,16 @@ def _checked(view: Projector, moment: Moment, event: told.TaskChecked) -> None:
     _keep(view, moment, event, row)
 
 
-def _presence(view: Projector, moment: Moment, event: told.HumanPresence) -> None:
+def _presence(view: Projector, moment: Moment, event: program_events.HumanPresence) -> None:
     row = _program(view, event)
     if row is None:
         return
-    if row.kind == ProgramKind.HUMAN:
-        row.state = next_state(ProgramKind.HUMAN, row.state, event.presence) or row.state
+    if row.kind == HUMAN.name:
+        row.state = next_state(row.kind, row.state, event.presence) or row.state
     _keep(view, moment, event, row)
 
 
-def _notified(view: Projector, moment: Moment, event: told.HumanNotified) -> None:
+def _notified(view: Projector, moment: Moment, event: program_events.HumanNotified) -> None:
     row = _program(view, event)
     if row is None or load_request(view.sql, event.request) is not None:
         return
@@ -269,38 +220,60 @@ def _notified(view: Projector, moment: Moment, event: told.HumanNotified) -> Non
     _keep(view, moment, event, row)
 
 
-def _answered(view: Projector, moment: Moment, event: told.HumanApproved | told.HumanRejected) -> None:
+def _answered(
+    view: Projector, moment: Moment, event: program_events.HumanApproved | program_events.HumanRejected
+) -> None:
     """The first answer counts."""
     row, request = _program(view, event), load_request(view.sql, event.request)
     if row is None:
         return
     if request is not None and request.human == row.id and request.status == "pending":
-        request.status = "approved" if isinstance(event, told.HumanApproved) else "rejected"
+        request.status = "approved" if isinstance(event, program_events.HumanApproved) else "rejected"
         request.decided_at, request.reason = moment.when, view.number(event.reason)
         REQUEST.change(view.sql, (request,))
     _keep(view, moment, event, row)
 
 
-ROOMS: dict[Handler, tuple[type[Event], ...]] = {
-    _created: tuple(CREATED),
-    _configured: tuple(CONFIGURED),
-    _stepped: tuple(VERBS),
-    _deleted: (told.ProgramDeleted,),
-    _task_given: (told.AgentTaskAssigned,),
-    _checkpoint: (told.AgentCheckpoint,),
-    _noted: (told.TaskAssigned,),
-    _checked: (told.TaskChecked,),
-    _presence: (told.HumanPresence,),
-    _notified: (told.HumanNotified,),
-    _answered: (told.HumanApproved, told.HumanRejected),
+def _session_stepped(view: Projector, moment: Moment, event: Event) -> None:
+    row: SessionRow = moment.row
+    verb = SESSION.verb_of(type(event)) or ""
+    row.lifecycle = next_state(SESSION.name, row.lifecycle, verb) or row.lifecycle
+    _note(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
+
+
+def handle_kind(facts: KindFacts) -> None:
+    """Let the views follow a kind: the events that create, configure and move its programs."""
+    if facts.stream == "session":
+        for step in facts.steps.values():
+            handles(step, SESSIONS)(_session_stepped)
+        return
+    _KIND_OF[facts.created] = _KIND_OF[facts.configured] = facts.name
+    handles(facts.created, OTHERS)(_created)
+    handles(facts.configured, OTHERS)(_configured)
+    for step in facts.steps.values():
+        handles(step, OTHERS)(_stepped)
+
+
+for _facts in PROGRAM_KINDS.values():
+    handle_kind(_facts)
+
+_HANDLERS: dict[Handler, tuple[type[Event], ...]] = {
+    _deleted: (program_events.ProgramDeleted,),
+    _task_given: (program_events.AgentTaskAssigned,),
+    _checkpoint: (program_events.AgentCheckpoint,),
+    _noted: (program_events.TaskAssigned,),
+    _checked: (program_events.TaskChecked,),
+    _presence: (program_events.HumanPresence,),
+    _notified: (program_events.HumanNotified,),
+    _answered: (program_events.HumanApproved, program_events.HumanRejected),
 }
-for _handler, _kinds in ROOMS.items():
-    for _kind in _kinds:
-        handles(_kind, OTHERS)(_handler)
+for _handler, _events in _HANDLERS.items():
+    for _event in _events:
+        handles(_event, OTHERS)(_handler)
 
 
-@handles(told.SessionConfigured, SESSIONS)
-def _session_configured(view: Projector, moment: Moment, event: told.SessionConfigured) -> None:
+@handles(program_events.SessionConfigured, SESSIONS)
+def _session_configured(view: Projector, moment: Moment, event: program_events.SessionConfigured) -> None:
     row: SessionRow = moment.row
     row.config = view.number(event.config)
     row.config_version += 1
@@ -309,25 +282,15 @@ def _session_configured(view: Projector, moment: Moment, event: told.SessionConf
     _note(view, moment, event, (row.id, row.lifecycle, row.config_version), row.config)
 
 
-@handles(told.SessionModelSwitched, SESSIONS)
-def _model_switched(view: Projector, moment: Moment, event: told.SessionModelSwitched) -> None:
+@handles(program_events.SessionModelSwitched, SESSIONS)
+def _model_switched(view: Projector, moment: Moment, event: program_events.SessionModelSwitched) -> None:
     row: SessionRow = moment.row
     row.model = event.model
     _note(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
 
 
-def _session_stepped(view: Projector, moment: Moment, event: Event) -> None:
-    row: SessionRow = moment.row
-    row.lifecycle = next_state(ProgramKind.SESSION, row.lifecycle, SESSION_VERBS[type(event)]) or row.lifecycle
-    _note(view, moment, event, (row.id, row.lifecycle, row.config_version), None)
-
-
-for _kind in SESSION_VERBS:
-    handles(_kind, SESSIONS)(_session_stepped)
-
-
-@handles(own.NodeTagged, OTHERS)
-def _tagged(view: Projector, moment: Moment, event: own.NodeTagged) -> None:
+@handles(ledger_events.NodeTagged, OTHERS)
+def _tagged(view: Projector, moment: Moment, event: ledger_events.NodeTagged) -> None:
     for tag in _tags(view, event):
         view.sql.run(
             "INSERT INTO node_tag(node, tag, tagged_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -335,13 +298,13 @@ def _tagged(view: Projector, moment: Moment, event: own.NodeTagged) -> None:
         )
 
 
-@handles(own.NodeUntagged, OTHERS)
-def _untagged(view: Projector, moment: Moment, event: own.NodeUntagged) -> None:
+@handles(ledger_events.NodeUntagged, OTHERS)
+def _untagged(view: Projector, moment: Moment, event: ledger_events.NodeUntagged) -> None:
     for tag in _tags(view, event):
         view.sql.run("DELETE FROM node_tag WHERE node = ? AND tag = ?", (event.node, tag))
 
 
-def _tags(view: Projector, event: own.NodeTagged | own.NodeUntagged) -> list[str]:
+def _tags(view: Projector, event: ledger_events.NodeTagged | ledger_events.NodeUntagged) -> list[str]:
     """As people can type them, whoever wrote them; those whose words were erased are gone."""
     texts = (view.contents.content_text(view.contents.number(ref)) for ref in event.tags)
     return [tag for text in texts if text and (tag := cleaned_label(text))]

@@ -8,7 +8,7 @@ from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.enums import ProgramKind, SessionLifecycle, SessionStatus, TurnType
 from weft.kernel.events import Event
-from weft.kernel.lifecycles import next_state
+from weft.kernel.program_kinds import next_state
 from weft.ledger.arguments import cleaned_label
 from weft.ledger.views.branches import join_branches
 from weft.ledger.views.projector import BRANCHES, OTHERS, SESSIONS, Moment, Projector, begins, handles, plain

@@ -20,8 +20,8 @@ from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import checked_count
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
-from weft.programs.face import Room
 from weft.programs.nodes import Node, find_node, node_of
+from weft.programs.program_base import ProgramsBase
 from weft.programs.program_writer import ProgramWriter
 from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
@@ -30,14 +30,14 @@ from weft.programs.similarity.texts import text_of_node
 from weft.store.port import Progress, ReadTxn
 from weft.store.sql import Sql
 
-AT_ONCE = 4_096
-"""So many vectors are read at once."""
+VECTORS_PER_READ = 4_096
 FRESH = "SELECT n, floats FROM vector WHERE n > ? AND model || '' = ? ORDER BY n LIMIT ?"
 """By their numbers: an index of models would bring them all, and out of order."""
-TOGETHER = 32
+TEXTS_PER_APPEND = 32
 """So many texts are embedded at once, and recorded in one append."""
-FUSED, WORDS = 60, 100
-"""How much the first places of two lists outweigh the later ones; how many hits of a search are taken."""
+RANK_OFFSET = 60
+"""Added to a place in a list before lists are fused: the larger, the less the first places outweigh the later ones."""
+MAX_WORD_HITS = 100
 
 
 class Embedded(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ModelCount(Struct, frozen=True, kw_only=True):
     """Is it the model that is in use now?"""
 
 
-class Similarity(Room):
+class Similarity(ProgramsBase):
     """Similar nodes of one ledger, by one model. Thread-safe."""
 
     def __init__(self, ledger: Ledger, embedder: Embedder, *, few: int = FEW) -> None:
@@ -84,10 +84,10 @@ class Similarity(Room):
         """Give a node a vector: of its own text, or of this one."""
         with self._reading() as txn:
             node = node_of(txn.sql, find_node(txn, name))
-        said = text_of_node(self._programs, node.kind, node.id) if text is None else text
-        if not isinstance(said, str) or not said.strip():
+        own_text = text_of_node(self._programs, node.kind, node.id) if text is None else text
+        if not isinstance(own_text, str) or not own_text.strip():
             raise InvalidInput("there is no text to embed", "give one that is not empty")
-        self._record([(node.id, text)], self._embedder.embed([said]))
+        self._record([(node.id, text)], self._embedder.embed([own_text]))
         return Embedded(node=node, model=self._embedder.name, dimensions=self._embedder.dimensions)
 
     def embed_missing(self, kind: str, *, limit: int | None = None, progress: Progress | None = None) -> int:
@@ -96,39 +96,39 @@ class Similarity(Room):
             most = None if limit is None else checked_count(limit, "limit")
             missing = _missing(txn.sql, kind, self._embedder.name, most)
         done = 0
-        for start in range(0, len(missing), TOGETHER):
-            some = self._with_texts(kind, missing[start : start + TOGETHER])
+        for start in range(0, len(missing), TEXTS_PER_APPEND):
+            some = self._with_texts(kind, missing[start : start + TEXTS_PER_APPEND])
             if some:
                 self._record([(node, None) for node, _ in some], self._embedder.embed([text for _, text in some]))
             done += len(some)
             if progress is not None:
-                progress(start + TOGETHER if start + TOGETHER < len(missing) else len(missing), len(missing))
+                progress(min(start + TEXTS_PER_APPEND, len(missing)), len(missing))
         return done
 
     def _with_texts(self, kind: str, nodes: Sequence[str]) -> list[tuple[str, str]]:
         """Those that say something."""
-        found = []
+        texts = []
         for node in nodes:
             try:
-                found.append((node, text_of_node(self._programs, kind, node)))
+                texts.append((node, text_of_node(self._programs, kind, node)))
             except InvalidInput:  # a turn without words, as of a tool alone: nothing to embed
                 continue
-        return found
+        return texts
 
     def _record(self, nodes: Sequence[tuple[str, str | None]], vectors: Any) -> None:
         model, dimensions = self._embedder.name, self._embedder.dimensions
 
-        def work(clerk: ProgramWriter) -> str:
-            _refuse_other_size(clerk.sql, model, dimensions)
+        def work(writer: ProgramWriter) -> str:
+            _refuse_other_size(writer.sql, model, dimensions)
             for (node, text), vector in zip(nodes, vectors, strict=True):
-                append = clerk.append
+                append = writer.append
                 content = UNSET if text is None else append.put_text(text, "text")
                 named = append.named(model, "model")
                 n = append.first + len(append.lines)
-                clerk.ledger_stream().add(NodeEmbedded, node=node, model=named, dimensions=dimensions, text=content)
+                writer.ledger_stream().add(NodeEmbedded, node=node, model=named, dimensions=dimensions, text=content)
                 number = None if content is UNSET else append.number(str(content))
                 floats = vector.astype("<f4").tobytes()
-                put_vector(clerk.sql, VectorRow(n, model, node, dimensions, floats, number, append.now_ms))
+                put_vector(writer.sql, VectorRow(n, model, node, dimensions, floats, number, append.now_ms))
             return model
 
         self._perform("embed", work, None)
@@ -153,16 +153,16 @@ class Similarity(Room):
         vector = self._embedder.embed([text])[0]
         if not words:
             return self._nearest(vector, limit, kind)
-        near = [one.node for one in self._nearest(vector, max(limit, WORDS), kind)]
+        near = [similar.node for similar in self._nearest(vector, max(limit, MAX_WORD_HITS), kind)]
         return _fused([near, self._with_words(text, kind)], limit)
 
     def _with_words(self, text: str, kind: str | None) -> list[Node]:
-        hits = self.ledger.search(text, limit=WORDS, rank=True)
+        hits = self.ledger.search(text, limit=MAX_WORD_HITS, rank=True)
         ids = [id for hit in hits for id in (hit.turn_id, hit.message_id) if id is not None]
         with self._reading() as txn:
-            found = [node_of(txn.sql, id) for id in dict.fromkeys(ids)]
-            held = _embedded(txn.sql, self._embedder.name, [node.id for node in found])
-        return [node for node in found if node.id in held and kind in (None, node.kind)]
+            nodes = [node_of(txn.sql, id) for id in dict.fromkeys(ids)]
+            embedded = _embedded(txn.sql, self._embedder.name, [node.id for node in nodes])
+        return [node for node in nodes if node.id in embedded and kind in (None, node.kind)]
 
     def _nearest(self, vector: Any, limit: int, kind: str | None, but: str | None = None) -> list[Similar]:
         """Of one kind, too: twice as many are asked for until there are enough."""
@@ -172,9 +172,9 @@ class Similarity(Room):
         while True:
             with self._reading() as txn, self._lock:
                 space = self._loaded(txn.sql)
-                found = self._shown(txn, space.nearest(vector, wanted), kind, but)
-            if len(found) >= limit or wanted >= len(space):
-                return found[:limit]
+                nodes = self._shown(txn, space.nearest(vector, wanted), kind, but)
+            if len(nodes) >= limit or wanted >= len(space):
+                return nodes[:limit]
             wanted *= 4
 
     def _shown(
@@ -184,8 +184,8 @@ class Similarity(Room):
         marks = ", ".join("?" * len(scores))
         query = f"SELECT n, node FROM vector WHERE n IN ({marks})"
         nodes: dict[int, str] = dict(txn.sql.all(query, tuple(scores))) if scores else {}
-        found = [(node_of(txn.sql, nodes[n]), score) for n, score in scores.items() if n in nodes and nodes[n] != but]
-        return [Similar(node=node, score=score) for node, score in found if kind in (None, node.kind) and node.there]
+        scored = [(node_of(txn.sql, nodes[n]), score) for n, score in scores.items() if n in nodes and nodes[n] != but]
+        return [Similar(node=node, score=score) for node, score in scored if kind in (None, node.kind) and node.there]
 
     def _loaded(self, sql: Sql) -> Space:
         """The vectors as this transaction sees them."""
@@ -198,7 +198,7 @@ class Similarity(Room):
         elif gone != self._gone:
             self._space.keep([n for (n,) in sql.all("SELECT n FROM vector WHERE model = ?", (model,))])
         self._gone = gone
-        while fresh := sql.all(FRESH, (self._space.last, model, AT_ONCE)):
+        while fresh := sql.all(FRESH, (self._space.last, model, VECTORS_PER_READ)):
             self._space.add([n for n, _ in fresh], _vectors([floats for _, floats in fresh], dimensions))
         return self._space
 
@@ -213,13 +213,13 @@ class Similarity(Room):
         with self._reading() as txn:
             node = None if name is None else find_node(txn, name)
 
-        def work(clerk: ProgramWriter) -> str:
-            clerk.ensure_allowed("node")
+        def work(writer: ProgramWriter) -> str:
+            writer.ensure_allowed("node")
             which = "model = ?" if node is None else "model = ? AND node = ?"
             values = (self._embedder.name,) if node is None else (self._embedder.name, node)
-            (count,) = clerk.sql.one(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)
-            clerk.sql.run(f"DELETE FROM vector WHERE {which}", values)
-            note_gone(clerk.sql)
+            (count,) = writer.sql.one(f"SELECT count(*) FROM vector WHERE {which}", values) or (0,)
+            writer.sql.run(f"DELETE FROM vector WHERE {which}", values)
+            note_gone(writer.sql)
             return str(count)
 
         return int(self._perform("forget", work, None))
@@ -292,12 +292,12 @@ def _embedded(sql: Sql, model: str, nodes: Sequence[str]) -> set[str]:
 
 def _kinds(sql: Sql, model: str) -> dict[str, int]:
     """The four kinds of nodes are tables of the same names."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for kind in _ALL:
         row = sql.one(f"SELECT count(*) FROM vector v JOIN {kind} t ON t.id = v.node WHERE v.model = ?", (model,))
         if row is not None and row[0]:
-            found[kind] = row[0]
-    return found
+            counts[kind] = row[0]
+    return counts
 
 
 def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:
@@ -307,6 +307,6 @@ def _fused(lists: Sequence[Sequence[Node]], limit: int) -> list[Similar]:
     for ordered in lists:
         for place, node in enumerate(ordered, 1):
             nodes[node.id] = node
-            scores[node.id] = scores.get(node.id, 0.0) + 1 / (FUSED + place)
+            scores[node.id] = scores.get(node.id, 0.0) + 1 / (RANK_OFFSET + place)
     best = sorted(scores, key=lambda id: (-scores[id], id))[:limit]
     return [Similar(node=nodes[id], score=scores[id]) for id in best]

@@ -12,9 +12,9 @@ from weft.ledger.model import Message, TextPart
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 
-LONGEST = 8_000
-"""So many characters are read at most; a model reads fewer."""
-TURNS = 40
+MAX_TEXT_CHARACTERS = 8_000
+"""Of a node so many are read at most; a model reads fewer."""
+MAX_SESSION_TURNS = 40
 """Of a session so many of its newest turns are read."""
 
 
@@ -28,13 +28,13 @@ def text_of_node(programs: Programs, kind: str, node: str) -> str:
 
 
 def _joined(pieces: Iterable[str]) -> str:
-    kept, length = [], 0
+    parts, length = [], 0
     for piece in pieces:
-        kept.append(piece[: LONGEST - length])
-        length += len(kept[-1]) + 1
-        if length >= LONGEST:
+        parts.append(piece[: MAX_TEXT_CHARACTERS - length])
+        length += len(parts[-1]) + 1
+        if length >= MAX_TEXT_CHARACTERS:
             break
-    return "\n".join(piece for piece in kept if piece.strip())
+    return "\n".join(piece for piece in parts if piece.strip())
 
 
 def _program(programs: Programs, node: str) -> Iterator[str]:
@@ -47,11 +47,11 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from _strings(each)
+        for field in value.values():
+            yield from _strings(field)
     elif isinstance(value, list):
-        for each in value:
-            yield from _strings(each)
+        for item in value:
+            yield from _strings(item)
 
 
 def _session(programs: Programs, node: str) -> Iterator[str]:
@@ -59,21 +59,21 @@ def _session(programs: Programs, node: str) -> Iterator[str]:
     yield session.label
     if session.title:
         yield session.title
-    turn, left = session.head, TURNS
+    turn, left = session.head, MAX_SESSION_TURNS
     while turn is not None and left:
-        yield from _said(programs.ledger.messages(turn), MessageRole.USER)
+        yield from _texts_by(programs.ledger.messages(turn), MessageRole.USER)
         turn, left = programs.ledger.turn(turn).parent_id, left - 1
 
 
 def _turn(programs: Programs, node: str) -> Iterator[str]:
-    yield from _said(programs.ledger.messages(node), MessageRole.USER, MessageRole.ASSISTANT)
+    yield from _texts_by(programs.ledger.messages(node), MessageRole.USER, MessageRole.ASSISTANT)
 
 
 def _message(programs: Programs, node: str) -> Iterator[str]:
     yield from _texts(programs.ledger.message(node))
 
 
-def _said(messages: Iterable[Message], *roles: MessageRole) -> Iterator[str]:
+def _texts_by(messages: Iterable[Message], *roles: MessageRole) -> Iterator[str]:
     for message in messages:
         if message.role in roles:
             yield from _texts(message)

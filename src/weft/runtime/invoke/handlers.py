@@ -1,4 +1,4 @@
-"""`invoke`, for every kind of program: a table of small handlers.
+"""`invoke`, for every kind of program: a table of handlers, with the same keys as the table of kinds.
 
 A model infers, a session sends, an agent works, a task has its assignee work, code runs, a provider lists its models,
 information answers, a person is told or asked. What is said goes into the ledger as turns; what fails is raised.
@@ -8,30 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from weft.kernel.enums import ProgramKind
+from weft.programs.kinds.agent import AGENT
+from weft.programs.kinds.code import CODE
+from weft.programs.kinds.human import HUMAN
+from weft.programs.kinds.information import INFORMATION
+from weft.programs.kinds.model import MODEL
+from weft.programs.kinds.provider import PROVIDER
+from weft.programs.kinds.session import SESSION
+from weft.programs.kinds.task import TASK
 from weft.programs.model import Program
-from weft.runtime.invoke.agents_and_tasks import invoke_agent, invoke_task
-from weft.runtime.invoke.code_and_information import invoke_code, invoke_information
+from weft.runtime.invoke.agent import invoke_agent
+from weft.runtime.invoke.code import invoke_code
 from weft.runtime.invoke.human import invoke_human
+from weft.runtime.invoke.information import invoke_information
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
-from weft.runtime.invoke.models_and_sessions import invoke_model_program, invoke_session
+from weft.runtime.invoke.model import invoke_model_program
 from weft.runtime.invoke.provider import invoke_provider
+from weft.runtime.invoke.session import invoke_session
+from weft.runtime.invoke.task import invoke_task
 
 Handler = Callable[[InvocationContext, Program, Invocation], Awaitable[InvocationResult]]
-HANDLERS: dict[ProgramKind, Handler] = {
-    ProgramKind.CODE: invoke_code,
-    ProgramKind.PROVIDER: invoke_provider,
-    ProgramKind.MODEL: invoke_model_program,
-    ProgramKind.SESSION: invoke_session,
-    ProgramKind.AGENT: invoke_agent,
-    ProgramKind.TASK: invoke_task,
-    ProgramKind.INFORMATION: invoke_information,
-    ProgramKind.HUMAN: invoke_human,
+HANDLERS: dict[str, Handler] = {
+    CODE.name: invoke_code,
+    PROVIDER.name: invoke_provider,
+    MODEL.name: invoke_model_program,
+    SESSION.name: invoke_session,
+    AGENT.name: invoke_agent,
+    TASK.name: invoke_task,
+    INFORMATION.name: invoke_information,
+    HUMAN.name: invoke_human,
 }
-NOTHING = Invocation()
+NO_ARGUMENTS = Invocation()
 
 
-async def invoke(shop: InvocationContext, name: str, given: Invocation = NOTHING) -> InvocationResult:
+async def invoke(context: InvocationContext, name: str, invocation: Invocation = NO_ARGUMENTS) -> InvocationResult:
     """Invoke a program by its name or address."""
-    found = await shop.get(name)
-    return await HANDLERS[found.kind](shop, found, given)
+    program = await context.get(name)
+    return await HANDLERS[program.kind](context, program, invocation)

@@ -1,4 +1,4 @@
-"""People invoked: what they are told or asked is kept first, and then brought to them.
+"""Invokes people: what they are told or asked is recorded first, and then brought to them.
 
 A terminal is a surface's business. A command is one of this machine's own, named by a variable: what a ledger says is
 never run. A webhook gets JSON, over a guarded connection. If bringing it fails, it is kept all the same, and the error
@@ -32,30 +32,32 @@ _LIMITS = Limits(seconds=30, output=64 * 1024)
 _RULES = Rules(connect_seconds=10, read_seconds=20)
 
 
-async def invoke_human(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
+async def invoke_human(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
     """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
-    if not isinstance(given.message, str):
+    if not isinstance(invocation.message, str):
         raise InvalidInput("a person is told text", Action.GIVE_MESSAGE)
-    shop.context.ensure_allowed(f"human:{program.name}")
-    request, is_new = await shop.across(lambda: _kept(shop.programs, program, given))
-    channel = await deliver(shop, program, request) if is_new else None
+    context.execution_context.ensure_allowed(f"human:{program.name}")
+    request, is_new = await context.across(lambda: _record(context.programs, program, invocation))
+    channel = await deliver(context, program, request) if is_new else None
     result = {"request": request.id, "status": request.status, "channel": channel}
     return InvocationResult(program=program.name, kind=program.kind, result=result)
 
 
-def _kept(programs: Programs, human: Program, given: Invocation) -> tuple[Request, bool]:
+def _record(programs: Programs, human: Program, invocation: Invocation) -> tuple[Request, bool]:
     """What they are told, recorded; a repeated command finds what it made before, and tells nobody again."""
-    before = {one.id for one in programs.requests(human.id)} if given.key is not None else set()
-    data = None if given.input is UNSET else given.input
-    request = programs.notify(human.id, given.message, asks=given.asks, program=given.about, data=data, key=given.key)
+    before = {request.id for request in programs.requests(human.id)} if invocation.key is not None else set()
+    data = None if invocation.input is UNSET else invocation.input
+    request = programs.notify(
+        human.id, invocation.message, asks=invocation.asks, program=invocation.about, data=data, key=invocation.key
+    )
     return request, request.id not in before
 
 
-async def deliver(shop: InvocationContext, human: Program, request: Request) -> str:
+async def deliver(context: InvocationContext, human: Program, request: Request) -> str:
     """Bring it to them by the channel that they prefer; returns which."""
     channel = str(_preferences(human).get("notificationChannel", "terminal"))
     try:
-        await _CHANNELS[channel](shop, human, request)
+        await _CHANNELS[channel](context, human, request)
     except WeftError as error:
         hint = error.hint
         kept = Action.READ_REQUEST_AFTER.of(hint=hint, human=human.name)
@@ -65,29 +67,29 @@ async def deliver(shop: InvocationContext, human: Program, request: Request) -> 
 
 
 def _preferences(human: Program) -> dict[str, Any]:
-    found = human.config.get("preferences") if isinstance(human.config, dict) else None
-    return found if isinstance(found, dict) else {}
+    preferences = human.config.get("preferences") if isinstance(human.config, dict) else None
+    return preferences if isinstance(preferences, dict) else {}
 
 
-async def _terminal(shop: InvocationContext, _: Program, request: Request) -> None:
-    if shop.show is None:
+async def _terminal(context: InvocationContext, _: Program, request: Request) -> None:
+    if context.show is None:
         raise Unsupported("there is no terminal here to show it on", "prefer another channel")
-    shop.show(request.human, request.text or "")
+    context.show(request.human, request.text or "")
 
 
-async def _command(shop: InvocationContext, human: Program, request: Request) -> None:
-    named = _preferences(human).get("command", COMMAND)
-    if not is_placeholder(named):
+async def _command(context: InvocationContext, human: Program, request: Request) -> None:
+    variable = _preferences(human).get("command", COMMAND)
+    if not is_placeholder(variable):
         raise InvalidConfig(
             "config.preferences.command", "is a command itself", f"name a variable that holds one, such as {COMMAND}"
         )
-    if named != COMMAND and human.foreign:
+    if variable != COMMAND and human.foreign:
         raise NotApplicable(
             f"human {human.name!r} names a command of this machine, and was configured in another ledger",
             taking_over(human),
         )
-    words = shlex.split(str(resolve_config(named, shop.variable, "config.preferences.command")))
-    environment = {name: value for name in NEEDED if (value := shop.variable(name)) is not None}
+    words = shlex.split(str(resolve_config(variable, context.variable, "config.preferences.command")))
+    environment = {name: value for name in NEEDED if (value := context.variable(name)) is not None}
     outcome = await run_process(
         words, environment=environment, folder=Path("/"), stdin=(request.text or "").encode() + b"\n", limits=_LIMITS
     )
@@ -96,13 +98,13 @@ async def _command(shop: InvocationContext, human: Program, request: Request) ->
         raise Unsupported(f"the command that should tell {request.human!r} {ended}", "run it yourself and look")
 
 
-async def _webhook(shop: InvocationContext, human: Program, request: Request) -> None:
+async def _webhook(context: InvocationContext, human: Program, request: Request) -> None:
     preferences = _preferences(human)
     if not isinstance(preferences.get("webhook"), str):
         raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")
-    url = resolve_config(preferences["webhook"], plain_resolver(shop.variable, human), "config.preferences.webhook")
-    body = json_bytes(_told(request), "notification")
-    client, _ = shop.inference.connections.client(url, {}, _RULES)
+    url = resolve_config(preferences["webhook"], plain_resolver(context.variable, human), "config.preferences.webhook")
+    body = json_bytes(_request_fields(request), "notification")
+    client, _ = context.inference.connections.client(url, {}, _RULES)
     from weft.runtime.egress.connections import TransportError
 
     try:
@@ -113,8 +115,8 @@ async def _webhook(shop: InvocationContext, human: Program, request: Request) ->
         raise ProviderUnreachable(f"the webhook of {request.human!r} answered {answer.status_code}")
 
 
-def _told(request: Request) -> dict[str, Any]:
-    found = {
+def _request_fields(request: Request) -> dict[str, Any]:
+    fields = {
         "request": request.id,
         "human": request.human,
         "text": request.text,
@@ -125,7 +127,7 @@ def _told(request: Request) -> dict[str, Any]:
         "program": request.program,
         "data": request.data,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 _CHANNELS = {"terminal": _terminal, "command": _command, "webhook": _webhook}

@@ -52,9 +52,14 @@ class InvocationResult(Struct, frozen=True, kw_only=True):
     """What came of it. `result` is JSON; where a model was asked, `sent` is the turn and its reply."""
 
     program: str
-    kind: ProgramKind
+    kind: str
     result: Any = None
     sent: TurnReply | None = None
+
+    @property
+    def text(self) -> str | None:
+        """What a model answered; None where none was asked."""
+        return None if self.sent is None else self.sent.reply.text
 
 
 class InvocationContext:
@@ -76,7 +81,8 @@ class InvocationContext:
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
 
     @property
-    def context(self) -> ExecutionContext:
+    def execution_context(self) -> ExecutionContext:
+        """In whose name a program is invoked."""
         return self._context or current_context()
 
     async def across(self, call: Callable[[], T]) -> T:
@@ -88,7 +94,7 @@ class InvocationContext:
 
     async def model(self, name: str, context: ExecutionContext | None = None) -> ConfiguredModel:
         """A model's settings as its program and its provider's say now."""
-        acting = context or self.context
+        acting = context or self.execution_context
 
         def configured() -> ConfiguredModel:
             find = self.programs.get

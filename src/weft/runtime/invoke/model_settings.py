@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidConfig, NotApplicable
-from weft.programs.configs import no_headers
 from weft.programs.foreign import taking_over
+from weft.programs.kinds.provider import refuse_headers
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config, variables_in
 from weft.runtime.context import ExecutionContext
@@ -91,34 +91,34 @@ def plain_resolver(variable: Resolver, program: Program) -> Resolver:
 
 def model_settings(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> ConfiguredModel:
     """A model with its provider, and the models that its `fallbacks` name with theirs."""
-    made = _model(program, find, variable, context)
+    configured = _model(program, find, variable, context)
     fallbacks: list[ModelSettings] = []
-    context = made.context
+    context = configured.context
     for name in _fallbacks(program):
         other = _model(find(name), find, variable, context)
         fallbacks.append(other.model)
         context = other.context
-    return ConfiguredModel(msgspec.structs.replace(made.model, fallbacks=tuple(fallbacks)), context)
+    return ConfiguredModel(msgspec.structs.replace(configured.model, fallbacks=tuple(fallbacks)), context)
 
 
 def _fallbacks(program: Program) -> list[str]:
-    named = program.config.get("fallbacks", []) if isinstance(program.config, dict) else []
-    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
-        raise InvalidConfig("config.fallbacks", f"{named!r:.80} is no list of models", "give a list of addresses")
-    return named
+    models = program.config.get("fallbacks", []) if isinstance(program.config, dict) else []
+    if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
+        raise InvalidConfig("config.fallbacks", f"{models!r:.80} is no list of models", "give a list of addresses")
+    return models
 
 
 def _model(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> ConfiguredModel:
     config = _config(ensure_in_use(program), plain_resolver(variable, program))
     provider, acting = provider_settings(ensure_in_use(find(str(config["provider"]))), variable, context)
-    made = ModelSettings(
+    settings = ModelSettings(
         id=program.name,
         name=str(config["modelId"]),
         provider=provider,
         parameters=_parameters(config, program).over(_USUAL_PARAMETERS.get(provider.kind, NO_PARAMETERS)),
-        situations={name: _parameters(one, program) for name, one in config.get("situations", {}).items()},
+        situations={name: _parameters(situation, program) for name, situation in config.get("situations", {}).items()},
     )
-    return ConfiguredModel(made, acting)
+    return ConfiguredModel(settings, acting)
 
 
 def _config(program: Program, resolver: Resolver) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def _converted(value: Any, kind: Any, program: Program, names: dict[str, str]) -
 
 
 def _parameters(config: dict[str, Any], program: Program) -> Parameters:
-    found: Parameters = _converted(config, Parameters, program, _PARAMETERS)
-    return found
+    parameters: Parameters = _converted(config, Parameters, program, _PARAMETERS)
+    return parameters
 
 
 def provider_settings(
@@ -149,10 +149,10 @@ def provider_settings(
     config = _config(program, plain_resolver(variable, program))
     kind = _kind(config, program)
     if "headers" in config:  # of a ledger that was not asked before it took them: nothing is left out in silence
-        no_headers("config.headers", config["headers"])
+        refuse_headers("config.headers", config["headers"])
     url = config.get("baseUrl")
     context, credential, gateway = _keys(config, kind, variable, context, program)
-    found = ProviderSettings(
+    settings = ProviderSettings(
         id=program.name,
         kind=kind,
         base_url=url,
@@ -162,10 +162,10 @@ def provider_settings(
         rules=_converted(config, Rules, program, _RULES),
     )
     if kind is not ProviderKind.CLOUDFLARE:
-        return found, context
+        return settings, context
     account = config.get("accountId") or variable("CLOUDFLARE_ACCOUNT_ID")
     name = config.get("gatewayId") or variable("CLOUDFLARE_GATEWAY_ID")
-    return msgspec.structs.replace(found, account_id=account, gateway_id=name), context
+    return msgspec.structs.replace(settings, account_id=account, gateway_id=name), context
 
 
 def _kind(config: dict[str, Any], program: Program) -> ProviderKind:
@@ -223,6 +223,6 @@ def _named(
     if config.get(field) is not None:
         return context, str(config[field])
     for name in keys:
-        for found in variables_in(config.get(name)):
-            return context.key_in(found, url, known=program.foreign)
+        for variable in variables_in(config.get(name)):
+            return context.key_in(variable, url, known=program.foreign)
     return context, None

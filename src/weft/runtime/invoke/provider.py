@@ -1,4 +1,4 @@
-"""Providers invoked: is it there, does it take the key, and which models does it have?"""
+"""Invokes providers: lists the models of one, which shows that it is there and takes the key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.runtime.inference.settings import ModelSettings, ProviderKind, Provide
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model_settings import ensure_in_use, provider_settings
 
-MOST_PAGES = 20
+MAX_PAGES = 20
 _PATHS = {
     Dialect.ANTHROPIC: ("/v1/models", {"limit": "1000"}),
     Dialect.OPENAI_CHAT: ("/models", {}),
@@ -23,42 +23,44 @@ _PATHS = {
 _HEADERS = {Dialect.ANTHROPIC: {"anthropic-version": "2023-06-01"}}
 
 
-async def invoke_provider(shop: InvocationContext, program: Program, given: Invocation) -> InvocationResult:
+async def invoke_provider(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
     """The models that it has for whoever holds its key."""
-    shop.context.ensure_allowed(f"provider:{program.name}")
-    settings, acting = provider_settings(ensure_in_use(program), shop.variable, shop.context)
-    models = _embedded() if settings.kind is ProviderKind.LOCAL else await _listed(shop, settings, acting)
+    context.execution_context.ensure_allowed(f"provider:{program.name}")
+    settings, acting = provider_settings(ensure_in_use(program), context.variable, context.execution_context)
+    models = (
+        _embedded_models() if settings.kind is ProviderKind.LOCAL else await _server_models(context, settings, acting)
+    )
     return InvocationResult(program=program.name, kind=program.kind, result={"models": models})
 
 
-def _embedded() -> list[str]:
+def _embedded_models() -> list[str]:
     from weft.runtime.inference.local import NAME, find_weights
 
     find_weights()
     return [NAME]
 
 
-async def _listed(shop: InvocationContext, settings: ProviderSettings, acting: ExecutionContext) -> list[str]:
+async def _server_models(context: InvocationContext, settings: ProviderSettings, acting: ExecutionContext) -> list[str]:
     if settings.kind is ProviderKind.CLOUDFLARE:
         raise Unsupported(
             f"provider {settings.id!r} is a gateway, and a gateway lists no models", "invoke a model that it leads to"
         )
     route = route_of(ModelSettings(id="-", name="-", provider=settings))
-    return await with_server(shop.inference, route, settings, acting, _pages)
+    return await with_server(context.inference, route, settings, acting, _pages)
 
 
 async def _pages(server: Server) -> list[str]:
     route = server.route
-    path, asked = _PATHS[route.dialect]
-    found: list[str] = []
-    for _ in range(MOST_PAGES):
-        answer = await server.client.get(route.url + path, params=asked, headers=_HEADERS.get(route.dialect, {}))
+    path, parameters = _PATHS[route.dialect]
+    models: list[str] = []
+    for _ in range(MAX_PAGES):
+        answer = await server.client.get(route.url + path, params=parameters, headers=_HEADERS.get(route.dialect, {}))
         names, more = _read(server.accept(answer), server.provider)
-        found += names
+        models += names
         if not more:
             break
-        asked = {**asked, **more}
-    return found
+        parameters = {**parameters, **more}
+    return models
 
 
 def _read(data: bytes, settings: ProviderSettings) -> tuple[list[str], dict[str, str]]:
@@ -66,9 +68,9 @@ def _read(data: bytes, settings: ProviderSettings) -> tuple[list[str], dict[str,
     try:
         body = msgspec.json.decode(data)
         if "models" in body:  # Google's
-            names = [str(one["name"]).removeprefix("models/") for one in body["models"]]
+            names = [str(model["name"]).removeprefix("models/") for model in body["models"]]
             return names, {"pageToken": body["nextPageToken"]} if body.get("nextPageToken") else {}
-        names = [str(one["id"]) for one in body["data"]]
+        names = [str(model["id"]) for model in body["data"]]
         return names, {"after_id": names[-1]} if body.get("has_more") and names else {}
     except (msgspec.DecodeError, KeyError, TypeError):
         raise ReplyMalformed(f"{settings.id}: what it answered is no list of models") from None

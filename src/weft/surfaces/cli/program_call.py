@@ -273,18 +273,14 @@ def note_retry(call: Call, error: WeftError, model: str, wait: float) -> None:
 
 def acting_for(programs: Programs, actor: str) -> ExecutionContext:
     """The person at the terminal, and on their behalf whoever `--as` names."""
-    from weft.kernel.authority import Principal, PrincipalKind
     from weft.ledger.model import DEFAULT_AGENT
-    from weft.runtime.invoke.models_and_sessions import agent_context
+    from weft.runtime.invoke.agent_rights import actor_context
     from weft.surfaces.cli.credentials import person_acting
 
     person = person_acting()
     if actor == DEFAULT_AGENT:
         return person
-    principal = programs.get(actor, "human", "agent")
-    if principal.kind == "agent":
-        return agent_context(person, principal)
-    return person.delegate(Principal(PrincipalKind.HUMAN, principal.name))
+    return actor_context(person, programs.get(actor, "human", "agent"))
 
 
 def _note_notice(call: Call, name: str, text: str) -> None:

@@ -50,7 +50,7 @@ from weft.ledger.upkeep.salvage import Salvaged
 from weft.ledger.upkeep.verify import Problem
 from weft.ledger.views.recorded_events import Recorded
 from weft.programs import model as programs_model
-from weft.programs.applying import Planned
+from weft.programs.apply import PlannedProgram
 from weft.programs.nodes import Node
 from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
 from weft.runtime.egress.credentials import Credential
@@ -72,7 +72,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     ),
     "Programs": (
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
-        programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, Planned, InvocationResult,
+        programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, PlannedProgram, InvocationResult,
         Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes, programs.ForgottenVectors,
         forms.JsonValue,
     ),

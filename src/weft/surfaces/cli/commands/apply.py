@@ -15,7 +15,8 @@ from weft.surfaces.cli.program_call import acting, changing
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
-    from weft.programs.applying import Planned, WantedProgram
+    from weft.programs.apply import PlannedProgram
+    from weft.programs.program_files import WantedProgram
 
 STYLES = {"create": "good", "change": "warn", "unchanged": "dim", "delete": "bad"}
 
@@ -39,7 +40,7 @@ def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor
 
 def _read(name: str) -> list[WantedProgram]:
     from weft.kernel.contents import decode_utf8
-    from weft.programs.files import read_files, read_text
+    from weft.programs.program_files import read_files, read_text
 
     if name != STANDARD:
         return read_files([Path(name)])
@@ -47,7 +48,7 @@ def _read(name: str) -> list[WantedProgram]:
     return read_text(decode_utf8(piped, "standard input"), "standard input")
 
 
-def _show(call: Call, plan: list[Planned], dry_run: bool) -> None:
+def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
     if call.json:
         call.documents(plan)
         return

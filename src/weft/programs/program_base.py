@@ -1,25 +1,25 @@
-"""What every side of the programs stands on: an open ledger, and who acts."""
+"""What all verbs of programs need: an open ledger, and one append for each verb."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import AgentBusy, InvalidInput, LeaseLost
+from weft.kernel.errors import AgentBusy, LeaseLost
 from weft.ledger.api.base import store_of, writer_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.write.leases import renew
 from weft.programs.addresses import parse_address
+from weft.programs.kinds.table import checked_kind
+from weft.programs.lookups import find, to_program
 from weft.programs.model import Program
 from weft.programs.program_writer import ProgramWriter, name_in, perform
-from weft.programs.reading import find, to_program
 from weft.store.port import ReadTxn
 
 
-class Room:
+class ProgramsBase:
     """Programs of one open ledger, changed in the ledger's name. Thread-safe, as the ledger is."""
 
     def __init__(self, ledger: Ledger, hold: Lease | None = None) -> None:
@@ -31,15 +31,15 @@ class Room:
         if hold is None:
             return perform(self._writer, verb, work, key, request)
 
-        def under_lease(clerk: ProgramWriter) -> str:
-            renewed(clerk, hold)
-            return work(clerk)
+        def under_lease(writer: ProgramWriter) -> str:
+            renewed(writer, hold)
+            return work(writer)
 
         return perform(self._writer, verb, under_lease, key, request)
 
     def _change(self, verb: str, work: Callable[[ProgramWriter], Any], key: str | None, *request: Any) -> Program:
-        """A verb whose work answers with a row; the program as it is then."""
-        return self.get(self._perform(verb, lambda clerk: str(work(clerk).id), key, *request))
+        """Perform a verb whose work returns a row; returns the program as it is then."""
+        return self.get(self._perform(verb, lambda writer: str(work(writer).id), key, *request))
 
     @contextmanager
     def _reading(self) -> Iterator[ReadTxn]:
@@ -48,27 +48,17 @@ class Room:
 
     def get(self, name: str, *kinds: str) -> Program:
         """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
-        wanted = [checked_kind(kind) for kind in kinds]
+        wanted = [checked_kind(kind).name for kind in kinds]
         with self._reading() as txn:
-            called = name_in(txn.sql, name)
-            version = None if called == name else parse_address(name, "program").version
-            return to_program(txn, find(txn, called, wanted), version)
+            program_name = name_in(txn.sql, name)
+            version = None if program_name == name else parse_address(name, "program").version
+            return to_program(txn, find(txn, program_name, wanted), version)
 
 
-def renewed(clerk: ProgramWriter, hold: Lease) -> str:
+def renewed(writer: ProgramWriter, hold: Lease) -> str:
     """Renew an agent's lease; returns the agent's id. Raises AgentBusy where it was ended or taken over."""
     try:
-        renew(clerk.append, hold)
+        renew(writer.append, hold)
         return hold.key
     except LeaseLost:
-        raise AgentBusy(clerk.reload(hold.key).name, "was reset or taken up by somebody else meanwhile") from None
-
-
-def checked_kind(kind: str | ProgramKind) -> ProgramKind:
-    if kind not in tuple(ProgramKind):
-        raise InvalidInput(f"there is no kind of program {kind!r:.80}", f"one of {', '.join(ProgramKind)}")
-    return ProgramKind(kind)
-
-
-def checked_kinds(kind: str | ProgramKind | None) -> Sequence[ProgramKind]:
-    return () if kind is None else (checked_kind(kind),)
+        raise AgentBusy(writer.reload(hold.key).name, "was reset or taken up by somebody else meanwhile") from None

@@ -1,4 +1,4 @@
-"""Agents, tasks and sessions at work."""
+"""The verbs of agents, tasks and sessions at work."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from weft.ledger.api.base import owner_of, patience_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
-from weft.programs import agents, making, sessions, tasks
-from weft.programs.criteria import Observations, judge
-from weft.programs.face import Room, renewed
+from weft.programs.criteria import Observations, RunCommand, Workspace, judge
 from weft.programs.foreign import ensure_own
+from weft.programs.kinds import agent as agents
+from weft.programs.kinds import session as sessions
+from weft.programs.kinds import task as tasks
+from weft.programs.lookups import checks_of, find, saved_state
 from weft.programs.model import Check, CriterionVerdict, Program
+from weft.programs.program_base import ProgramsBase, renewed
 from weft.programs.program_writer import ProgramWriter
-from weft.programs.reading import checks_of, find, saved_state
-from weft.programs.workspace import RunCommand, Workspace
 
 RUN = "run"
 """The purpose of an agent's lease that is not for a task."""
-AGENT, TASK, HUMAN = ProgramKind.AGENT, ProgramKind.TASK, ProgramKind.HUMAN
+AGENT, TASK = ProgramKind.AGENT, ProgramKind.TASK
 
 
-class Working(Room):
-    """What happens while work is done."""
+class WorkVerbs(ProgramsBase):
+    """What is done with agents, tasks and sessions while they work."""
 
     def assign(self, agent: str, task: str, *, key: str | None = None) -> Program:
         """An idle agent gets a task and a new session for it. Returns the agent."""
@@ -37,9 +38,9 @@ class Working(Room):
     def assign_task(self, task: str, assignee: str | None, *, key: str | None = None) -> Program:
         """A task becomes an agent's or a person's, without anybody beginning it. Returns the task."""
 
-        def work(clerk: ProgramWriter) -> Any:
-            whom = None if assignee is None else clerk.require(assignee, AGENT, HUMAN)
-            return making.assign(clerk, clerk.require(task, TASK), whom)
+        def work(writer: ProgramWriter) -> Any:
+            whom = None if assignee is None else writer.require(assignee, *tasks.ASSIGNEES)
+            return tasks.assign(writer, writer.require(task, TASK), whom)
 
         return self._change("assign_task", work, key, task, assignee)
 
@@ -47,10 +48,10 @@ class Working(Room):
         """think, execute, wait, pause, resume, complete or reset, as its state allows. Who resets an agent that another
         one runs takes it from them."""
 
-        def work(clerk: ProgramWriter) -> Any:
-            row = agents.step(clerk, clerk.require(agent, AGENT), verb, reason)
+        def work(writer: ProgramWriter) -> Any:
+            row = agents.step(writer, writer.require(agent, AGENT), verb, reason)
             if verb == "reset" and self._hold is None:
-                end_lease(clerk.append, LeaseKind.AGENT, row.id)
+                end_lease(writer.append, LeaseKind.AGENT, row.id)
             return row
 
         return self._change("step_agent", work, key, agent, verb, reason)
@@ -61,17 +62,17 @@ class Working(Room):
         program, patience, leases = self.get(agent, AGENT), patience_of(self.ledger), list[Lease]()
         purpose = RUN if task is None else self.get(task, TASK).id
 
-        def work(clerk: ProgramWriter) -> str:
-            clerk.ensure_allowed(AGENT)
-            clerk.permit("assign", f"run the agent {program.name!r}", program.id)
+        def work(writer: ProgramWriter) -> str:
+            writer.ensure_allowed(AGENT)
+            writer.permit("assign", f"run the agent {program.name!r}", program.id)
             epoch = free_epoch(
-                clerk.append,
+                writer.append,
                 LeaseKind.AGENT,
                 program.id,
                 patience,
                 lambda lease: AgentBusy(program.name, f"is at work (held by {lease.owner})"),
             )
-            lease = take(clerk.append, LeaseKind.AGENT, program.id, epoch, owner_of(self.ledger), purpose)
+            lease = take(writer.append, LeaseKind.AGENT, program.id, epoch, owner_of(self.ledger), purpose)
             self._writer.hold(lease)
             leases.append(lease)
             return program.id
@@ -82,19 +83,19 @@ class Working(Room):
     def renew_agent(self, hold: Lease) -> None:
         """Say that its holder is alive, while something takes its time."""
 
-        def work(clerk: ProgramWriter) -> str:
-            clerk.ensure_allowed(AGENT)
-            return renewed(clerk, hold)
+        def work(writer: ProgramWriter) -> str:
+            writer.ensure_allowed(AGENT)
+            return renewed(writer, hold)
 
         self._perform("renew_agent", work, None)
 
     def release_agent(self, hold: Lease) -> None:
         """Let it go, where it is still held."""
 
-        def work(clerk: ProgramWriter) -> str:
-            clerk.ensure_allowed(AGENT)
-            program = renewed(clerk, hold)
-            release(clerk.append, hold)
+        def work(writer: ProgramWriter) -> str:
+            writer.ensure_allowed(AGENT)
+            program = renewed(writer, hold)
+            release(writer.append, hold)
             return program
 
         self._perform("release_agent", work, None)
@@ -141,24 +142,24 @@ class Working(Room):
         key: str | None = None,
     ) -> Program:
         """Done, if every success criterion holds; else CriteriaUnmet. What was observed is recorded either way."""
-        found = self.get(task, TASK)
-        ensure_own(found)
-        over = found.state == "completed"  # a retry whose key is known, or a step that is not there: nothing to look at
-        if not over:  # before a command of its criteria runs for somebody who may not complete it
-            self._change("complete_task", lambda clerk: tasks.to_complete(clerk, found.id), None)
-        verdicts = [] if over else self.check_task(found.id, seen or _workspace(found, answer, workspace, run))
-        met = all(one.passed for one in verdicts)
+        program = self.get(task, TASK)
+        ensure_own(program)
+        is_over = program.state == "completed"  # a retry, or a step that is refused: there is nothing to check
+        if not is_over:  # before a command of its criteria runs for somebody who may not complete it
+            self._change("complete_task", lambda writer: tasks.to_complete(writer, program.id), None)
+        verdicts = [] if is_over else self.check_task(program.id, seen or _workspace(program, answer, workspace, run))
+        met = all(verdict.passed for verdict in verdicts)
 
-        def work(clerk: ProgramWriter) -> Any:
-            row = tasks.to_complete(clerk, found.id)
-            clerk.ensure_version(row.name, found.version, row.version)
-            row = tasks.record_verdicts(clerk, row, verdicts)
-            return tasks.complete(clerk, row, answer) if met else row
+        def work(writer: ProgramWriter) -> Any:
+            row = tasks.to_complete(writer, program.id)
+            writer.ensure_version(row.name, program.version, row.version)
+            row = tasks.record_verdicts(writer, row, verdicts)
+            return tasks.complete(writer, row, answer) if met else row
 
-        done = self._change("complete_task", work, key if met else None, task, answer)
+        checked = self._change("complete_task", work, key if met else None, task, answer)
         if not met:
-            raise tasks.refusal(done.name, verdicts)
-        return done
+            raise tasks.refusal(checked.name, verdicts)
+        return checked
 
     def fail_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
         return self._change("fail_task", lambda c: tasks.fail(c, c.require(task, TASK), reason), key, task, reason)
@@ -171,8 +172,8 @@ class Working(Room):
 
     def step_session(self, session: str, verb: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """pause, resume or complete, as its lifecycle allows."""
-        if verb not in sessions.STEPS:
-            raise NotApplicable(f"a session cannot {verb!r}", f"it can {', '.join(sessions.STEPS)}")
+        if verb not in sessions.VERBS:
+            raise NotApplicable(f"a session cannot {verb!r}", f"it can {', '.join(sessions.VERBS)}")
         return self._change(
             "step_session",
             lambda c: sessions.step(c, c.require_session(session), verb, reason),

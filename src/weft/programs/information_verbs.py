@@ -1,4 +1,4 @@
-"""Information, people and tags."""
+"""The verbs of information, of people, and of tags."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.views.program_rows import ProgramRow, load_request
-from weft.programs import humans, information, tags
-from weft.programs.face import Room
+from weft.programs.kinds import human as people
+from weft.programs.kinds import information
+from weft.programs.lookups import InformationQuery, find, find_information, requests, to_request
 from weft.programs.model import Program, Request, Tagged
-from weft.programs.nodes import find_node
+from weft.programs.nodes import add_tags, find_node, nodes_with, remove_tags, tags_of
+from weft.programs.program_base import ProgramsBase
 from weft.programs.program_writer import ProgramWriter
-from weft.programs.querying import InformationQuery, ask
-from weft.programs.reading import find, requests, to_request
 
 INFORMATION, HUMAN = ProgramKind.INFORMATION, ProgramKind.HUMAN
 STATUSES = ("told", "pending", "approved", "rejected")
 
 
-class Telling(Room):
+class InformationVerbs(ProgramsBase):
     """What is known, who is told of it, and what things are tagged with."""
 
     def validate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
@@ -53,15 +53,15 @@ class Telling(Room):
         archived: bool = False,
     ) -> list[Program]:
         """Information by its words, type, tags and what stands at a path of its content; all of them must hold."""
-        asked = InformationQuery(
+        query = InformationQuery(
             text=text, info_type=info_type, tags=tagged, path=path, equals=equals, archived=archived
         )
         with self._reading() as txn:
-            return ask(txn, asked)
+            return find_information(txn, query)
 
     def set_presence(self, human: str, presence: str, *, key: str | None = None) -> Program:
         return self._change(
-            "set_presence", lambda c: humans.presence(c, c.require(human, HUMAN), presence), key, human, presence
+            "set_presence", lambda c: people.presence(c, c.require(human, HUMAN), presence), key, human, presence
         )
 
     def notify(
@@ -76,20 +76,20 @@ class Telling(Room):
     ) -> Request:
         """What a person is to be told, or with `asks` to decide. It is kept; reaching them is somebody else's work."""
 
-        def work(clerk: ProgramWriter) -> str:
-            return humans.notify(clerk, clerk.require(human, HUMAN), text, asks=asks, program=program, data=data)
+        def work(writer: ProgramWriter) -> str:
+            return people.notify(writer, writer.require(human, HUMAN), text, asks=asks, program=program, data=data)
 
         return self.request(self._perform("notify", work, key, human, text, asks, program, data))
 
     def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
         """Yes, by the person who was asked and who has the permission to approve."""
         return self.request(
-            self._perform("approve", lambda c: humans.answer(c, request, True, reason), key, request, reason)
+            self._perform("approve", lambda c: people.answer(c, request, True, reason), key, request, reason)
         )
 
     def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
         return self.request(
-            self._perform("reject", lambda c: humans.answer(c, request, False, reason), key, request, reason)
+            self._perform("reject", lambda c: people.answer(c, request, False, reason), key, request, reason)
         )
 
     def request(self, request: str) -> Request:
@@ -109,16 +109,16 @@ class Telling(Room):
 
     def add_tags(self, node: str, *given: str, key: str | None = None) -> list[str]:
         """Tags on anything that has an id; all that it has then."""
-        return self.tags(self._perform("add_tags", lambda c: tags.add(c, node, given), key, node, list(given)))
+        return self.tags(self._perform("add_tags", lambda c: add_tags(c, node, given), key, node, list(given)))
 
     def remove_tags(self, node: str, *given: str, key: str | None = None) -> list[str]:
-        return self.tags(self._perform("remove_tags", lambda c: tags.remove(c, node, given), key, node, list(given)))
+        return self.tags(self._perform("remove_tags", lambda c: remove_tags(c, node, given), key, node, list(given)))
 
     def tags(self, node: str) -> list[str]:
         with self._reading() as txn:
-            return tags.tags_of(txn.sql, find_node(txn, node))
+            return tags_of(txn.sql, find_node(txn, node))
 
     def tagged(self, *given: str) -> list[Tagged]:
         """Everything that has all of these tags."""
         with self._reading() as txn:
-            return tags.nodes_with(txn.sql, given)
+            return nodes_with(txn.sql, given)

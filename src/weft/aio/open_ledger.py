@@ -1,0 +1,262 @@
+"""An open ledger with its programs, awaited: `await ledger.programs["researcher"].invoke("hello")`.
+
+What reaches outside (connections to providers, the embedded model) is made when a program is first invoked, and closed
+with the ledger. Of the environment nothing is read: variables are looked up by the function that `open` was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, UnsetType
+
+from weft.aio.crossing import Pool
+from weft.aio.ledger import AsyncLedger
+from weft.aio.programs import AsyncPrograms
+from weft.kernel.authority import Authority, Principal, PrincipalKind
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.ledger import Ledger
+from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.views.lease_rows import Lease
+from weft.programs.model import Difference, Program, ProgramChange
+from weft.programs.placeholders import Resolver
+
+if TYPE_CHECKING:
+    from weft.runtime.context import ExecutionContext
+    from weft.runtime.inference.attempt import OnToken
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.settings import Parameters
+    from weft.runtime.invoke.invocation import Invocation, InvocationResult, Show
+
+
+def no_variables(name: str) -> str | None:
+    """Where `open` was given no function: no variable is set."""
+    return None
+
+
+def current_execution_context() -> ExecutionContext | None:
+    """The context that the calling code runs in, if it runs in one."""
+    from weft.runtime.context import current_context
+
+    try:
+        return current_context()
+    except InvalidInput:
+        return None
+
+
+class SharedInference:
+    """What reaches outside of one open ledger, whoever acts: made when it is first used."""
+
+    def __init__(self, variable: Resolver | None) -> None:
+        self.variable = variable or no_variables
+        self._inference: Inference | None = None
+
+    def open(self) -> Inference:
+        from weft.runtime.inference.inference import Inference
+
+        if self._inference is None:
+            self._inference = Inference()
+        return self._inference
+
+    async def close(self) -> None:
+        """Close its connections. The next invocation makes them anew."""
+        inference, self._inference = self._inference, None
+        if inference is not None:
+            await inference.__aexit__(None, None, None)
+
+
+class AsyncOpenLedger(AsyncLedger):
+    """What `weft.aio.open` gives: the ledger, and its programs, which can be invoked."""
+
+    def __init__(self, sync: Ledger, pool: Pool, inference: SharedInference) -> None:
+        super().__init__(sync, pool)
+        self.inference = inference
+
+    @property
+    def programs(self) -> AsyncLedgerPrograms:
+        return AsyncLedgerPrograms(self)
+
+    def acting_as(self, who: Authority | str) -> AsyncOpenLedger:
+        """The same open ledger, changed in the name of somebody else, as the synchronous one. Reads nothing."""
+        ledger = AsyncOpenLedger(self._sync.acting_as(who), self._pool, self.inference)
+        ledger._is_original = False
+        return ledger
+
+    async def __aenter__(self) -> AsyncOpenLedger:
+        return self
+
+    async def close(self) -> None:
+        """Connections first; then everything that was begun ends, awaited or not, and the ledger is closed."""
+        try:
+            if self._is_original:
+                await self.inference.close()
+        finally:
+            await super().close()
+
+
+class AsyncLedgerPrograms(AsyncPrograms):
+    """The programs of an open ledger. `programs[name]` is one of them, whatever its kind."""
+
+    def __init__(self, ledger: AsyncOpenLedger, hold: Lease | None = None) -> None:
+        super().__init__(ledger, hold)
+        self._open_ledger = ledger
+
+    def __getitem__(self, name: str) -> AsyncProgramHandle:
+        return AsyncProgramHandle(self, name)
+
+    def acting_as(self, who: Authority | str, hold: Lease | None = None) -> AsyncLedgerPrograms:
+        """The same programs, changed and invoked in the name of somebody else."""
+        return AsyncLedgerPrograms(self._open_ledger.acting_as(who), hold)
+
+    async def invoke(
+        self,
+        name: str,
+        invocation: Invocation,
+        *,
+        on_token: OnToken | None = None,
+        show: Show | None = None,
+        context: ExecutionContext | None = None,
+    ) -> InvocationResult:
+        """Invoke a program by its name or address: in this context, else in that which the caller runs in, else in
+        that of whoever opened the ledger; and for everybody in whose name the ledger acts."""
+        from weft.runtime.invoke.handlers import invoke
+        from weft.runtime.invoke.invocation import InvocationContext
+
+        inference = self._open_ledger.inference
+        invocation_context = InvocationContext(
+            self._open_ledger,
+            self._sync,
+            self._pool,
+            inference.open(),
+            variable=inference.variable,
+            context=await self._acting(context or current_execution_context()),
+            on_token=on_token,
+            show=show,
+        )
+        return await invoke(invocation_context, name, invocation)
+
+    async def _acting(self, context: ExecutionContext | None) -> ExecutionContext:
+        """A context, and for it whoever the ledger acts for, with what their rights and permissions leave."""
+        from weft.runtime.context import context_from_env
+        from weft.runtime.invoke.agent_rights import actor_context
+
+        authority = self._open_ledger.authority
+        owner = Principal(PrincipalKind.HUMAN, DEFAULT_AGENT)
+        acting = context or context_from_env(owner, self._open_ledger.inference.variable)
+        acting = acting.child(rights=authority.rights)
+        for principal in authority.chain:
+            if principal.kind in (PrincipalKind.SESSION, PrincipalKind.SYSTEM):
+                acting = acting if principal.id == DEFAULT_AGENT else acting.delegate(principal)
+            else:
+                acting = actor_context(acting, await self.get(principal.id))
+        return acting
+
+
+class AsyncProgramHandle:
+    """One program, by its name or address. It is looked up anew by every verb."""
+
+    def __init__(self, programs: AsyncLedgerPrograms, name: str) -> None:
+        self._programs, self.name = programs, name
+
+    async def invoke(
+        self,
+        message: Any = None,
+        *,
+        input: Any | UnsetType = UNSET,
+        model: str | None = None,
+        situation: str | None = None,
+        parameters: Parameters | None = None,
+        task: str | None = None,
+        workspace: str | None = None,
+        asks: bool = False,
+        about: str | None = None,
+        key: str | None = None,
+        on_token: OnToken | None = None,
+        show: Show | None = None,
+        context: ExecutionContext | None = None,
+    ) -> InvocationResult:
+        """Put it to work; each kind takes what it needs. `on_token` is called with a model's answer as it comes, `show`
+        with the name of a person and what they are told on a terminal. Without a `context` it is invoked in that which
+        the caller runs in, else in that of whoever opened the ledger."""
+        from weft.runtime.inference.settings import NO_PARAMETERS
+        from weft.runtime.invoke.invocation import Invocation
+
+        invocation = Invocation(
+            message=message,
+            input=input,
+            model=model,
+            situation=situation,
+            parameters=NO_PARAMETERS if parameters is None else parameters,
+            task=task,
+            workspace=workspace,
+            asks=asks,
+            about=about,
+            key=key,
+        )
+        return await self._programs.invoke(self.name, invocation, on_token=on_token, show=show, context=context)
+
+    async def get(self) -> Program:
+        """The program as it is now."""
+        return await self._programs.get(self.name)
+
+    @property
+    def config(self) -> Coroutine[Any, Any, Any]:
+        """Its configuration as it is now."""
+        return self._config()
+
+    async def _config(self) -> Any:
+        return (await self.get()).config
+
+    async def configure(
+        self,
+        config: dict[str, Any],
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """Another configuration, whole."""
+        return await self._programs.configure(self.name, config, expected=expected, reason=reason, key=key)
+
+    async def change(
+        self,
+        changes: dict[str, Any],
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """Some fields of its configuration; None takes one away."""
+        return await self._programs.change(self.name, changes, expected=expected, reason=reason, key=key)
+
+    async def publish(self, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._programs.publish(self.name, reason=reason, key=key)
+
+    async def deprecate(self, *, reason: str | None = None, key: str | None = None) -> Program:
+        return await self._programs.deprecate(self.name, reason=reason, key=key)
+
+    async def delete(
+        self, *, expected: int | None = None, reason: str | None = None, key: str | None = None
+    ) -> Program:
+        """Hidden and deprecated; its name is free, its history stays."""
+        return await self._programs.delete(self.name, expected=expected, reason=reason, key=key)
+
+    async def revert(
+        self,
+        version: int,
+        *,
+        expected: int | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+    ) -> Program:
+        """The configuration of an earlier version again."""
+        return await self._programs.revert(self.name, version, expected=expected, reason=reason, key=key)
+
+    async def history(self) -> list[ProgramChange]:
+        """Everything that happened to it, newest first."""
+        return await self._programs.history(self.name)
+
+    async def diff(self, before: int | None = None, after: int | None = None) -> list[Difference]:
+        """Where two versions of its configuration differ: by default the last two."""
+        return await self._programs.diff(self.name, before, after)

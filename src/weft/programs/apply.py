@@ -1,0 +1,154 @@
+"""Applies files of programs: creates, changes, leaves alone or, with prune, deletes programs in one append.
+
+Applying the same files again changes nothing. A dry run does all of it and takes it back, so its plan is what would
+happen, refusals included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from weft.kernel.errors import InvalidConfig, InvalidInput, LabelTaken, NotApplicable
+from weft.kernel.program_kinds import legal_verbs
+from weft.ledger.views.program_rows import PROGRAM, ProgramRow, find_program
+from weft.ledger.views.rows import find_session
+from weft.ledger.write.append import LedgerWriter
+from weft.programs import program_changes
+from weft.programs.json_values import differences
+from weft.programs.kinds import session
+from weft.programs.kinds.table import KINDS, kind_of_row
+from weft.programs.nodes import add_tags, remove_tags, tags_of
+from weft.programs.program_files import WantedProgram
+from weft.programs.program_writer import ProgramWriter, perform
+
+
+class PlannedProgram(Struct, frozen=True, kw_only=True):
+    """What is done with one program; of a change, the places that change."""
+
+    action: str
+    """create, change, unchanged or delete"""
+    kind: str
+    name: str
+    changes: list[str] = []
+
+
+class DryRunDone(Exception):
+    """Raised at the end of a dry run, so that the append is taken back."""
+
+
+def apply(
+    ledger_writer: LedgerWriter, wanted: Sequence[WantedProgram], *, prune: bool, dry_run: bool, key: str | None
+) -> list[PlannedProgram]:
+    """Everything in one append, or with `dry_run` nothing; what was or would be done, in order."""
+    ordered = in_order(wanted)
+    plan: list[PlannedProgram] = []
+
+    def work(writer: ProgramWriter) -> str:
+        plan[:] = [_apply_program(writer, program) for program in ordered]
+        if prune:
+            plan.extend(_prune(writer, {program.name for program in ordered}))
+        if dry_run:
+            raise DryRunDone
+        return writer.actor
+
+    programs = [[program.kind, program.name, program.config, program.state, program.tags] for program in ordered]
+    request = [prune, programs]
+    try:
+        perform(ledger_writer, "apply", work, None if dry_run else key, request)
+    except DryRunDone:
+        return plan
+    return plan or [PlannedProgram(action="unchanged", kind=program.kind, name=program.name) for program in ordered]
+
+
+def in_order(wanted: Iterable[WantedProgram]) -> list[WantedProgram]:
+    """Those that are named come before those that name them."""
+    waiting: dict[str, WantedProgram] = {}
+    for program in wanted:
+        if program.name in waiting:
+            raise InvalidConfig(program.where, f"{program.name!r} is described twice", "describe a program once")
+        waiting[program.name] = program
+    ordered: list[WantedProgram] = []
+    needs = {program.name: _names_in(program) - {program.name} for program in waiting.values()}
+    while waiting:
+        ready = [program for program in waiting.values() if not needs[program.name] & set(waiting)]
+        if not ready:
+            raise InvalidInput(f"{', '.join(sorted(waiting))} name each other in a circle", "leave one of them out")
+        ordered += ready
+        waiting = {name: program for name, program in waiting.items() if program not in ready}
+    return ordered
+
+
+def _names_in(program: WantedProgram) -> set[str]:
+    return {named.address.name for named in KINDS[program.kind].named_programs(program.config)}
+
+
+def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgram:
+    kind = KINDS[wanted.kind]
+    if kind.facts.stream == "session":
+        return _apply_session(writer, wanted)
+    row = find_program(writer.sql, wanted.name)
+    if row is None or row.deleted:
+        created = program_changes.create(writer, kind, wanted.name, wanted.config, draft=True, applied=True)
+        _set_tags(writer, _bring_to(writer, created, wanted.state).id, wanted.tags)
+        return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name)
+    if row.kind != wanted.kind:
+        raise LabelTaken(wanted.name, f"a {row.kind}")
+    before, state = writer.config_of(row), row.state
+    row = _bring_to(writer, program_changes.configure(writer, row, wanted.config, applied=True), wanted.state)
+    changes = [difference.path for difference in differences(before, wanted.config)]
+    changes += ["lifecycle"] if row.state != state and wanted.state is not None else []
+    changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
+    action = "change" if changes else "unchanged"
+    return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes)
+
+
+def _bring_to(writer: ProgramWriter, row: ProgramRow, state: str | None) -> ProgramRow:
+    """Step by step to the state that the file asks for; back to an earlier one only where one step leads there."""
+    if state is None:
+        return row
+    kind = kind_of_row(row)
+    is_back = kind.file_states.index(state) < kind.file_states.index(row.state)
+    if is_back and state not in legal_verbs(kind.name, row.state).values():
+        raise NotApplicable(f"{row.kind} {row.name!r} is {row.state} and cannot be {state} again", "make a new one")
+    return kind.bring_to(writer, row, state)
+
+
+def _set_tags(writer: ProgramWriter, node: str, wanted: list[str] | None) -> bool:
+    """Exactly these tags, where a file has any; did they change?"""
+    current = tags_of(writer.sql, node)
+    if wanted is None or sorted(wanted) == current:
+        return False
+    if missing := [tag for tag in wanted if tag not in current]:
+        add_tags(writer, node, missing)
+    if unwanted := [tag for tag in current if tag not in wanted]:
+        remove_tags(writer, node, unwanted)
+    return True
+
+
+def _apply_session(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgram:
+    row = writer.append.view.find_session(wanted.name) or find_session(writer.sql, wanted.name)
+    if row is None:
+        _set_tags(writer, session.create(writer, wanted.name, writer.actor_name, wanted.config).id, wanted.tags)
+        return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name)
+    before = writer.config_of(row)
+    row = session.configure(writer, row, wanted.config)
+    changes = [difference.path for difference in differences(before, wanted.config)]
+    changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
+    action = "change" if changes else "unchanged"
+    return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes)
+
+
+def _prune(writer: ProgramWriter, names: set[str]) -> list[PlannedProgram]:
+    """Programs that earlier files brought and these do not have; those that name others go first."""
+    rows = writer.sql.all(f"{PROGRAM.select} WHERE applied = 1 AND deleted = 0 ORDER BY kind, name")
+    doomed = {row.name: row for row in (ProgramRow(*row) for row in rows) if row.name not in names}
+    plan: list[PlannedProgram] = []
+    while doomed:
+        free = [row for row in doomed.values() if not set(writer.users_of(row)) & set(doomed)]
+        for row in free or list(doomed.values()):
+            program_changes.delete(writer, row, expected=None, reason=None)
+            plan.append(PlannedProgram(action="delete", kind=row.kind, name=row.name))
+            del doomed[row.name]
+    return plan

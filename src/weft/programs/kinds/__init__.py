@@ -1,0 +1,1 @@
+"""Kinds of program: one module for each, and one table of them."""

@@ -1,0 +1,110 @@
+"""Agents: an identity, rights, a harness, and work on one task at a time, in a session of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel import program_kinds
+from weft.kernel.advice import Action
+from weft.kernel.enums import ProgramKind, ReferenceField
+from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
+from weft.kernel.fields import ErrorFact
+from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentTaskAssigned
+from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.programs.config_fields import RIGHTS, count, fields_of, flag, member, members, object_, reference, text, texts
+from weft.programs.kinds import session, task
+from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.program_writer import ProgramWriter
+
+SOUL_NAMES = ("soul", "systemPrompt", "personality")
+"""Three names of one field, which is kept as the identity's soul."""
+IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
+VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
+"""Steps that take a reason alone; `fail` takes an error."""
+_HARNESS = fields_of(maxTurns=count, reflectOnFailure=flag, checkpointEvery=count)
+_PERMISSIONS = fields_of(tools=fields_of(allow=texts, deny=texts), credentials=texts, programs=members(*RIGHTS))
+
+
+def _with_identity(config: Config) -> Config:
+    """What describes it stands under `identity`, wherever it was given."""
+    identity = object_("config.identity", config.get("identity", {}))
+    described = {
+        name: value for name, value in {**config, **identity}.items() if name in (*SOUL_NAMES, *IDENTITY_FIELDS)
+    }
+    souls = {described.pop(name) for name in SOUL_NAMES if isinstance(described.get(name), str)}
+    if len(souls) > 1:
+        raise InvalidConfig(
+            "config.identity.soul",
+            "is given twice, differently",
+            f"{', '.join(SOUL_NAMES)} are one thing: give one of them",
+        )
+    checked = {name: text(f"config.identity.{name}", value) for name, value in described.items()}
+    if souls:
+        checked["soul"] = souls.pop()
+    rest = {name: value for name, value in config.items() if name not in (*SOUL_NAMES, *IDENTITY_FIELDS, "identity")}
+    more = {name: value for name, value in identity.items() if name not in (*SOUL_NAMES, *IDENTITY_FIELDS)}
+    return {"identity": {**more, **checked}, **rest}
+
+
+AGENT = KindRow(
+    facts=program_kinds.AGENT,
+    fields={
+        "permissions": _PERMISSIONS,
+        "tools": texts,
+        "harness": _HARNESS,
+        "defaultModel": reference,
+        "visibility": member("public", "private"),
+        "createdBy": text,
+    },
+    references={
+        "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
+        "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,)),
+    },
+    normalized=_with_identity,
+)
+
+
+def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow) -> ProgramRow:
+    """An idle agent gets a task, and a new session to work on it."""
+    writer.permit("assign", f"give {agent.name!r} the task {work.name!r}")
+    if agent.state != "idle" or agent.task is not None:
+        current = load_program(writer.sql, agent.task or "")
+        doing = f"has the task {current.name!r}" if current else f"is {agent.state}"
+        raise NotApplicable(f"agent {agent.name!r} {doing}", Action.WAIT_OR_RESET_AGENT.of(agent=agent.name))
+    work = task.assign(writer, work, agent)
+    title = writer.config_of(work).get("title")
+    model = writer.config_of(agent).get("defaultModel")
+    label = f"{agent.name}_{work.name}_{writer.append.now_ms}"
+    config = {} if model is None else {"defaultModel": model}
+    description = title if isinstance(title, str) else work.name
+    row = session.create_unchecked(writer, label, agent.name, config, task=description)
+    return writer.add(agent, AgentTaskAssigned, task=work.id, session=row.id)
+
+
+def step(writer: ProgramWriter, agent: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
+    writer.permit("assign", f"{verb} for the agent {agent.name!r}", agent.id)
+    if verb not in VERBS:
+        raise InvalidInput(f"an agent cannot {verb!r}", f"it can {', '.join((*VERBS, 'fail'))}")
+    return writer.take_step(agent, verb, reason)
+
+
+def fail(writer: ProgramWriter, agent: ProgramRow, message: str, code: str, details: Any) -> ProgramRow:
+    writer.permit("assign", f"fail the agent {agent.name!r}", agent.id)
+    writer.ensure_legal(agent, "fail")
+    error = ErrorFact(
+        code=writer.append.named(code, "code"),
+        message=writer.append.put_text(message, "message"),
+        details=UNSET if details is None else writer.append.put_json(details, "details"),
+    )
+    return writer.step(agent, "fail", AgentFailed, error=error)
+
+
+def checkpoint(writer: ProgramWriter, agent: ProgramRow, state: Any) -> ProgramRow:
+    """What it needs to go on from here, after as many turns as it has taken."""
+    writer.permit("assign", f"keep a checkpoint of {agent.name!r}", agent.id)
+    if agent.task is None:
+        raise NotApplicable(f"agent {agent.name!r} has no task", "a checkpoint belongs to work on a task")
+    content = writer.append.put_json(state, "state")
+    return writer.add(agent, AgentCheckpoint, turns=agent.turns or 0, state=content)

@@ -1,0 +1,87 @@
+"""People: whether they are there, what they are told and asked, and what they answer. Delivery is not done here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel import program_kinds
+from weft.kernel.advice import Action
+from weft.kernel.enums import Presence, ProgramKind
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
+from weft.ledger.arguments import checked_flag
+from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
+from weft.programs.config_fields import RIGHTS, fields_of, member, members, text
+from weft.programs.kinds.kind import KindRow
+from weft.programs.placeholders import names_variables
+from weft.programs.program_writer import ProgramWriter
+
+CHANNELS = ("terminal", "command", "webhook")
+
+HUMAN = KindRow(
+    facts=program_kinds.HUMAN,
+    fields={
+        "name": text,
+        "permissions": members(*RIGHTS),
+        "preferences": fields_of(notificationChannel=member(*CHANNELS)),
+    },
+    names_machine=names_variables,
+)
+
+
+def presence(writer: ProgramWriter, human: ProgramRow, wanted: str) -> ProgramRow:
+    writer.permit("configure", f"say that {human.name!r} is {wanted}", human.id)
+    if wanted not in tuple(Presence):
+        raise InvalidInput(f"presence is {wanted!r:.80}", f"one of {', '.join(Presence)}")
+    writer.ensure_legal(human, wanted)
+    return writer.add(human, HumanPresence, presence=Presence(wanted))
+
+
+def notify(
+    writer: ProgramWriter, human: ProgramRow, message: str, *, asks: bool, program: str | None = None, data: Any = None
+) -> str:
+    """What a person is to be told or asked, kept before anybody tries to reach them. Returns the request's id."""
+    if not isinstance(message, str) or not message.strip():
+        raise InvalidInput("there is nothing to tell", "give text")
+    request = writer.append.ulids.mint()
+    writer.add(
+        human,
+        HumanNotified,
+        request=request,
+        text=writer.append.put_text(message, "text"),
+        asks=checked_flag(asks, "asks"),
+        program=UNSET if program is None else writer.require(program).id,
+        data=UNSET if data is None else writer.append.put_json(data, "data"),
+    )
+    return request
+
+
+def answer(writer: ProgramWriter, request: str, approved: bool, reason: str | None) -> str:
+    """Yes or no, once, by the very person who was asked, who must have the right to."""
+    row = _pending(writer, request)
+    human = writer.require(row.human, ProgramKind.HUMAN)
+    what = f"{'approve' if approved else 'reject'} what {human.name!r} was asked"
+    if writer.actor != human.id or "approve" not in writer.config_of(human).get("permissions", []):
+        raise writer.not_allowed("approve", what)
+    kind = HumanApproved if approved else HumanRejected
+    writer.add(human, kind, request=row.id, reason=writer.reason(reason))
+    return row.id
+
+
+def _pending(writer: ProgramWriter, request: str) -> RequestRow:
+    if not isinstance(request, str):
+        raise InvalidInput(f"request is {request!r:.80}", "give its id")
+    ids = writer.sql.all("SELECT id FROM human_request WHERE id LIKE ?", (f"%{_plain(request)}",))
+    row = load_request(writer.sql, ids[0][0]) if len(ids) == 1 else None
+    if row is None:
+        raise NotFound("request", request, Action.LIST_REQUESTS)
+    if row.status != "pending":
+        raise NotApplicable(f"request {row.id} is {row.status}", "it takes one answer; ask again")
+    return row
+
+
+def _plain(request: str) -> str:
+    """Letters of an id alone: a sign of SQL's patterns is none."""
+    return "".join(letter for letter in request.upper() if letter.isalnum()) or "?"

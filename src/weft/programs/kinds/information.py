@@ -1,0 +1,92 @@
+"""Information: facts, schemas, workflows and patterns, held against a schema before anybody uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel import program_kinds
+from weft.kernel.enums import InfoType, ProgramKind, ReferenceField
+from weft.kernel.errors import NotApplicable, SchemaMismatch
+from weft.kernel.program_events import InformationValidated
+from weft.ledger.views.program_rows import ProgramRow
+from weft.ledger.views.values import json_of
+from weft.programs.config_fields import member, reference, reference_list
+from weft.programs.json_values import check_schema, problems_with
+from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.program_writer import ProgramWriter
+from weft.store.port import ReadTxn
+
+
+def ensure_valid(writer: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
+    """It fits its schema, and a schema is one; returns the fields that say by which it was checked."""
+    config = writer.config_of(row)
+    if config.get("infoType") == "schema":
+        check_schema(config.get("content"), "config.content")
+    schema_reference = writer.sql.one(
+        "SELECT target, version FROM program_reference WHERE program = ? AND field = 'schema'", (row.id,)
+    )
+    if schema_reference is None:
+        return {}
+    schema = writer.reload(schema_reference[0])
+    version = schema.version if schema_reference[1] is None else int(schema_reference[1])
+    problems = problems_with(config.get("content"), _content(writer, schema, version), f"schema {schema.name!r}")
+    if problems:
+        raise SchemaMismatch(f"information {row.name!r}", problems)
+    return {"schema": schema.id, "version": version}
+
+
+def _content(writer: ProgramWriter, schema: ProgramRow, version: int) -> Any:
+    content = writer.sql.one(
+        "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
+        (schema.id, version),
+    )
+    config = json_of(ReadTxn(writer.sql, writer.append.txn.facts), content[0]) if content else None
+    if not isinstance(config, dict):
+        raise NotApplicable(f"version {version} of schema {schema.name!r} is not here", "name another version of it")
+    return config.get("content")
+
+
+def validate(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
+    writer.permit("configure", f"validate the information {row.name!r}")
+    writer.ensure_legal(row, "validate")
+    schema = {"schema": UNSET, "version": UNSET, **ensure_valid(writer, row)}
+    return writer.step(row, "validate", InformationValidated, **schema, reason=writer.reason(reason))
+
+
+def activate(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
+    writer.permit("configure", f"activate the information {row.name!r}")
+    return writer.take_step(row, "activate", reason)
+
+
+def archive(writer: ProgramWriter, row: ProgramRow, reason: str | None = None) -> ProgramRow:
+    writer.permit("configure", f"archive the information {row.name!r}")
+    return writer.take_step(row, "archive", reason)
+
+
+def _follow_config(writer: ProgramWriter, row: ProgramRow, before: Config, config: Config) -> ProgramRow:
+    """A draft is held against its schema when it is validated, what is in use whenever it changes."""
+    if row.state != "draft":
+        ensure_valid(writer, row)
+    return row
+
+
+def _info_type(config: Config) -> Config:
+    return {"info_type": config["infoType"]}
+
+
+INFORMATION = KindRow(
+    facts=program_kinds.INFORMATION,
+    required=("infoType", "content"),
+    fields={"infoType": member(*InfoType), "schema": reference, "sources": reference_list},
+    references={
+        "schema": ReferenceRule(ReferenceField.SCHEMA, (ProgramKind.INFORMATION,)),
+        "sources": ReferenceRule(ReferenceField.SOURCE),
+    },
+    event_fields=_info_type,
+    follow_config=_follow_config,
+    file_states=("draft", "validated", "active", "archived"),
+    state_in_use="active",
+    steps={"draft": validate, "validated": activate, "active": archive, "archived": activate},
+)

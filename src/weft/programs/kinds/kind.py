@@ -1,0 +1,132 @@
+"""One row of the table of kinds: what a kind's configuration holds, what it refers to, and what follows from it.
+
+A row is data. What needs code is a function in the row, with a default that does nothing; nothing outside of the row
+asks which kind it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+
+from weft.kernel.contents import ROW_BYTES, json_bytes
+from weft.kernel.enums import ReferenceField
+from weft.kernel.errors import InvalidConfig
+from weft.kernel.program_kinds import KindFacts
+from weft.ledger.views.program_rows import ProgramRow
+from weft.programs.addresses import is_address, parse_address
+from weft.programs.config_fields import RUNTIME_FIELDS, Check, NamedProgram, refuse_secrets
+from weft.programs.program_writer import ProgramWriter
+
+Config = dict[str, Any]
+Step = Callable[[ProgramWriter, ProgramRow, str | None], ProgramRow]
+"""Takes a program one step of its lifecycle on, for a reason."""
+
+
+class ReferenceRule(Struct, frozen=True):
+    """A field whose value is the address of a program, or a list of them: as what it is recorded, and of which kinds
+    the program must be. Without kinds any will do."""
+
+    field: ReferenceField
+    kinds: tuple[str, ...] = ()
+
+
+def _same(config: Config) -> Config:
+    return config
+
+
+def _merged(before: Config, merged: Config, changes: Config) -> Config:
+    return merged
+
+
+def _no_fields(config: Config) -> Config:
+    return {}
+
+
+def _nothing_follows(writer: ProgramWriter, row: ProgramRow, before: Config, config: Config) -> ProgramRow:
+    return row
+
+
+def _names_nothing(config: Any) -> bool:
+    return False
+
+
+class KindRow(Struct, frozen=True, kw_only=True):
+    """One kind of program."""
+
+    facts: KindFacts
+    """Its name, events and lifecycle, as the log knows them."""
+    fields: Mapping[str, Check]
+    """How each known field of its configuration is checked; unknown fields are kept as they are."""
+    required: tuple[str, ...] = ()
+    references: Mapping[str, ReferenceRule] = MappingProxyType({})
+    normalized: Callable[[Config], Config] = _same
+    """Brings a configuration to the form it is kept in, before its fields are checked."""
+    holds_keys: bool = False
+    """Fields whose names are those of keys must name a variable, wherever they stand."""
+    changed: Callable[[Config, Config, Config], Config] = _merged
+    """Takes the configuration before, the one with the changes merged in, and the changes."""
+    event_fields: Callable[[Config], Config] = _no_fields
+    """More fields of the events that create and configure it."""
+    follow_config: Callable[[ProgramWriter, ProgramRow, Config, Config], ProgramRow] = _nothing_follows
+    """What follows from a new configuration, in the same append. Takes the one before and the new one."""
+    names_machine: Callable[[Any], bool] = _names_nothing
+    """Does its configuration name variables, folders or commands of the machine it was written on?"""
+    file_states: tuple[str, ...] = ()
+    """States that a file may ask for, in the order in which they are reached. None: a file has no say in its state."""
+    state_in_use: str | None = None
+    """The state in which a new program is left, and which a file means that asks for none."""
+    steps: Mapping[str, Step] = MappingProxyType({})
+    """By state: the step to the next of `file_states`."""
+    ended_states: tuple[str, ...] = ()
+    """States in which it cannot be configured any more."""
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    def checked_config(self, config: Any) -> Config:
+        """A configuration in its one form. Raises InvalidConfig."""
+        if not isinstance(config, dict):
+            raise InvalidConfig("config", f"{config!r:.80} is no object", "give it as a JSON object")
+        if len(json_bytes(config, "config")) > ROW_BYTES:
+            raise InvalidConfig(
+                "config", f"it is larger than {ROW_BYTES} bytes", "keep what is large in a file and name that"
+            )
+        fields = self.normalized({name: value for name, value in config.items() if name not in RUNTIME_FIELDS})
+        for name in self.required:
+            if name not in fields:
+                raise InvalidConfig(f"config.{name}", "is missing", f"a {self.name} needs {', '.join(self.required)}")
+        checked = {
+            name: self.fields[name](f"config.{name}", value) if name in self.fields else value
+            for name, value in fields.items()
+        }
+        if self.holds_keys:
+            refuse_secrets("config", checked)
+        return checked
+
+    def named_programs(self, config: Config) -> Iterator[NamedProgram]:
+        """Every program that a checked configuration refers to."""
+        for name, rule in self.references.items():
+            value = config.get(name)
+            addresses = value if isinstance(value, list) else [] if value is None else [value]
+            for i, address in enumerate(addresses):
+                if isinstance(address, str) and is_address(address):
+                    path = f"config.{name}[{i}]" if isinstance(value, list) else f"config.{name}"
+                    yield NamedProgram(rule.field, path, parse_address(address), rule.kinds)
+
+    def config_event_fields(self, writer: ProgramWriter, config: Config) -> dict[str, Any]:
+        """The fields of an event that brings this configuration: the content, and the programs that it names."""
+        return {**writer.referred(config, self.named_programs(config)), **self.event_fields(config)}
+
+    def put_in_use(self, writer: ProgramWriter, row: ProgramRow) -> ProgramRow:
+        """Step by step to the state in which it can be used."""
+        return row if self.state_in_use is None else self.bring_to(writer, row, self.state_in_use)
+
+    def bring_to(self, writer: ProgramWriter, row: ProgramRow, state: str) -> ProgramRow:
+        while row.state != state:
+            row = self.steps[row.state](writer, row, None)
+        return row

@@ -1,0 +1,62 @@
+"""Models: one of a provider's, with the parameters it is asked with, by situation, and those that stand in for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.kernel import program_kinds
+from weft.kernel.enums import ProgramKind, ReferenceField
+from weft.kernel.errors import InvalidConfig
+from weft.programs.config_fields import (
+    Check,
+    count,
+    fields_of,
+    filled,
+    number,
+    object_,
+    reference,
+    reference_list,
+    text,
+)
+from weft.programs.kinds import published
+from weft.programs.kinds.kind import KindRow, ReferenceRule
+from weft.programs.placeholders import names_variables
+
+MAX_FALLBACKS = 8
+_NUMBERS: dict[str, Check] = {"temperature": number(0, 2), "maxTokens": count, "topP": number(0, 1)}
+_PARAMETERS = fields_of(**_NUMBERS)
+
+
+def _fallbacks(path: str, value: Any) -> list[str]:
+    models = reference_list(path, value)
+    if len(models) > MAX_FALLBACKS:
+        raise InvalidConfig(path, f"names {len(models)} models", f"name at most {MAX_FALLBACKS}")
+    return models
+
+
+def _situations(path: str, value: Any) -> dict[str, Any]:
+    return {name: _PARAMETERS(f"{path}.{name}", situation) for name, situation in object_(path, value).items()}
+
+
+MODEL = KindRow(
+    facts=program_kinds.MODEL,
+    required=("modelId", "provider"),
+    fields={
+        "name": text,
+        "modelId": filled,
+        "provider": reference,
+        **_NUMBERS,
+        "situations": _situations,
+        "fallbacks": _fallbacks,
+    },
+    references={
+        "provider": ReferenceRule(ReferenceField.PROVIDER, (ProgramKind.PROVIDER,)),
+        "fallbacks": ReferenceRule(ReferenceField.FALLBACK, (ProgramKind.MODEL,)),
+    },
+    holds_keys=True,
+    names_machine=names_variables,
+    file_states=published.FILE_STATES,
+    state_in_use=published.STATE_IN_USE,
+    steps=published.STEPS,
+    ended_states=published.ENDED_STATES,
+)

@@ -1,0 +1,100 @@
+"""Sessions as programs: the ledger's own sessions, with a configuration, paused, resumed and completed.
+
+Their rows are the ledger's, not those of the other kinds: they are created, configured and deleted here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.kernel import program_kinds
+from weft.kernel.enums import ProgramKind, ReferenceField, SessionStatus
+from weft.kernel.errors import IllegalTransition, LabelTaken, NotApplicable
+from weft.kernel.ledger_events import SessionArchived
+from weft.kernel.program_events import SessionConfigured, SessionModelSwitched
+from weft.kernel.program_kinds import legal_verbs, next_state
+from weft.ledger.arguments import checked_label
+from weft.ledger.views.program_rows import find_program
+from weft.ledger.views.rows import SessionRow
+from weft.ledger.write.placement import create_session
+from weft.programs.config_fields import reference
+from weft.programs.json_values import is_same
+from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.program_writer import ProgramWriter
+
+VERBS = tuple(program_kinds.SESSION.steps)
+
+
+def _without_owner(config: Config) -> Config:
+    """A session's owner is shown with its configuration and not part of it."""
+    return {name: value for name, value in config.items() if name != "owner"}
+
+
+SESSION = KindRow(
+    facts=program_kinds.SESSION,
+    fields={"defaultModel": reference},
+    references={"defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,))},
+    normalized=_without_owner,
+    ended_states=("completed",),
+)
+
+
+def create(writer: ProgramWriter, label: str | None, owner: str, config: Any) -> SessionRow:
+    """A session of one's own, or with the right to configure somebody else's."""
+    program = find_program(writer.sql, owner)
+    writer.permit("configure", f"make a session of {owner!r}", None if program is None else program.id)
+    return create_unchecked(writer, label, owner, config)
+
+
+def create_unchecked(
+    writer: ProgramWriter, label: str | None, owner: str, config: Any, *, task: str | None = None
+) -> SessionRow:
+    """A session of the ledger, whoever acts; without a label it goes by the end of its id."""
+    writer.ensure_allowed(SESSION.name)
+    checked = SESSION.checked_config(config)
+    append = writer.append
+    name = f"session-{append.ulids.mint()[-8:].lower()}" if label is None else checked_label(label)
+    if append.view.find_session(name) is not None:
+        raise LabelTaken(name, "a session")
+    fields = {} if task is None else {"task_description": append.put_text(task, "task")}
+    row = create_session(append, name, persona=owner, actor=writer.actor, **fields)
+    return _configured(writer, row, checked) if checked else row
+
+
+def configure(writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
+    writer.permit("configure", f"configure the session {row.label!r}", row.persona)
+    writer.ensure_version(row.label, expected, row.config_version)
+    if row.lifecycle in SESSION.ended_states:
+        raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
+    return _configured(writer, row, SESSION.checked_config(config))
+
+
+def _configured(writer: ProgramWriter, row: SessionRow, checked: dict[str, Any]) -> SessionRow:
+    model = row.model
+    if is_same(writer.config_of(row), checked):
+        return row
+    stream = writer.session_stream(row)
+    first = row.config_version == 0
+    stream.add(SessionConfigured, **SESSION.config_event_fields(writer, checked))
+    row = writer.append.view.session(row.id)
+    if row.model is not None and row.model != model and not first:
+        stream.add(SessionModelSwitched, model=row.model)
+    return row
+
+
+def step(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
+    writer.permit("configure", f"{verb} the session {row.label!r}", row.persona)
+    if next_state(SESSION.name, row.lifecycle, verb) is None:
+        targets = {way: to for way, to in legal_verbs(SESSION.name, row.lifecycle).items() if way in VERBS}
+        raise IllegalTransition(SESSION.name, row.label, row.lifecycle, verb, targets)
+    writer.session_stream(row).add(SESSION.facts.steps[verb], reason=writer.reason(reason))
+    return row
+
+
+def delete(writer: ProgramWriter, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
+    """Its label goes; its turns stay, and it can be restored."""
+    writer.permit("configure", f"delete the session {row.label!r}", row.persona)
+    writer.ensure_version(row.label, expected, row.config_version)
+    stream = writer.session_stream(row)
+    stream.add(SessionArchived, status=SessionStatus.DELETED, reason=writer.reason(reason))
+    return row

@@ -1,0 +1,248 @@
+"""Programs looked up: by name, by kind, by what information holds; their versions, history, verdicts and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from weft.kernel.advice import Action
+from weft.kernel.contents import ERASED
+from weft.kernel.enums import InfoType
+from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.words import tokens
+from weft.ledger.read.sessions import agent_names
+from weft.ledger.views.program_rows import (
+    PROGRAM,
+    PROGRAM_HISTORY,
+    REQUEST,
+    HistoryEntry,
+    ProgramRow,
+    RequestRow,
+    load_program,
+)
+from weft.ledger.views.rows import SESSION as SESSION_TABLE
+from weft.ledger.views.rows import SessionRow, load_session
+from weft.ledger.views.values import json_of, text_of
+from weft.programs.foreign import is_foreign
+from weft.programs.json_values import found_at, parse_path
+from weft.programs.kinds.information import INFORMATION
+from weft.programs.kinds.kind import KindRow
+from weft.programs.kinds.session import SESSION
+from weft.programs.kinds.table import kind_of_row
+from weft.programs.model import Check, Program, ProgramChange, Request
+from weft.programs.nodes import tags_of
+from weft.programs.program_writer import find_any, name_in
+from weft.store.port import ReadTxn
+
+
+def find(txn: ReadTxn, name: str, kinds: Sequence[str] = ()) -> ProgramRow | SessionRow:
+    """By name, address or ulid. A deleted program is found by its ulid alone."""
+    wanted = name_in(txn.sql, name)
+    row = find_any(txn.sql, wanted)
+    if row is None or (kinds and kind_of_row(row).name not in kinds):
+        raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
+    return row
+
+
+def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None = None) -> Program:
+    program = _of_session(txn, row) if isinstance(row, SessionRow) else _of_row(txn, row)
+    if version is None or version == program.version:
+        return program
+    config = _version(txn, row.id, program.name, version)
+    foreign = is_foreign(txn, program.kind, row.id, version, config)
+    return replace(program, config=config, version=version, foreign=foreign)
+
+
+def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
+    entry = txn.sql.one(
+        "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
+        (program, version),
+    )
+    if entry is None:
+        raise NotFound("version", f"{name}:{version}", Action.LIST_VERSIONS)
+    return json_of(txn, entry[0])
+
+
+def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
+    task = load_program(txn.sql, row.task) if row.task else None
+    session = load_session(txn.sql, row.session) if row.session else None
+    config = json_of(txn, row.config)
+    return Program(
+        id=row.id,
+        name=row.name,
+        kind=row.kind,
+        state=row.state,
+        config=config,
+        version=row.version,
+        tags=tags_of(txn.sql, row.id),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        created_by=agent_names(txn.sql, [row.created_by])[row.created_by],
+        deleted=bool(row.deleted),
+        applied=bool(row.applied),
+        foreign=is_foreign(txn, row.kind, row.id, row.version, config),
+        current_task=task.name if task else row.task,
+        current_session=session.label if session else row.session,
+        turn_count=row.turns,
+        last_checkpoint=row.checkpoint,
+        result=text_of(txn, row.result),
+    )
+
+
+def _of_session(txn: ReadTxn, row: SessionRow) -> Program:
+    """Its owner and model stand in its configuration, whoever put them there."""
+    owner = agent_names(txn.sql, [row.persona])[row.persona]
+    own = json_of(txn, row.config) or {}
+    model = load_program(txn.sql, row.model) if row.model else None
+    named = {} if model is None or "defaultModel" in (own if own != ERASED else {}) else {"defaultModel": model.name}
+    config = own if own == ERASED else {"owner": f"@({owner})", **own, **named}
+    return Program(
+        id=row.id,
+        name=row.label,
+        kind=SESSION.name,
+        state=row.lifecycle,
+        config=config,
+        version=row.config_version,
+        tags=tags_of(txn.sql, row.id),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        created_by=owner,
+        deleted=row.status == "deleted",
+    )
+
+
+def list_programs(
+    txn: ReadTxn, kind: KindRow | None, states: Sequence[str] = (), *, deleted: bool = False
+) -> list[Program]:
+    """By kind, then name; sessions last."""
+    programs: list[Program] = []
+    if kind is not SESSION:
+        where = "kind = ?" if kind else "kind <> ?"
+        hidden = "" if deleted else " AND deleted = 0"
+        name = kind.name if kind else ""
+        rows = txn.sql.all(f"{PROGRAM.select} WHERE {where}{hidden} ORDER BY kind, name, id", (name,))
+        programs += [_of_row(txn, ProgramRow(*row)) for row in rows]
+    if kind in (None, SESSION):
+        hidden = "" if deleted else " WHERE status <> 'deleted'"
+        rows = txn.sql.all(f"{SESSION_TABLE.select}{hidden} ORDER BY label, n")
+        programs += [_of_session(txn, SessionRow(*row)) for row in rows]
+    return [program for program in programs if not states or program.state in states]
+
+
+def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[ProgramChange]:
+    """Newest first."""
+    rows = txn.sql.all(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
+    entries = [HistoryEntry(*row) for row in rows]
+    names = agent_names(txn.sql, (entry.actor for entry in entries))
+    return [
+        ProgramChange(
+            n=entry.n,
+            kind=entry.kind,
+            state=entry.state,
+            version=entry.version,
+            at=entry.at,
+            actor=names[entry.actor],
+            reason=text_of(txn, entry.reason),
+            config=json_of(txn, entry.config),
+        )
+        for entry in entries
+    ]
+
+
+def checks_of(txn: ReadTxn, task: ProgramRow) -> list[Check]:
+    """Every verdict, the oldest first."""
+    rows = txn.sql.all(
+        "SELECT criterion, type, passed, observed, version, at FROM task_check WHERE task = ? ORDER BY n", (task.id,)
+    )
+    return [
+        Check(
+            criterion=criterion, type=type, passed=bool(passed), observed=json_of(txn, observed), version=version, at=at
+        )
+        for criterion, type, passed, observed, version, at in rows
+    ]
+
+
+def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list[Request]:
+    """The oldest first."""
+    conditions = {"human = ?": human.id if human else None, "status = ?": status}
+    wanted = {condition: value for condition, value in conditions.items() if value is not None}
+    where = " WHERE " + " AND ".join(wanted) if wanted else ""
+    rows = txn.sql.all(f"{REQUEST.select}{where} ORDER BY asked_at, id", tuple(wanted.values()))
+    return [to_request(txn, RequestRow(*row)) for row in rows]
+
+
+def to_request(txn: ReadTxn, row: RequestRow) -> Request:
+    program = load_program(txn.sql, row.program) if row.program else None
+    names = agent_names(txn.sql, (row.human, row.asked_by))
+    return Request(
+        id=row.id,
+        human=names[row.human],
+        text=text_of(txn, row.text),
+        asks=bool(row.asks),
+        status=row.status,
+        asked_by=names[row.asked_by],
+        asked_at=row.asked_at,
+        program=program.name if program else None,
+        data=json_of(txn, row.data),
+        decided_at=row.decided_at,
+        reason=text_of(txn, row.reason),
+    )
+
+
+def saved_state(txn: ReadTxn, agent: ProgramRow) -> Any:
+    return json_of(txn, agent.saved)
+
+
+class InformationQuery(Struct, frozen=True, kw_only=True):
+    """What is looked for; every condition that is given must hold."""
+
+    text: str | None = None
+    info_type: str | None = None
+    tags: Sequence[str] = ()
+    path: str | None = None
+    equals: Any | UnsetType = UNSET
+    archived: bool = False
+    """Also drafts, and what is archived."""
+
+
+def find_information(txn: ReadTxn, query: InformationQuery) -> list[Program]:
+    """By name. Information in use, and with `archived` all of it."""
+    if query.info_type is not None and query.info_type not in tuple(InfoType):
+        raise InvalidInput(f"type is {query.info_type!r:.80}", f"one of {', '.join(InfoType)}")
+    if query.equals is not UNSET and query.path is None:
+        raise InvalidInput("a value is compared at a path", "name the path, too")
+    states = () if query.archived else ("validated", "active")
+    return [program for program in list_programs(txn, INFORMATION, states) if fits(program, query)]
+
+
+def fits(program: Program, query: InformationQuery) -> bool:
+    config = program.config if isinstance(program.config, dict) else {}
+    if query.info_type is not None and config.get("infoType") != query.info_type:
+        return False
+    if not set(query.tags) <= set(program.tags):
+        return False
+    if query.path is not None:
+        values = list(found_at(config.get("content"), parse_path(query.path)))
+        if not values or (query.equals is not UNSET and query.equals not in values):
+            return False
+    return query.text is None or _has_words(program, config, query.text)
+
+
+def _has_words(program: Program, config: dict[str, Any], text: str) -> bool:
+    """All of the words, anywhere in its name and what it says; the last may be a beginning."""
+    wanted = [token.word for token in tokens(text)]
+    if not wanted:
+        raise InvalidInput(f"{text!r:.80} has no words to look for", "give letters or digits")
+    words = {token.word for piece in (program.name, *_texts(config)) for token in tokens(piece)}
+    return set(wanted[:-1]) <= words and any(word.startswith(wanted[-1]) for word in words)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for name, inner in value.items() for text in (name, *_texts(inner))]
+    if isinstance(value, list):
+        return [text for inner in value for text in _texts(inner)]
+    return [] if value is None else [str(value)]

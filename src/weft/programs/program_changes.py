@@ -1,0 +1,117 @@
+"""Creates, configures, reverts and deletes programs of any kind, inside one append. Their kind's row says the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.advice import Action
+from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
+from weft.kernel.program_events import ProgramDeleted
+from weft.ledger.views.program_rows import ProgramRow, find_program
+from weft.ledger.views.values import json_of
+from weft.programs.addresses import checked_name
+from weft.programs.foreign import is_foreign
+from weft.programs.json_values import is_same
+from weft.programs.kinds.kind import KindRow
+from weft.programs.kinds.table import kind_of_row
+from weft.programs.program_writer import ProgramWriter, granted
+from weft.store.port import ReadTxn
+
+
+def create(
+    writer: ProgramWriter, kind: KindRow, name: str, config: Any, *, draft: bool = False, applied: bool = False
+) -> ProgramRow:
+    """A new program, in use unless it is to stay a draft. An agent that was only named so far is described now."""
+    writer.permit("configure", f"create the {kind.name} {name!r}")
+    if kind.facts.stream != "program":
+        raise InvalidInput(f"a {kind.name} is made by create_{kind.name}", Action.CREATE_SESSION)
+    checked_name(name)
+    checked = kind.checked_config(config)
+    _permit_grants(writer, kind, None, {}, checked)
+    row = find_program(writer.sql, name)
+    if row is not None and not row.deleted:
+        if row.kind == kind.name and row.version == 0:
+            return configure(writer, row, checked, applied=applied)
+        raise LabelTaken(name, f"a {row.kind}")
+    program = writer.append.ulids.mint()
+    fields = _event_fields(writer, kind, checked, applied)
+    stream = writer.new_stream(kind.name, program)
+    stream.add(kind.facts.created, name=writer.append.put_text(name, "name"), **fields)
+    row = kind.follow_config(writer, writer.reload(program), {}, checked)
+    return row if draft else kind.put_in_use(writer, row)
+
+
+def _event_fields(writer: ProgramWriter, kind: KindRow, config: dict[str, Any], applied: bool) -> dict[str, Any]:
+    return {**kind.config_event_fields(writer, config), "applied": True if applied else UNSET}
+
+
+def configure(
+    writer: ProgramWriter,
+    row: ProgramRow,
+    config: Any,
+    *,
+    expected: int | None = None,
+    reason: str | None = None,
+    reverts: int | None = None,
+    applied: bool = False,
+) -> ProgramRow:
+    """Another configuration, whole. One that is the same changes nothing, unless it takes a foreign one over."""
+    kind = kind_of_row(row)
+    writer.permit("configure", f"configure the {kind.name} {row.name!r}")
+    writer.ensure_version(row.name, expected, row.version)
+    if row.state in kind.ended_states:
+        raise NotApplicable(
+            f"{kind.name} {row.name!r} is {row.state}", "make a new one; what it was stays in its history"
+        )
+    checked = kind.checked_config(config)
+    txn = ReadTxn(writer.sql, writer.append.txn.facts)
+    before = json_of(txn, row.config)
+    if row.version and is_same(before, checked) and not is_foreign(txn, row.kind, row.id, row.version, before):
+        return row
+    before = before if isinstance(before, dict) else {}
+    _permit_grants(writer, kind, row, before, checked)
+    fields = _event_fields(writer, kind, checked, applied)
+    reverting = UNSET if reverts is None else reverts
+    row = writer.add(row, kind.facts.configured, **fields, reverts=reverting, reason=writer.reason(reason))
+    return kind.follow_config(writer, row, before, checked)
+
+
+def _permit_grants(
+    writer: ProgramWriter, kind: KindRow, row: ProgramRow | None, before: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Nobody gives a right that they lack, and nobody changes their own."""
+    if not kind.facts.acts or before.get("permissions") == config.get("permissions"):
+        return
+    if row is not None and row.id in writer.append.acting_ids:
+        raise NotAllowed("configure", [writer.actor_name], "change its own permissions", "somebody else must do it")
+    for right in sorted(set(granted(config)) - set(granted(before))):
+        writer.permit(right, f"give the permission {right!r}, which it lacks")
+
+
+def revert(
+    writer: ProgramWriter, row: ProgramRow, version: int, *, expected: int | None, reason: str | None
+) -> ProgramRow:
+    """The configuration of an earlier version again, as a new one."""
+    entry = writer.sql.one(
+        "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL", (row.id, version)
+    )
+    if entry is None:
+        raise NotFound("version", f"{row.name}:{version}", Action.LIST_VERSIONS)
+    config = json_of(ReadTxn(writer.sql, writer.append.txn.facts), entry[0])
+    if not isinstance(config, dict):
+        raise NotApplicable(f"version {version} of {row.name!r} was erased", "choose another version")
+    return configure(writer, row, config, expected=expected, reason=reason, reverts=version)
+
+
+def delete(writer: ProgramWriter, row: ProgramRow, *, expected: int | None, reason: str | None) -> ProgramRow:
+    """Hidden, its name free again; one that others name and need stays."""
+    writer.permit("configure", f"delete {row.name!r}")
+    writer.ensure_version(row.name, expected, row.version)
+    users = writer.users_of(row)
+    if users:
+        raise NotApplicable(
+            f"{row.kind} {row.name!r} is named by {', '.join(map(repr, users[:5]))}", "configure or delete these first"
+        )
+    return writer.add(row, ProgramDeleted, reason=writer.reason(reason))

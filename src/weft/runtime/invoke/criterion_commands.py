@@ -1,0 +1,28 @@
+"""Runs the commands of success criteria in the sandbox, with the task's workspace as the one place to write to."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from weft.programs.criteria import CommandResult
+from weft.runtime.sandbox.bubblewrap import find_sandbox, run_sandboxed
+from weft.runtime.sandbox.processes import Ending, Limits
+
+TIMEOUT_SECONDS = 60.0
+
+
+def run_criterion(command: str | list[str], folder: Path, timeout: float | None) -> CommandResult:
+    """As `complete_task` takes it: called where no event loop runs, in a thread that may wait."""
+    return asyncio.run(_run(command, folder, timeout))
+
+
+async def _run(command: str | list[str], folder: Path, timeout: float | None) -> CommandResult:
+    argv = command if isinstance(command, list) else ["/bin/sh", "-c", command]
+    limits = Limits(seconds=TIMEOUT_SECONDS if timeout is None else timeout)
+    outcome = await run_sandboxed(await find_sandbox(), argv, workspace=folder, limits=limits)
+    return CommandResult(
+        exit_code=outcome.code if outcome.ending is Ending.EXITED else None,
+        stdout=outcome.stdout.decode(errors="replace"),
+        stderr=outcome.stderr.decode(errors="replace"),
+    )

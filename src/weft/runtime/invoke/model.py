@@ -1,0 +1,94 @@
+"""Invokes models: a message is asked of a model by itself, and becomes a root turn in the session `model:NAME`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from weft.kernel.advice import Action
+from weft.kernel.errors import InvalidInput
+from weft.ledger.model import DEFAULT_AGENT
+from weft.programs.model import Program
+from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
+from weft.runtime.invoke.model_settings import ConfiguredModel
+from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model
+
+
+async def invoke_model_program(
+    context: InvocationContext, program: Program, invocation: Invocation
+) -> InvocationResult:
+    """Ask the very version of the model that was named."""
+    message = message_of(invocation, "model")
+    address = f"@({program.id}:{program.version})" if program.version else program.id
+    model = await context.model(address)
+    reply = await invoke_model(
+        context.ledger,
+        context.inference,
+        outgoing_message(model, message, invocation),
+        on_token=context.on_token,
+        context=model.context,
+    )
+    return reply_result(program, reply)
+
+
+def message_of(invocation: Invocation, kind: str) -> Any:
+    """The message of an invocation, or an input that is text. Raises InvalidInput where there is none."""
+    is_input = invocation.message is None and isinstance(invocation.input, str)
+    message = invocation.input if is_input else invocation.message
+    if message is None or (isinstance(message, str) and not message.strip()):
+        raise InvalidInput(f"a {kind} is invoked with a message", Action.GIVE_MESSAGE)
+    return message
+
+
+def outgoing_message(
+    model: ConfiguredModel,
+    message: Any,
+    invocation: Invocation,
+    *,
+    system: str | None = None,
+    persona: str | None = None,
+) -> OutgoingMessage:
+    """A message to a model, as the invocation wants it asked."""
+    return OutgoingMessage(
+        message=message,
+        model=model.model,
+        system=system,
+        situation=invocation.situation,
+        parameters=invocation.parameters,
+        persona=DEFAULT_AGENT if persona is None else persona,
+    )
+
+
+def default_model(program: Program) -> str | None:
+    """The address of the model that a session's or an agent's configuration names."""
+    name = program.config.get("defaultModel") if isinstance(program.config, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def reply_result(program: Program, reply: TurnReply) -> InvocationResult:
+    return InvocationResult(program=program.name, kind=program.kind, result=reply_fields(reply), sent=reply)
+
+
+def reply_fields(sent: TurnReply) -> dict[str, Any]:
+    """A reply as JSON; what is not known is left out."""
+    reply = sent.reply
+    fields = {
+        "text": reply.text,
+        "thinking": reply.thinking or None,
+        "finish": str(reply.finish),
+        "model": reply.model,
+        "modelId": reply.model_id,
+        "provider": reply.provider,
+        "usage": None if reply.usage is None else msgspec.to_builtins(reply.usage),
+        "usageFault": reply.usage_fault or None,
+        "requestId": reply.request_id,
+        "latencyMs": reply.latency_ms,
+        "situation": reply.situation,
+        "cost": reply.cost,
+        "turn": sent.turn.id,
+        "session": sent.turn.session,
+        "attempts": len(reply.attempts),
+    }
+    return {name: value for name, value in fields.items() if value is not None and value is not UNSET}
