@@ -15,7 +15,7 @@ from tests.ledger.test_canary import EXPECTED, NAMELIKE, SPACED, public
 from weft.exchange.sync.commands import add_remote, forget_peer, mark_as_copy, pull, push, remove_remote, share_imports
 from weft.exchange.sync.peers import Remote
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, rights
-from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
+from weft.kernel.errors import KeyTaken, NotAllowed, NotApplicable, NotFound, WeftError
 from weft.kernel.events import Event, kind_of
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
@@ -210,6 +210,15 @@ def test_groups_of_verbs_act_in_the_name_of_their_ledger(ledger: Ledger, people:
     events = added(ledger, lambda: ledger.acting_as("bln").labels.rename("trunk", "main"))
     events += added(ledger, lambda: ledger.labels.rename("main", "trunk"))
     assert [event.actor for event in events] == [people["bln"], "local"]
+
+
+def test_a_retry_key_is_for_one_name(ledger: Ledger, people: dict[str, str]) -> None:
+    mine = ledger.acting_as("bln")
+    first = mine.record_turn(session="main", query="q", key="k")
+    assert mine.record_turn(session="main", query="q", key="k").id == first.id
+    for other in (ledger, ledger.acting_as("scout")):
+        with pytest.raises(KeyTaken):
+            other.record_turn(session="main", query="q", key="k")
 
 
 def test_who_was_deleted_meanwhile_writes_no_more(ledger: Ledger, people: dict[str, str]) -> None:

@@ -123,7 +123,7 @@ class Merges(LedgerPart):
     ) -> list[Turn]:
         patience = Patience(self._writer, wait, self._ttl)
         target = self._ledger.session(checked_text(session, "session")).id
-        command = keyed_command(why, key, [target, sources, text])
+        command = keyed_command(why, key, [target, sources, text], self._writer.authority)
 
         def work(append: Append) -> Answer:
             return once(append, command, lambda: _answer(merge(append, target, expected, patience, key, writers)))

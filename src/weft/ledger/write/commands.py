@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
+from weft.kernel.authority import LOCAL, Authority
 from weft.kernel.contents import json_bytes
 from weft.kernel.errors import InvalidInput, KeyTaken
 from weft.ledger.write.append import Append
@@ -42,14 +43,16 @@ class Answer(Struct, frozen=True):
     details: str | None = None
 
 
-def keyed_command(name: str, key: str | None, request: Sequence[Any]) -> KeyedCommand | None:
-    """None without a key: such a command is done as often as it is sent."""
+def keyed_command(
+    name: str, key: str | None, request: Sequence[Any], authority: Authority = LOCAL
+) -> KeyedCommand | None:
+    """None without a key: such a command is done as often as it is sent. In whose name it is sent is part of it."""
     if key is None:
         return None
     if not isinstance(key, str) or not key:
         raise InvalidInput(f"retry key is {key!r:.80}", "it is text that is not empty")
     try:
-        plain = _plain(request)
+        plain = _plain(request if authority.is_local else [authority.chain, request])
     except RecursionError:
         raise InvalidInput("the request is nested too deeply", "flatten it, or give the inner part as text") from None
     return KeyedCommand(name, key, sha256(json_bytes(plain, "request")).digest())
