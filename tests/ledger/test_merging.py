@@ -36,7 +36,7 @@ def contents(ledger: Ledger) -> int:
 
 
 def test_a_picked_turn_says_what_its_source_said(branched: Ledger) -> None:
-    (made,) = branched.cherry_pick("side", onto="main")
+    (made,) = branched.merges.cherry_pick("side", onto="main")
     assert said(branched, made.id) == said(branched, "side")
     assert (made.depth, made.session_id) == (2, branched.session("main").id)
     assert branched.session("main").head == made.id
@@ -45,57 +45,57 @@ def test_a_picked_turn_says_what_its_source_said(branched: Ledger) -> None:
 
 def test_a_picked_turn_shares_every_content_with_its_source(branched: Ledger) -> None:
     before = contents(branched)
-    branched.cherry_pick("side", onto="main")
+    branched.merges.cherry_pick("side", onto="main")
     assert contents(branched) == before
 
 
 def test_what_a_picked_turn_cost_is_counted_once(branched: Ledger) -> None:
-    before = branched.usage().total
-    (made,) = branched.cherry_pick("side", onto="main")
+    before = branched.usage.report().total
+    (made,) = branched.merges.cherry_pick("side", onto="main")
     assert branched.thread(made.id).total_tokens == 0
-    assert branched.usage().total == before
+    assert branched.usage.report().total == before
 
 
 def test_several_turns_are_picked_in_the_order_given_or_not_at_all(branched: Ledger) -> None:
     branched.record_turn(session="side", query="and then?", response="nothing")
-    made = branched.cherry_pick(["side", "side~1"], onto="main")
+    made = branched.merges.cherry_pick(["side", "side~1"], onto="main")
     assert [turn.depth for turn in made] == [2, 3]
     assert [branched.messages(turn.id)[0].text for turn in made] == ["and then?", "where is it?"]
     head = branched.session("main").head
     with pytest.raises(NotFound):
-        branched.cherry_pick(["side", "nowhere"], onto="main")
+        branched.merges.cherry_pick(["side", "nowhere"], onto="main")
     assert branched.session("main").head == head
 
 
 def test_provenance_is_told_from_both_ends_and_in_the_turns_own_run(branched: Ledger) -> None:
     left, source = branched.session("main").head, branched.session("side").head
-    (made,) = branched.cherry_pick("side", onto="main")
-    (told,) = branched.provenance(made.id)
+    (made,) = branched.merges.cherry_pick("side", onto="main")
+    (told,) = branched.merges.provenance(made.id)
     assert (told.why, told.turn_id, told.source_id, told.left_id) == ("cherry_pick", made.id, source, left)
-    assert branched.provenance("side") == [told]
+    assert branched.merges.provenance("side") == [told]
     linked = [found.event for found in branched.events(made.id) if isinstance(found.event, TurnLinked)]
     assert [(event.child, event.parent) for event in linked] == [(made.id, source)]
 
 
 def test_a_summary_is_a_turn_that_names_the_branch_and_where_it_left(branched: Ledger) -> None:
     left = branched.session("main").head
-    made = branched.summarize("side", into="main", text="It is at line 42.")
+    made = branched.merges.summarize("side", into="main", text="It is at line 42.")
     assert [message.text for message in branched.messages(made.id)] == ["It is at line 42."]
-    (told,) = branched.provenance(made.id)
+    (told,) = branched.merges.provenance(made.id)
     assert (told.why, told.source_id, told.left_id) == ("summary", branched.session("side").head, left)
     assert "It is at line 42." in [message.text for message in branched.context(session="main").messages]
 
 
 def test_a_branch_of_another_tree_left_nowhere(branched: Ledger) -> None:
     branched.record_turn(session="other", query="q", response="r")
-    made = branched.summarize("other", into="main", text="nothing there")
-    assert branched.provenance(made.id)[0].left_id is None
+    made = branched.merges.summarize("other", into="main", text="nothing there")
+    assert branched.merges.provenance(made.id)[0].left_id is None
 
 
 def test_no_tree_is_rewritten(branched: Ledger) -> None:
     before = {turn.id: turn.digest for turn in branched.log()}
-    branched.cherry_pick("side", onto="main")
-    branched.summarize("side", into="main", text="t")
+    branched.merges.cherry_pick("side", onto="main")
+    branched.merges.summarize("side", into="main", text="t")
     after = {turn.id: turn.digest for turn in branched.log()}
     assert before.items() <= after.items()
     assert branched.session("side").head in before
@@ -104,68 +104,68 @@ def test_no_tree_is_rewritten(branched: Ledger) -> None:
 
 def test_a_link_of_a_merge_is_no_ancestry(branched: Ledger) -> None:
     branched.create_session("empty")
-    (made,) = branched.cherry_pick("side", onto="empty")
+    (made,) = branched.merges.cherry_pick("side", onto="empty")
     assert list(branched.thread("empty").ancestry) == [made.id]
 
 
 def test_a_retry_with_the_same_key_gives_the_same_turns(branched: Ledger) -> None:
-    first = branched.cherry_pick(["side", "side~1"], onto="main", key="k1")
-    assert branched.cherry_pick(["side", "main@{2}"], onto="main", key="k1") == first
-    told = branched.summarize("side", into="main", text="t", key="k2")
-    assert branched.summarize("side", into="main", text="t", key="k2") == told
+    first = branched.merges.cherry_pick(["side", "side~1"], onto="main", key="k1")
+    assert branched.merges.cherry_pick(["side", "main@{2}"], onto="main", key="k1") == first
+    told = branched.merges.summarize("side", into="main", text="t", key="k2")
+    assert branched.merges.summarize("side", into="main", text="t", key="k2") == told
     assert branched.session("main").head == told.id
 
 
 @pytest.mark.parametrize("other", [{"text": "another"}, {"branch": "main~1"}])
 def test_the_same_key_for_something_else_is_refused(branched: Ledger, other: dict[str, str]) -> None:
-    branched.summarize("side", into="main", text="t", key="k")
+    branched.merges.summarize("side", into="main", text="t", key="k")
     asked = {"branch": "side", "text": "t", **other}
     with pytest.raises(KeyTaken):
-        branched.summarize(asked["branch"], into="main", text=asked["text"], key="k")
+        branched.merges.summarize(asked["branch"], into="main", text=asked["text"], key="k")
 
 
 def test_a_head_that_has_moved_refuses_both(branched: Ledger) -> None:
     stale = branched.session("main").head
     branched.record_turn(session="main", query="q", response="r")
     with pytest.raises(HeadMoved):
-        branched.cherry_pick("side", onto="main", expected=stale)
+        branched.merges.cherry_pick("side", onto="main", expected=stale)
     with pytest.raises(HeadMoved):
-        branched.summarize("side", into="main", text="t", expected=stale, key="k")
+        branched.merges.summarize("side", into="main", text="t", expected=stale, key="k")
 
 
 def test_a_session_that_is_being_recorded_refuses_both(branched: Ledger) -> None:
     with branched.begin_turn(session="main") as turn:
         turn.message("q")
         with pytest.raises(SessionBusy):
-            branched.cherry_pick("side", onto="main", wait=0)
+            branched.merges.cherry_pick("side", onto="main", wait=0)
         with pytest.raises(SessionBusy):
-            branched.summarize("side", into="main", text="t", wait=0)
+            branched.merges.summarize("side", into="main", text="t", wait=0)
 
 
 def test_what_cannot_be_picked_is_refused_with_a_word(branched: Ledger) -> None:
     branched.record_turn(session="failing", query="q", error="broke")
     failed = branched.log(1)[0].id
-    branched.record_compaction(session="side", summary="s")
+    branched.compactions.record(session="side", summary="s")
     for turn in (failed, "side"):
         with pytest.raises(NotApplicable):
-            branched.cherry_pick(turn, onto="main")
+            branched.merges.cherry_pick(turn, onto="main")
     inside = branched.events("side~1")[1].id
     with pytest.raises(NotApplicable, match="inside"):
-        branched.cherry_pick(inside, onto="main")
+        branched.merges.cherry_pick(inside, onto="main")
     with pytest.raises(InvalidInput):
-        branched.summarize("side", into="main", text="  \n")
+        branched.merges.summarize("side", into="main", text="  \n")
     with pytest.raises(InvalidInput):
-        branched.cherry_pick([], onto="main")
+        branched.merges.cherry_pick([], onto="main")
     with pytest.raises(NotFound):
-        branched.summarize("side", into="nowhere", text="t")
-    branched.archive_session("main")
+        branched.merges.summarize("side", into="nowhere", text="t")
+    branched.labels.archive("main")
     with pytest.raises(NotApplicable, match="archived"):
-        branched.cherry_pick("side~1", onto="main")
+        branched.merges.cherry_pick("side~1", onto="main")
 
 
 def test_an_imported_turn_is_picked_with_its_calls(branched: Ledger) -> None:
     take(branched, "s1", native_turn("t1", calls=[native_call("c1")], started=1_000, ended=2_000, end=10))
-    (made,) = branched.cherry_pick("s1", onto="main")
+    (made,) = branched.merges.cherry_pick("s1", onto="main")
     assert said(branched, made.id) == said(branched, "s1")
     assert (made.origin, made.native_id, made.model) == (None, None, "model-1")
     assert list(branched.verify()) == []
