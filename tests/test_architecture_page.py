@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "weft"
 PAGE = ROOT / "ARCHITECTURE.md"
-BY_PACKAGE = ("programs", "runtime/invoke", "surfaces")
+BY_PACKAGE = ("surfaces/cli/commands",)
 """Described as a whole: what is inside need not be named."""
 
 SECTION = re.compile(r"^### `(\S+)/`$", re.M)
