@@ -1,40 +1,226 @@
-"""Weft: version control for AI agents, and the runtime that goes with it."""
+"""Weft: version control for AI agents, and the runtime that goes with it.
+
+Every name below is loaded when it is first used, so that `import weft` stays quick. What the verbs return is all here.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.kernel.advice import Advice as Advice
+    from weft.kernel.authority import Authority as Authority
+    from weft.kernel.authority import Layer as Layer
+    from weft.kernel.authority import Principal as Principal
+    from weft.kernel.authority import PrincipalKind as PrincipalKind
+    from weft.kernel.authority import Rights as Rights
+    from weft.kernel.chain import Receipt as Receipt
+    from weft.kernel.enums import AgentRole as AgentRole
+    from weft.kernel.enums import EventClass as EventClass
+    from weft.kernel.enums import FileKind as FileKind
+    from weft.kernel.enums import LinkReason as LinkReason
+    from weft.kernel.enums import LintSeverity as LintSeverity
+    from weft.kernel.enums import MessageRole as MessageRole
+    from weft.kernel.enums import MessageSource as MessageSource
+    from weft.kernel.enums import ToolCallStatus as ToolCallStatus
+    from weft.kernel.errors import WeftError as WeftError
+    from weft.kernel.events import Event as Event
+    from weft.kernel.events import UnknownEvent as UnknownEvent
+    from weft.kernel.fields import Usage as Usage
+    from weft.ledger.api.audit import AuditReports as AuditReports
+    from weft.ledger.api.compactions import Compactions as Compactions
+    from weft.ledger.api.erasure import Erasures as Erasures
+    from weft.ledger.api.imports import Imports as Imports
+    from weft.ledger.api.labels import Heads as Heads
+    from weft.ledger.api.labels import Labels as Labels
+    from weft.ledger.api.ledger import Ledger as Ledger
+    from weft.ledger.api.merges import Merges as Merges
+    from weft.ledger.api.secrets import Secrets as Secrets
+    from weft.ledger.api.tree import Tree as Tree
+    from weft.ledger.api.upkeep import Upkeep as Upkeep
+    from weft.ledger.api.usage import UsageReports as UsageReports
+    from weft.ledger.erasing.erasure import Erasure as Erasure
+    from weft.ledger.erasing.plan import Affected as Affected
+    from weft.ledger.erasing.plan import Doomed as Doomed
+    from weft.ledger.erasing.plan import ErasurePlan as ErasurePlan
+    from weft.ledger.erasing.plan import HeldTurn as HeldTurn
+    from weft.ledger.erasing.plan import Staying as Staying
+    from weft.ledger.imports.import_writer import ImportWriter as ImportWriter
+    from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
+    from weft.ledger.imports.natives import NativeCall as NativeCall
+    from weft.ledger.imports.natives import NativeCompaction as NativeCompaction
+    from weft.ledger.imports.natives import NativeLink as NativeLink
+    from weft.ledger.imports.natives import NativeMessage as NativeMessage
+    from weft.ledger.imports.natives import NativeTurn as NativeTurn
+    from weft.ledger.imports.natives import Tokens as Tokens
+    from weft.ledger.imports.provisional import ProvisionalItem as ProvisionalItem
+    from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
+    from weft.ledger.imports.sources import ImportSource as ImportSource
+    from weft.ledger.imports.sources import Landed as Landed
+    from weft.ledger.model import Branch as Branch
+    from weft.ledger.model import Codeblock as Codeblock
+    from weft.ledger.model import Compaction as Compaction
+    from weft.ledger.model import FileNote as FileNote
+    from weft.ledger.model import HeadMove as HeadMove
+    from weft.ledger.model import ImagePart as ImagePart
+    from weft.ledger.model import LintNote as LintNote
+    from weft.ledger.model import Message as Message
+    from weft.ledger.model import NewError as NewError
+    from weft.ledger.model import NewMessage as NewMessage
+    from weft.ledger.model import NewToolCall as NewToolCall
+    from weft.ledger.model import Point as Point
+    from weft.ledger.model import ReasoningPart as ReasoningPart
+    from weft.ledger.model import RecordedTurn as RecordedTurn
+    from weft.ledger.model import Session as Session
+    from weft.ledger.model import SessionMove as SessionMove
+    from weft.ledger.model import StoredContent as StoredContent
+    from weft.ledger.model import TextPart as TextPart
+    from weft.ledger.model import ToolCall as ToolCall
+    from weft.ledger.model import ToolResultPart as ToolResultPart
+    from weft.ledger.model import ToolUsePart as ToolUsePart
+    from weft.ledger.model import Turn as Turn
+    from weft.ledger.read.contexts import Context as Context
+    from weft.ledger.read.full_threads import BranchPoint as BranchPoint
+    from weft.ledger.read.full_threads import FullThreads as FullThreads
+    from weft.ledger.read.full_threads import FullTurn as FullTurn
+    from weft.ledger.read.full_threads import MessageReply as MessageReply
+    from weft.ledger.read.full_threads import Strand as Strand
+    from weft.ledger.read.listing import ListedSession as ListedSession
+    from weft.ledger.read.listing import Listing as Listing
+    from weft.ledger.read.listing import SessionList as SessionList
+    from weft.ledger.read.pages import Page as Page
+    from weft.ledger.read.threads import Thread as Thread
+    from weft.ledger.read.threads import ThreadDiff as ThreadDiff
+    from weft.ledger.read.tombstones import Tombstone as Tombstone
+    from weft.ledger.reports.actor_history import Deed as Deed
+    from weft.ledger.reports.audit import AuditFinding as AuditFinding
+    from weft.ledger.reports.audit import FindingKind as FindingKind
+    from weft.ledger.reports.audit import Severity as Severity
+    from weft.ledger.reports.file_touches import Touch as Touch
+    from weft.ledger.reports.usage import AbandonedRow as AbandonedRow
+    from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
+    from weft.ledger.reports.usage import BranchUsage as BranchUsage
+    from weft.ledger.reports.usage import Spending as Spending
+    from weft.ledger.reports.usage import Unpriced as Unpriced
+    from weft.ledger.reports.usage import UsageReport as UsageReport
+    from weft.ledger.reports.usage import UsageRow as UsageRow
+    from weft.ledger.reports.work import FileWork as FileWork
+    from weft.ledger.reports.work import ProjectWork as ProjectWork
+    from weft.ledger.reports.work import SessionWork as SessionWork
+    from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.search.hits import Hit as Hit
+    from weft.ledger.secrets.places import SecretPlace as SecretPlace
+    from weft.ledger.secrets.report import SecretFinding as SecretFinding
+    from weft.ledger.secrets.report import SecretReport as SecretReport
+    from weft.ledger.secrets.scan import Scanned as Scanned
+    from weft.ledger.sessions.merging import Provenance as Provenance
+    from weft.ledger.upkeep.copy_register import KnownCopy as KnownCopy
+    from weft.ledger.upkeep.facts_file import FactsIn as FactsIn
+    from weft.ledger.upkeep.ledger_copy import Copied as Copied
+    from weft.ledger.upkeep.packing import Packed as Packed
+    from weft.ledger.upkeep.salvage import Salvaged as Salvaged
+    from weft.ledger.upkeep.verify import Problem as Problem
+    from weft.ledger.views.lease_rows import Lease as Lease
+    from weft.ledger.views.recorded_events import Recorded as Recorded
+    from weft.ledger.write.turn_writer import TurnWriter as TurnWriter
+    from weft.open_ledger import OpenLedger as OpenLedger
     from weft.opening import copy as copy
     from weft.opening import examine as examine
     from weft.opening import open as open
     from weft.opening import restore as restore
     from weft.opening import salvage as salvage
+    from weft.program_handles import LedgerPrograms as LedgerPrograms
+    from weft.program_handles import ProgramHandle as ProgramHandle
+    from weft.programs.apply import PlannedProgram as PlannedProgram
+    from weft.programs.model import Check as Check
+    from weft.programs.model import CriterionVerdict as CriterionVerdict
+    from weft.programs.model import Difference as Difference
+    from weft.programs.model import Program as Program
+    from weft.programs.model import ProgramChange as ProgramChange
+    from weft.programs.model import Request as Request
+    from weft.programs.model import Tagged as Tagged
+    from weft.programs.programs import Programs as Programs
+    from weft.runtime.invoke.invocation import InvocationResult as InvocationResult
+    from weft.store.diagnosis import Diagnosis as Diagnosis
+    from weft.store.diagnosis import Grade as Grade
+    from weft.store.sqlite.restore import Restored as Restored
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    **dict.fromkeys(("open", "copy", "examine", "restore", "salvage"), "weft.opening"),
-    "Ledger": "weft.ledger.api.ledger",
-    "OpenLedger": "weft.open_ledger",
-    "WeftError": "weft.kernel.errors",
-    **dict.fromkeys(("Codeblock", "Compaction", "HeadMove", "Message", "RecordedTurn", "Session"), "weft.ledger.model"),
-    **dict.fromkeys(("Point", "StoredContent", "ToolCall", "Turn"), "weft.ledger.model"),
-    **dict.fromkeys(("TextPart", "ImagePart", "ToolUsePart", "ToolResultPart", "ReasoningPart"), "weft.ledger.model"),
-    "Context": "weft.ledger.read.contexts",
-    "Page": "weft.ledger.read.pages",
-    "Thread": "weft.ledger.read.threads",
-    "TurnWriter": "weft.ledger.write.turn_writer",
-    "Receipt": "weft.kernel.chain",
-    **dict.fromkeys(("Program", "Programs"), "weft.programs"),
-    **dict.fromkeys(("LedgerPrograms", "ProgramHandle"), "weft.program_handles"),
-    "InvocationResult": "weft.runtime.invoke.invocation",
+_NAMES = {
+    "weft.kernel.advice": "Advice",
+    "weft.kernel.authority": "Authority Layer Principal PrincipalKind Rights",
+    "weft.kernel.chain": "Receipt",
+    "weft.kernel.enums": (
+        "AgentRole EventClass FileKind LinkReason LintSeverity MessageRole MessageSource ToolCallStatus"
+    ),
+    "weft.kernel.errors": "WeftError",
+    "weft.kernel.events": "Event UnknownEvent",
+    "weft.kernel.fields": "Usage",
+    "weft.ledger.api.audit": "AuditReports",
+    "weft.ledger.api.compactions": "Compactions",
+    "weft.ledger.api.erasure": "Erasures",
+    "weft.ledger.api.imports": "Imports",
+    "weft.ledger.api.labels": "Heads Labels",
+    "weft.ledger.api.ledger": "Ledger",
+    "weft.ledger.api.merges": "Merges",
+    "weft.ledger.api.secrets": "Secrets",
+    "weft.ledger.api.tree": "Tree",
+    "weft.ledger.api.upkeep": "Upkeep",
+    "weft.ledger.api.usage": "UsageReports",
+    "weft.ledger.erasing.erasure": "Erasure",
+    "weft.ledger.erasing.plan": "Affected Doomed ErasurePlan HeldTurn Staying",
+    "weft.ledger.imports.import_writer": "ImportWriter",
+    "weft.ledger.imports.kept_sources": "KeptStretch",
+    "weft.ledger.imports.natives": "NativeCall NativeCompaction NativeLink NativeMessage NativeTurn Tokens",
+    "weft.ledger.imports.provisional": "ProvisionalItem ProvisionalTurn",
+    "weft.ledger.imports.sources": "ImportSource Landed",
+    "weft.ledger.model": (
+        "Branch Codeblock Compaction FileNote HeadMove ImagePart LintNote Message NewError "
+        "NewMessage NewToolCall Point ReasoningPart RecordedTurn Session SessionMove StoredContent "
+        "TextPart ToolCall ToolResultPart ToolUsePart Turn"
+    ),
+    "weft.ledger.read.contexts": "Context",
+    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply Strand",
+    "weft.ledger.read.listing": "ListedSession Listing SessionList",
+    "weft.ledger.read.pages": "Page",
+    "weft.ledger.read.threads": "Thread ThreadDiff",
+    "weft.ledger.read.tombstones": "Tombstone",
+    "weft.ledger.reports.actor_history": "Deed",
+    "weft.ledger.reports.audit": "AuditFinding FindingKind Severity",
+    "weft.ledger.reports.file_touches": "Touch",
+    "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage Spending Unpriced UsageReport UsageRow",
+    "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
+    "weft.ledger.search.hits": "Hit",
+    "weft.ledger.secrets.places": "SecretPlace",
+    "weft.ledger.secrets.report": "SecretFinding SecretReport",
+    "weft.ledger.secrets.scan": "Scanned",
+    "weft.ledger.sessions.merging": "Provenance",
+    "weft.ledger.upkeep.copy_register": "KnownCopy",
+    "weft.ledger.upkeep.facts_file": "FactsIn",
+    "weft.ledger.upkeep.ledger_copy": "Copied",
+    "weft.ledger.upkeep.packing": "Packed",
+    "weft.ledger.upkeep.salvage": "Salvaged",
+    "weft.ledger.upkeep.verify": "Problem",
+    "weft.ledger.views.lease_rows": "Lease",
+    "weft.ledger.views.recorded_events": "Recorded",
+    "weft.ledger.write.turn_writer": "TurnWriter",
+    "weft.open_ledger": "OpenLedger",
+    "weft.opening": "copy examine open restore salvage",
+    "weft.program_handles": "LedgerPrograms ProgramHandle",
+    "weft.programs.apply": "PlannedProgram",
+    "weft.programs.model": "Check CriterionVerdict Difference Program ProgramChange Request Tagged",
+    "weft.programs.programs": "Programs",
+    "weft.runtime.invoke.invocation": "InvocationResult",
+    "weft.store.diagnosis": "Diagnosis Grade",
+    "weft.store.sqlite.restore": "Restored",
 }
+"""By module; the block above says the same to type checkers, and a test compares the two."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when they are first used, so that `import weft` stays quick."""
     if name not in _HOMES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     from importlib import import_module

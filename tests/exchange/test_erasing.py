@@ -17,6 +17,7 @@ from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import SystemClock
 from weft.kernel.contents import ERASED
+from weft.kernel.ledger_events import Sighting
 
 WHY = "somebody asked for it"
 LONG = " and so on, at some length, as people do" * 8
@@ -196,7 +197,8 @@ def test_the_name_of_a_file_goes_where_it_is_named_alone(ledger: Ledger, tmp_pat
     name = sources / f"{CANARY}.jsonl"
     written(name, {"session": "s1", "title": "First"}, FIRST)
     take(ledger, sources)
-    seen = [found.event for found in ledger.changes() if b'"file":"' in found.line]
-    ledger.erasure.erase(str(seen[0].file), reason=WHY)
+    sighting = next(recorded.event for recorded in ledger.changes() if b'"file":"' in recorded.line)
+    assert isinstance(sighting, Sighting)
+    ledger.erasure.erase(str(sighting.file), reason=WHY)
     assert files_with_canary(tmp_path, name) == []
     assert problems(ledger) == []

@@ -1,12 +1,11 @@
 """How many modules one imported file passes through: a reader who follows it has to open each of them."""
 
 import os
-import sys
 from pathlib import Path
-from types import FrameType
 
 import weft
 from tests.exchange.fixtures.claude_code.lines import Lines, use
+from tests.module_trace import ModuleTrace
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.ambient import FixedClock
@@ -14,25 +13,6 @@ from weft.kernel.ambient import FixedClock
 MOST_MODULES = 59
 WRITTEN_SECONDS = 1_000_000_000
 IMPORTED_MS = 10_000_000_000_000
-
-
-class ModuleTrace:
-    """Collects the modules of weft of which a function is executed; loading a module does not count."""
-
-    def __init__(self) -> None:
-        self.modules: set[str] = set()
-
-    def __enter__(self) -> "ModuleTrace":
-        sys.setprofile(self._profile)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        sys.setprofile(None)
-
-    def _profile(self, frame: FrameType, event: str, argument: object) -> None:
-        name = frame.f_globals.get("__name__", "")
-        if event == "call" and frame.f_code.co_name != "<module>" and name.partition(".")[0] == "weft":
-            self.modules.add(name)
 
 
 def test_one_claude_code_import_executes_a_limited_number_of_modules(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def rich(ledger: Ledger) -> Ledger:
     ledger.record_turn(session="side", query="elsewhere", response="yes")
     picture = {"content": [{"type": "text", "text": "look at this"}, {"type": "image_url", "url": PNG}]}
     thought = {"content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "a dot"}]}
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"name": "Bash", "id": "call 1", "arguments": {"command": "ls"}, "result": "a\nb"},
         {"name": "mcp.read/file", "id": "call 1", "arguments": "raw", "error": "no such file"},
     ]
@@ -147,14 +147,14 @@ def test_what_is_said_there_continues_the_turn_it_came_from(rich: Ledger, tool: 
     made = resume(rich, "main~1", tool, tmp_path / "home")
     go_on(made, "and now?", "done")
     take(rich, made.path)
-    (child,) = [turn for turn in rich.children("main~1") if turn.origin == tool]
+    (child,) = [turn for turn in rich.tree.children("main~1") if turn.origin == tool]
     assert said(rich, child.id)[0] == ("user", "and now?")
     assert said(rich, child.id)[-1] == ("assistant", "done")
     assert [turn.id for turn in rich.thread(made.session).turns][:-1] == list(rich.thread("main~1").ancestry)
     go_on(made, "more?", "no", age=2)
     take(rich, made.path)
-    assert [turn.parent_id for turn in rich.children(child.id)] == [child.id]
-    assert rich.session(made.session).head == rich.children(child.id)[0].id
+    assert [turn.parent_id for turn in rich.tree.children(child.id)] == [child.id]
+    assert rich.session(made.session).head == rich.tree.children(child.id)[0].id
     assert rich.session("main").head != child.id
     assert list(rich.verify()) == []
 
@@ -167,7 +167,7 @@ def test_a_session_is_known_again_before_and_after_it_has_grown(rich: Ledger, to
     go_on(made, "and now?", "done")
     take(rich, made.path)
     assert len(rich.log()) == known + 1
-    assert [turn.origin for turn in rich.children("main")] == [tool]
+    assert [turn.origin for turn in rich.tree.children("main")] == [tool]
 
 
 def other_origin(ledger: Ledger) -> None:
@@ -269,12 +269,12 @@ def test_records_of_the_tool_itself_stay_as_they_were(own_session: Ledger, tmp_p
 
 def test_any_branch_of_a_session_can_be_gone_on_from(own_session: Ledger, tmp_path: Path) -> None:
     known = {turn.id for turn in own_session.log()}
-    dead = next(turn for turn in own_session.children("own~1") if said(own_session, turn.id)[0][1] == "a dead end")
+    dead = next(turn for turn in own_session.tree.children("own~1") if said(own_session, turn.id)[0][1] == "a dead end")
     made = resume(own_session, dead.id, "claude-code", tmp_path / "home", None)
     assert [line["uuid"] for line in records(made) if "uuid" in line][-2:] == ["u08", "u09"]
     go_on(made, "wake it", "up")
     take(own_session, made.path)
-    (child,) = own_session.children(dead.id)
+    (child,) = own_session.tree.children(dead.id)
     assert {turn.id for turn in own_session.log()} == known | {child.id}
 
 
@@ -335,7 +335,7 @@ def test_the_same_thread_written_twice_has_the_same_records_in_two_sessions(
     go_on(second, "two", "2", age=2)
     take(rich, first.path, second.path)
     assert len(rich.log()) == known + 2
-    assert len(rich.children("main")) == 2
+    assert len(rich.tree.children("main")) == 2
 
 
 def test_another_ledger_that_has_the_facts_knows_the_session_too(rich: Ledger, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_another_ledger_that_has_the_facts_knows_the_session_too(rich: Ledger, t
     go_on(made, "and now?", "done")
     facts = tmp_path / "facts.jsonl"
     with facts.open("wb") as file:
-        rich.export_facts(file)
+        rich.upkeep.export_facts(file)
     with weft.open(tmp_path / "other.db") as other:
         other.imports.share_with(rich)
         with facts.open("rb") as file:
@@ -373,7 +373,7 @@ def test_the_file_is_its_owners_alone(rich: Ledger, tmp_path: Path) -> None:
 @pytest.mark.parametrize("tool", ["claude-code", "codex"])
 def test_an_erasure_names_the_files_that_hold_what_was_said(rich: Ledger, tool: str, tmp_path: Path) -> None:
     made = resume(rich, "main", tool, tmp_path)
-    (copy,) = rich.plan_erasure(made.turn_id).copies
+    (copy,) = rich.erasure.plan(made.turn_id).copies
     assert (copy.path, copy.kind, copy.exists) == (made.path, "export", True)
 
 

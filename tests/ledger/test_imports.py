@@ -42,10 +42,10 @@ def head(ledger: Ledger, session: str) -> str:
 @pytest.fixture
 def friends(tmp_path: Path) -> list[Ledger]:
     """Three ledgers that share their import secret."""
-    made = [weft.open(tmp_path / f"{name}.db") for name in "abc"]
-    for other in made[1:]:
-        other.imports.share_with(made[0])
-    return made
+    ledgers: list[Ledger] = [weft.open(tmp_path / f"{name}.db") for name in "abc"]
+    for other in ledgers[1:]:
+        other.imports.share_with(ledgers[0])
+    return ledgers
 
 
 def test_an_imported_turn_reads_like_any_other(ledger: Ledger) -> None:

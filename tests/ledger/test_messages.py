@@ -182,8 +182,8 @@ def test_files_and_lints_are_kept_once_each(disk: Ledger, path: Path) -> None:
         {"lints": [{"severity": "fatal"}]},
         {"codeblocks": [{"language": "py"}]},
         {"codeblocks": [Codeblock(content="x", line_start="1")]},  # type: ignore[arg-type]
-        {"content": [ToolResultPart("c", 1, "yes")]},
-        {"content": [TextPart(5)]},
+        {"content": [ToolResultPart("c", 1, "yes")]},  # type: ignore[arg-type]
+        {"content": [TextPart(5)]},  # type: ignore[arg-type]
         {"source": "stork"},
         {"parent": "not an id"},
         {"context": {"x": float("nan")}},

@@ -223,9 +223,10 @@ def record_turn(
     key: str | None = None,
 ) -> RecordedTurn:
     """Append to whatever the head is at commit; `parent` and `expected` pin it. With a retry key it is done once."""
-    command = keyed_command(
-        "record_turn", key, [session, parent, expected, *turn.request()] if key else (), writer.authority
-    )
+    command = None
+    if key is not None:
+        request = [session, parent, expected, *turn.request()]
+        command = keyed_command("record_turn", key, request, writer.authority)
     if command is not None:  # before large contents are stored
         with writer.store.read() as txn:
             if answer := find_answer(txn.sql, command):

@@ -1,0 +1,77 @@
+"""Everything that the public verbs return can be imported from `weft`, and type checkers see the same names."""
+
+import ast
+import inspect
+import typing
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import weft
+from weft import opening
+from weft.programs import Programs
+
+INSIDE = {"ImportWriter", "Event", "UnknownEvent", "EventClass"}
+"""Met by those who write importers or read raw events; they have pages of their own."""
+
+
+def classes_in(annotation: Any) -> Iterator[type]:
+    if (typing.get_args(annotation) and not isinstance(annotation, type)) or isinstance(annotation, types.GenericAlias):
+        for part in typing.get_args(annotation):
+            yield from classes_in(part)
+    elif isinstance(annotation, type) and annotation.__module__.startswith("weft"):
+        yield annotation
+
+
+def verbs_of(owner: type) -> Iterator[Any]:
+    for name in dir(owner):
+        member = inspect.getattr_static(owner, name)
+        function = getattr(member, "fget", None) or (member.func if isinstance(member, cached_property) else member)
+        if not name.startswith("_") and inspect.isfunction(inspect.unwrap(function)):
+            yield function
+
+
+def returned() -> set[type]:
+    """What verbs return, what the fields of those records hold, and what their own verbs return."""
+    waiting: list[type] = [weft.Ledger, Programs]
+    met: set[type] = set()
+    while waiting:
+        kind = waiting.pop()
+        if kind in met or kind.__name__ in INSIDE:
+            continue
+        met.add(kind)
+        if issubclass(kind, msgspec.Struct):
+            annotations = list(typing.get_type_hints(kind).values())
+        else:
+            hints = [typing.get_type_hints(inspect.unwrap(verb)) for verb in verbs_of(kind)]
+            annotations = [hint["return"] for hint in hints if "return" in hint]
+        waiting += [found for annotation in annotations for found in classes_in(annotation)]
+    return met
+
+
+def test_what_verbs_return_is_importable_from_weft() -> None:
+    missing = sorted(kind.__name__ for kind in returned() if getattr(weft, kind.__name__, None) is not kind)
+    assert missing == []
+
+
+def test_the_walk_meets_records_and_groups() -> None:
+    assert {"Turn", "Session", "Page", "UsageReport", "Erasures", "Program"} <= {kind.__name__ for kind in returned()}
+
+
+def test_type_checkers_see_the_names_that_are_there() -> None:
+    tree = ast.parse(Path(weft.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = {
+        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert imports == weft._HOMES
+
+
+@pytest.mark.parametrize("name", sorted(weft.__all__))
+def test_every_name_is_there(name: str) -> None:
+    assert hasattr(weft, name)
+    assert hasattr(opening, name) or name != "open"
