@@ -76,7 +76,7 @@ def main() -> None:
     import weft
     from weft.exchange.importers.port import load_importers
     from weft.exchange.importing.run import ImportRun
-    from weft.kernel.ambient import FixedClock
+    from weft.kernel.clock import FixedClock
 
     ledger_path, source = sys.argv[1:]
     cpu, wall = time.process_time(), time.perf_counter()

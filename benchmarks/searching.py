@@ -59,7 +59,7 @@ def measure_search(sizes: Sizes, directory: Path) -> dict[str, Searched | NotMea
 
 def searched(sizes: Sizes, place: Path) -> Searched:
     import weft
-    from weft.kernel.ambient import FixedClock
+    from weft.kernel.clock import FixedClock
 
     clock = FixedClock(STARTED)
     with weft.open(place / "ledger.db", clock=clock) as ledger:

@@ -46,7 +46,7 @@ def _import(ledger: Path, source: Path) -> None:
     import weft
     from weft.exchange.importers.port import load_importers
     from weft.exchange.importing.run import ImportRun
-    from weft.kernel.ambient import FixedClock
+    from weft.kernel.clock import FixedClock
 
     with weft.open(ledger) as opened:
         ImportRun(opened, load_importers(), FixedClock(10**13)).run([source])

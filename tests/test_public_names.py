@@ -20,8 +20,8 @@ INSIDE = {"ImportWriter", "Event", "UnknownEvent", "EventClass"}
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
-    if (typing.get_args(annotation) and not isinstance(annotation, type)) or isinstance(annotation, types.GenericAlias):
-        for part in typing.get_args(annotation):
+    if typing.get_args(annotation):
+        for part in (typing.get_origin(annotation), *typing.get_args(annotation)):
             yield from classes_in(part)
     elif isinstance(annotation, type) and annotation.__module__.startswith("weft"):
         yield annotation

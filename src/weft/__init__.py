@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from weft.kernel.authority import Principal as Principal
     from weft.kernel.authority import PrincipalKind as PrincipalKind
     from weft.kernel.authority import Rights as Rights
-    from weft.kernel.chain import Receipt as Receipt
     from weft.kernel.enums import AgentRole as AgentRole
     from weft.kernel.enums import EventClass as EventClass
     from weft.kernel.enums import FileKind as FileKind
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from weft.kernel.enums import ToolCallStatus as ToolCallStatus
     from weft.kernel.errors import WeftError as WeftError
     from weft.kernel.events import Event as Event
+    from weft.kernel.events import Receipt as Receipt
     from weft.kernel.events import UnknownEvent as UnknownEvent
     from weft.kernel.fields import Usage as Usage
     from weft.ledger.api.audit import AuditReports as AuditReports
@@ -150,12 +150,11 @@ __version__ = "0.1.0"
 _NAMES = {
     "weft.kernel.advice": "Advice",
     "weft.kernel.authority": "Authority Layer Principal PrincipalKind Rights",
-    "weft.kernel.chain": "Receipt",
     "weft.kernel.enums": (
         "AgentRole EventClass FileKind LinkReason LintSeverity MessageRole MessageSource ToolCallStatus"
     ),
     "weft.kernel.errors": "WeftError",
-    "weft.kernel.events": "Event UnknownEvent",
+    "weft.kernel.events": "Event Receipt UnknownEvent",
     "weft.kernel.fields": "Usage",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from weft.kernel.advice import Action
-from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, needs_psycopg, scheme_of
 from weft.kernel.ulid import UlidSource

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = ("kernel", "store", "ledger", "graph", "exchange", "programs", "runtime", "chat", "surfaces")
 FACADE = "the facade"  # weft/__init__.py, its siblings and weft/aio/: they show what the layers offer
 
-AMBIENT_MODULE = "weft/kernel/ambient.py"  # the one that asks the machine for time and chance
+AMBIENT_MODULE = "weft/kernel/clock.py"  # the one that asks the machine for time and chance
 AMBIENT = frozenset(
     "time.time time.time_ns datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
     "datetime.date.today uuid.uuid1 uuid.uuid4 os.urandom random secrets".split()

@@ -12,7 +12,7 @@ import weft
 from tests.exchange.toy import Toy
 from weft import Ledger
 from weft.exchange.importing.run import ImportRun, ImportSummary
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 
 LONG_AGO = 1_000_000_000
 Write = Callable[..., Path]

@@ -9,7 +9,7 @@ import weft
 from weft import Ledger
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun, ImportSummary
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 ORIGINS = (

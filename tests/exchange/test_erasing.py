@@ -15,7 +15,7 @@ from tests.ledger.histories import change, exported, import_into, problems, sele
 from weft import Ledger
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.kernel.contents import ERASED
 from weft.kernel.ledger_events import Sighting
 

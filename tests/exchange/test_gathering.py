@@ -22,7 +22,7 @@ from tests.exchange.timeline import Stage
 from weft import Ledger
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 
 OLD = 1_500_000_000
 

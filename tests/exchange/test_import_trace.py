@@ -8,7 +8,7 @@ from tests.exchange.fixtures.claude_code.lines import Lines, use
 from tests.module_trace import ModuleTrace
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 
 MOST_MODULES = 59
 WRITTEN_SECONDS = 1_000_000_000

@@ -23,7 +23,7 @@ from weft.exchange.importers.records.jsonl import records
 from weft.exchange.importers.sources import Candidate
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun, ImportStep
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.imports import ImportWriter
 

@@ -20,7 +20,7 @@ from weft import Ledger
 from weft.exchange.importers.port import load_importers
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume, write_resume
-from weft.kernel.ambient import FixedClock, system_random
+from weft.kernel.clock import FixedClock, system_random
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.imports import ImportCounts
 from weft.ledger.imports.natives import NativeCompaction, NativeSession

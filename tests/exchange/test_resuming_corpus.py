@@ -24,7 +24,7 @@ from tests.exchange.structure import (
 )
 from weft import Ledger
 from weft.exchange.resuming import FORMATS, Resume, load_format, prepare_resume, write_resume
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.ledger.model import Session
 
 pytestmark = needs_corpus

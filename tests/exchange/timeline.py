@@ -10,7 +10,7 @@ from tests.exchange.toy import Toy
 from weft import Ledger
 from weft.exchange.importers.port import Importer
 from weft.exchange.importing.watch import Happening, watch
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 
 START_MS = 1_700_000_000_000
 Action = Callable[[], Iterable[Path] | None]

@@ -14,7 +14,7 @@ from msgspec import Struct
 import weft
 from tests.faults.processes import Say
 from tests.faults.tripwires import Tripwire, watch_disk, watch_statements
-from weft.kernel.chain import Receipt
+from weft.kernel.events import Receipt
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import RecordedTurn
 

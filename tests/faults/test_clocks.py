@@ -7,9 +7,8 @@ import pytest
 
 import weft
 from tests.faults.processes import Process, Say
-from weft.kernel.ambient import FixedClock, system_random
+from weft.kernel.clock import FixedClock, ms_from_iso, system_random
 from weft.kernel.errors import InvalidInput, SessionBusy
-from weft.kernel.times import ms_from_iso
 from weft.ledger.api.ledger import Ledger
 
 NOW = 1_800_000_000_000

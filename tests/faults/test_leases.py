@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.faults.processes import KILLED, Process, Say, run
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LeaseLost, SessionBusy
 from weft.ledger.api.ledger import Ledger
 

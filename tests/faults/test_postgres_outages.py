@@ -17,7 +17,7 @@ from tests.faults.scenarios import Ack, ack
 from tests.faults.sizes import SEED, Record, chance, sized
 from tests.faults.writers import write_whatever_happens
 from tests.postgres import Server, new_name, shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import StoreFailed, WeakDurability
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.store import ATTEMPTS

@@ -13,8 +13,8 @@ from tests.faults import scenarios
 from tests.faults.checks import answers, assert_sound, copy_ledger
 from tests.faults.processes import KILLED, run
 from tests.faults.scenarios import make_ledger
-from weft.kernel.chain import GENESIS, Receipt, extend
 from weft.kernel.errors import Damaged, LogCut, WeftError
+from weft.kernel.events import GENESIS, Receipt, extend
 from weft.ledger.api.ledger import Ledger
 from weft.surfaces.wire.hints import phrase
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.kernel.event_strategies import events, streams
 from weft.kernel import canonical
-from weft.kernel.chain import GENESIS, extend
 from weft.kernel.errors import InvalidFact
-from weft.kernel.events import Event
+from weft.kernel.events import GENESIS, Event, extend
 from weft.kernel.facts import check_event, content_refs, is_digest, strings
 from weft.kernel.kinds import EVENT_KINDS, KINDS
 from weft.kernel.ledger_events import NodeTagged, Sighting

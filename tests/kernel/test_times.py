@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.kernel.ambient import Clock, FixedClock, SystemClock, system_random
+from weft.kernel.clock import Clock, FixedClock, SystemClock, is_iso, iso_from_ms, ms_from_iso, system_random
 from weft.kernel.errors import InvalidInput
-from weft.kernel.times import is_iso, iso_from_ms, ms_from_iso
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

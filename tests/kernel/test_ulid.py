@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.kernel.ambient import FixedClock, SystemClock, system_random
+from weft.kernel.clock import FixedClock, SystemClock, system_random
 from weft.kernel.errors import InvalidInput
 from weft.kernel.ulid import ALPHABET, UlidSource, decode, encode, from_digest, is_ulid, offset
 

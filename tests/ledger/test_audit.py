@@ -6,7 +6,7 @@ import pytest
 
 from tests.ledger.histories import change, grow, kinds
 from tests.ledger.imported import rich_import
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.reports import audit

@@ -12,7 +12,7 @@ import weft
 from tests.faults.processes import Process, Say
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import problems, select, texts
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import HeadMoved, InvalidInput, KeyTaken, SessionBusy
 from weft.ledger.api.ledger import Ledger

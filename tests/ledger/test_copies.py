@@ -8,8 +8,8 @@ import pytest
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import grow, problems, queries
-from weft.kernel.chain import Receipt
 from weft.kernel.errors import LogCut
+from weft.kernel.events import Receipt
 from weft.ledger.api.ledger import Ledger
 
 

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import change, grow, lines
-from weft.kernel.ambient import FixedClock
-from weft.kernel.chain import GENESIS, extend
-from weft.kernel.events import event_id
+from weft.kernel.clock import FixedClock
+from weft.kernel.events import GENESIS, event_id, extend
 from weft.ledger.api.ledger import Ledger
 
 FIRST: dict[str, Any] = {

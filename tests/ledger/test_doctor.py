@@ -18,7 +18,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems
 from tests.ledger.test_verifying import rich
 from tests.postgres import shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import Damaged, LedgerMissing, StoreFailed
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.secrets.scanner import SecretTrace

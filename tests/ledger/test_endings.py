@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, kinds, problems, queries, select, texts
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import HeadMoved, LeaseLost, LedgerTooNew, NotApplicable, StoreError
 from weft.ledger.api.ledger import Ledger

@@ -16,7 +16,7 @@ from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import change, exported, grow, import_into, problems, queries, select, texts
 from tests.ledger.imported import native_turn, take
 from tests.postgres import shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.contents import ERASED
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import (

@@ -12,7 +12,7 @@ import pytest
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, texts
 from weft.kernel import canonical
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.contents import content_ref
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import UnknownEvent

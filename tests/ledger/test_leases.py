@@ -10,7 +10,7 @@ import pytest
 import weft
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import kinds, problems, texts
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LeaseLost, SessionBusy
 from weft.ledger.api.ledger import Ledger
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ledger.histories import grow
 from tests.ledger.imported import native_call, native_turn, take
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeMessage, NativeTurn

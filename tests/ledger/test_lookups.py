@@ -13,7 +13,7 @@ from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, grow, problems, select
 from tests.ledger.imported import native_turn, rich_import, take
 from tests.postgres import shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger

@@ -9,7 +9,7 @@ from tests.ledger.canaries import CANARY, files_with_canary, record_everywhere, 
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import change, copy_in_memory, exported, grow, import_into, problems, select, texts
 from tests.ledger.imported import native_turn, take
-from weft.kernel.ambient import FixedClock, system_random
+from weft.kernel.clock import FixedClock, system_random
 from weft.kernel.contents import ERASED
 from weft.kernel.errors import FactDamaged, NotApplicable, NotFound
 from weft.ledger.api.ledger import Ledger

@@ -15,7 +15,7 @@ from tests.ledger.conftest import NOON
 from tests.ledger.histories import grow
 from tests.ledger.imported import native_call, native_turn, take
 from tests.postgres import shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ToolCall

@@ -9,7 +9,7 @@ from msgspec import UNSET
 import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import kinds, problems, select, texts
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.dag_events import ToolCallRequested as ToolCallEvent
 from weft.kernel.errors import InvalidInput, NoCanonicalForm, NotApplicable, NotFound
 from weft.kernel.fields import EventRef, Usage

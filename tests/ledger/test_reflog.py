@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import PROPERTY_SCALE, grow, problems, queries, texts
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 

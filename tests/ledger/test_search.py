@@ -12,7 +12,7 @@ import weft
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import PROPERTY_SCALE, change, grow, problems
 from tests.ledger.imported import native_turn, rich_import, take
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.search import matches, passages

@@ -6,7 +6,7 @@ import pytest
 
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import grow, problems, queries
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import InvalidInput, LabelTaken, NotApplicable, NotFound
 from weft.ledger.api.ledger import Ledger
 

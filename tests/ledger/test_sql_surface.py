@@ -16,7 +16,7 @@ import weft
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import grow, problems, select
 from tests.ledger.imported import rich_import
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"

@@ -28,7 +28,7 @@ import weft
 from tests.conftest import PROVING
 from tests.ledger.invariants import check_all, check_context, check_names, check_step
 from tests.ledger.plain_model import PlainLedger, PlainSession, PlainTurn
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LabelTaken, LeaseLost, NotApplicable, NotFound, SessionBusy, WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.write.turn_writer import TurnWriter

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ledger.conftest import OpenLedger
 from tests.ledger.histories import kinds, problems, select, texts
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import HeadMoved, InvalidInput, NotApplicable, NotFound, TurnClosed
 from weft.kernel.fields import Usage
 from weft.ledger.api.ledger import Ledger

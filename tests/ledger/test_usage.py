@@ -15,7 +15,7 @@ import weft
 from tests.ledger.conftest import NOON
 from tests.ledger.histories import PROPERTY_SCALE, copy_in_memory, grow
 from tests.ledger.imported import ORIGIN, native_turn, take
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import LinkReason, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger

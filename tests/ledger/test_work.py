@@ -7,7 +7,7 @@ from tests.ledger.conftest import NOON
 from tests.ledger.imported import native_call, native_turn, take
 from tests.ledger.test_usage import PRICES
 from weft import Ledger
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind
 from weft.kernel.errors import InvalidInput
 from weft.ledger.model import FileNote

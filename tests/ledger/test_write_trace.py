@@ -5,7 +5,7 @@ from pathlib import Path
 import weft
 from tests.module_trace import ModuleTrace
 
-MOST_MODULES = 30
+MOST_MODULES = 28
 
 
 def test_one_recorded_turn_executes_a_limited_number_of_modules(tmp_path: Path) -> None:

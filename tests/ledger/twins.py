@@ -11,7 +11,7 @@ import psycopg
 
 import weft
 from tests.ledger.histories import exported, select
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import StoreError, WeftError
 from weft.ledger.api.ledger import Ledger
 from weft.store.postgres.address import parse_address

@@ -9,7 +9,7 @@ import weft
 from tests.conftest import PROVING
 from tests.postgres import shared_server
 from tests.programs.stories import stocked
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 from weft.programs import Programs
 

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.faults.processes import KILLED, Say, run
 from tests.programs.conftest import OpenLedger
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import AgentBusy, Conflict, LeaseLost, SessionBusy, StoreError
 from weft.ledger.api.base import store_of
 from weft.ledger.api.ledger import Ledger

@@ -14,7 +14,7 @@ from tests.conftest import PROVING
 from tests.ledger.histories import lines, problems
 from tests.postgres import shared_server
 from tests.programs.conftest import NOON
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import IllegalTransition, NotApplicable
 from weft.programs import Programs

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.ledger.histories import copy_in_memory, exported, import_into, lines, problems
 from tests.programs.stories import MODEL, PROVIDER
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import (
     IllegalTransition,

@@ -7,7 +7,7 @@ import pytest
 import weft
 from tests.ledger.histories import grow, problems, queries
 from tests.postgres import Server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import OutcomeUnknown
 from weft.store.postgres.connection import PostgresSql
 

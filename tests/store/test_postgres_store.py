@@ -10,7 +10,7 @@ import pytest
 
 import weft
 from tests.postgres import Server, new_name, shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import (
     Damaged,
     IdCollision,

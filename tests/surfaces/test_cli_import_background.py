@@ -15,7 +15,7 @@ import weft as library
 from tests.surfaces.shell import Shell, running
 from tests.surfaces.test_cli_import import SESSION, line
 from weft.exchange.importing.run import ImportStep
-from weft.kernel.ambient import FixedClock, SystemClock
+from weft.kernel.clock import FixedClock, SystemClock
 from weft.surfaces.cli.import_job import ImportJob, Order, start
 from weft.surfaces.cli.import_lines import time_text
 from weft.surfaces.cli.import_work import ImportWork

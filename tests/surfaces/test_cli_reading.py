@@ -12,8 +12,7 @@ import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell, masked
-from weft.kernel.ambient import FixedClock, SystemClock
-from weft.kernel.times import ms_from_iso
+from weft.kernel.clock import FixedClock, SystemClock, ms_from_iso
 from weft.store.sqlite.connection import SqliteSql
 from weft.surfaces import demo
 from weft.surfaces.cli.times import UTC, LocalZone, local_time

@@ -11,8 +11,7 @@ import pytest
 
 import weft as library
 from tests.surfaces.shell import Shell, on_terminal
-from weft.kernel.ambient import FixedClock
-from weft.kernel.times import ms_from_iso
+from weft.kernel.clock import FixedClock, ms_from_iso
 from weft.surfaces.cli.figures import bar
 
 LATE = "2026-03-02T23:30:00.000Z"

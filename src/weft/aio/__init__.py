@@ -19,7 +19,7 @@ from weft.aio.ledger import (
 )
 from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
 from weft.aio.programs import AsyncPrograms
-from weft.kernel.ambient import Clock, RandomBytes, system_random
+from weft.kernel.clock import Clock, RandomBytes, system_random
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.upkeep.ledger_copy import Copied
 from weft.ledger.upkeep.salvage import Salvaged

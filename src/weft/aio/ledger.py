@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
 from weft.kernel.authority import Authority
-from weft.kernel.chain import Receipt
+from weft.kernel.events import Receipt
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.base import WAIT
 from weft.ledger.api.compactions import Compactions

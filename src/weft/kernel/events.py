@@ -7,7 +7,7 @@ The fact is always the stored bytes; an id is never computed from a struct that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, ClassVar, Literal, Union, get_args
@@ -111,3 +111,22 @@ class Registry:
 
 def kind_of(event: Event | type[Event]) -> str:
     return str(event.__struct_config__.tag)
+
+
+GENESIS = bytes(32)
+
+
+def extend(chain: bytes, event_ids: Iterable[bytes]) -> bytes:
+    """`log_n = sha256(log_{n-1} + event_id)`, once per event in order of arrival."""
+    for event_id in event_ids:
+        chain = sha256(chain + event_id).digest()
+    return chain
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """What a caller may keep: a ledger that was cut, rolled back or edited cannot answer for it."""
+
+    replica: str
+    n: int
+    log: str
+    digest: str

@@ -19,10 +19,10 @@ from msgspec.structs import asdict
 from msgspec.structs import fields as struct_fields
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.clock import is_iso
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import STREAM_KINDS, Event, UnknownEvent
 from weft.kernel.fields import Usage, is_name
-from weft.kernel.times import is_iso
 from weft.kernel.ulid import ALPHABET, is_ulid
 
 _matches_digest = re.compile(r"[0-9a-f]{64}").fullmatch

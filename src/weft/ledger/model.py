@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
-from weft.kernel.chain import Receipt
 from weft.kernel.enums import (
     FileKind,
     LintSeverity,
@@ -21,6 +20,7 @@ from weft.kernel.enums import (
     ToolCallStatus,
 )
 from weft.kernel.errors import InvalidInput
+from weft.kernel.events import Receipt
 from weft.kernel.fields import Usage
 from weft.kernel.ulid import offset
 

@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
-from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import (
     BINARY,
     ERASED,
@@ -29,6 +28,7 @@ from weft.kernel.contents import (
     rows_of,
 )
 from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged
+from weft.kernel.events import GENESIS, extend
 from weft.kernel.imported import ImportSecret
 from weft.store.buffer import Insert
 from weft.store.erased_contents import make_husks, note_erasing

@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol, TypeVar
 from msgspec import Struct
 
 from weft.kernel.advice import Action
-from weft.kernel.ambient import Clock, RandomBytes
+from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, Prepared, Salts, prepare
 from weft.kernel.errors import (
     ContentTooLarge,

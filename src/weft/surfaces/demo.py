@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.kernel.ambient import FixedClock
-from weft.kernel.times import ms_from_iso
+from weft.kernel.clock import FixedClock, ms_from_iso
 
 if TYPE_CHECKING:
     from weft.ledger.api.ledger import Ledger

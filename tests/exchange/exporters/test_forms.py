@@ -21,7 +21,7 @@ from weft.exchange.exporters.markdown import Markdown, code, escaped, fenced, qu
 from weft.exchange.exporters.openai import OpenAi
 from weft.exchange.exporters.port import Report, ThreadTip, Wishes
 from weft.exchange.exporters.testing import PIXEL
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.ledger.model import Message
 
 

@@ -24,7 +24,7 @@ from weft.exchange.importers.aider.importer import is_command
 from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource
 from weft.ledger.model import FileNote, TextPart
 

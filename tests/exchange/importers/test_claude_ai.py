@@ -30,7 +30,7 @@ from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.port import NativeTurn
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, TextPart
 

@@ -40,7 +40,7 @@ from weft.exchange.importers.codex import Codex
 from weft.exchange.importers.port import Report, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"

@@ -31,7 +31,7 @@ from tests.exchange.fixtures.copilot_cli.events import (
 from tests.exchange.reading import called, read, read_one, said, shape, texts_of
 from weft.exchange.importers.port import NativeTurn, Tokens
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart
 

@@ -41,7 +41,7 @@ from weft.exchange.importers.cursor import Cursor
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.testing import as_source
 from weft.exchange.importing.run import ImportRun, ImportSummary
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 
 LONG_AGO = 1_000_000_000
 

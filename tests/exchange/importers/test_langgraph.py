@@ -42,7 +42,7 @@ from weft.exchange.importers.port import Report, Tokens
 from weft.exchange.importers.servers import Address
 from weft.exchange.importers.testing import ImporterContract, as_source
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, ToolCallStatus
 
 GRAPH = LangGraph()

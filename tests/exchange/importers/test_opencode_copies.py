@@ -29,7 +29,7 @@ from tests.exchange.fixtures.opencode.sessions import (
 )
 from weft.exchange.importers.opencode import Opencode
 from weft.exchange.importing.run import ImportRun
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 
 
 def forked(messages: list[Message], mark: str) -> list[Message]:

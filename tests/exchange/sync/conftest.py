@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.postgres import shared_server
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 
 NOON = 1_794_700_800_000

@@ -16,7 +16,7 @@ import weft
 from tests.conftest import PROVING
 from tests.exchange.sync.wire import contents, digests, events, heads, husks, pull, push, tips
 from tests.ledger.histories import problems
-from weft.kernel.ambient import FixedClock
+from weft.kernel.clock import FixedClock
 from weft.kernel.errors import ConnectionCut, NotApplicable, WeftError
 from weft.ledger.api.ledger import Ledger
 

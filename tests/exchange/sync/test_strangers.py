@@ -19,8 +19,8 @@ from weft.exchange.sync.receiver import MOST_OFFERED
 from weft.exchange.sync.sender import LARGE, RECORD, mentioned
 from weft.exchange.sync.talk import Talk, hear
 from weft.kernel import canonical
-from weft.kernel.chain import GENESIS
 from weft.kernel.errors import InvalidFact, PeerRefused, ProtocolBroken, ReplicaDiverged, WeftError
+from weft.kernel.events import GENESIS
 from weft.kernel.events import encode as encode_event
 from weft.kernel.kinds import KINDS
 from weft.ledger.api.ledger import Ledger

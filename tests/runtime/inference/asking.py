@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.runtime.scripted import Script, Scripted, scripted
-from weft.kernel.ambient import FixedClock
 from weft.kernel.authority import Principal, PrincipalKind
+from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
 from weft.runtime.context import ExecutionContext, context_for

@@ -8,9 +8,9 @@ from typing import Any
 from weft.exchange.edits.arguments import NEW, OLD, PATCHES, PATHS, WRITTEN, opened
 from weft.exchange.edits.changes import FileChange, changes_of
 from weft.exchange.exporters.port import Story
+from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import showable
 from weft.kernel.enums import TurnStatus, TurnType
-from weft.kernel.times import iso_from_ms
 from weft.ledger.model import FileNote, Message, ToolCall, Turn
 from weft.ledger.read.full_threads import BranchPoint, FullTurn, Strand
 

@@ -15,8 +15,8 @@ from msgspec import UNSET
 from weft.exchange.exporters.captions import UNKNOWN_MODELS, model_of
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line
+from weft.kernel.clock import iso_from_ms
 from weft.kernel.fields import Usage
-from weft.kernel.times import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
 from weft.ledger.read.full_threads import FullTurn, MessageReply, Strand
 

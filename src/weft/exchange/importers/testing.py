@@ -18,7 +18,7 @@ from typing import Any
 from weft.exchange.importers.port import HEAD_BYTES, Importer, NativeSession, NativeTurn, Report, Source
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importing.run import ImportRun, ImportSummary
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.ledger.api.ledger import Ledger
 
 LONG_AGO = 1_000_000_000

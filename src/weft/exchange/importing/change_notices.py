@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from weft.kernel.ambient import Clock
+from weft.kernel.clock import Clock
 
 TICK_MS, STEP_MS, GATHER_MS = 250, 50, 200
 

@@ -27,7 +27,7 @@ from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates
 from weft.exchange.importing.intake import Taking
 from weft.exchange.importing.read_positions import Follower, Followers
-from weft.kernel.ambient import Clock
+from weft.kernel.clock import Clock
 from weft.kernel.errors import StoreError
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, RawFile

@@ -17,7 +17,7 @@ from weft.exchange.importers.records.values import mapping, sequence, text
 from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, hex_for, tool_name, uuid_for
-from weft.kernel.times import iso_from_ms
+from weft.kernel.clock import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, TextPart, ToolResultPart, ToolUsePart, Turn
 
 _TREE = frozenset({"user", "assistant", "system", "attachment"})

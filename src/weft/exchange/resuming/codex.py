@@ -14,7 +14,7 @@ from weft.exchange.importers.records.values import mapping, sequence, text
 from weft.exchange.resuming.dialogue import Records, Said, as_text, losses, note_on
 from weft.exchange.resuming.formats import Format
 from weft.exchange.resuming.names import CallIds, timed_uuid_for, tool_name
-from weft.kernel.times import iso_from_ms
+from weft.kernel.clock import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, Turn
 
 _UNANSWERED = "aborted"

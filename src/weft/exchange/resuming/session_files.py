@@ -25,7 +25,7 @@ from weft.exchange.resuming.dialogue import Records, Writer, encoded, said_of
 from weft.exchange.resuming.formats import Format, load_format
 from weft.exchange.resuming.names import random_uuid, timed_uuid
 from weft.exchange.resuming.verbatim import as_source, verbatim_records
-from weft.kernel.ambient import Clock, RandomBytes
+from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import Turn

@@ -9,8 +9,8 @@ from datetime import timezone, tzinfo
 from functools import wraps
 from typing import Any, Self, TypeVar, cast
 
-from weft.kernel.ambient import Clock
 from weft.kernel.authority import Authority, authority_of
+from weft.kernel.clock import Clock
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_number

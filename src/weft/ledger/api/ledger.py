@@ -8,8 +8,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.events import Receipt
 from weft.kernel.sites import Site
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.compactions import Compactions

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from weft.kernel.clock import ms_from_iso
 from weft.kernel.dag_events import ToolCallRequested
 from weft.kernel.events import Event, UnknownEvent, kind_of
 from weft.kernel.fields import Words
-from weft.kernel.times import ms_from_iso
 from weft.ledger.read.principals import on_behalf_of
 from weft.ledger.views.recorded_events import Recorded, recorded
 from weft.store.port import ReadTxn, Store

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 from weft.kernel.advice import Action
+from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import content_ref
 from weft.kernel.facts import is_digest
 from weft.kernel.sites import Site
-from weft.kernel.times import iso_from_ms
 from weft.ledger.read.tombstones import pending
 from weft.ledger.secrets.scan import MARK as SECRETS
 from weft.ledger.upkeep.recompute import VIEWS_STALE

@@ -19,11 +19,10 @@ from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
 from weft.kernel import canonical
-from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.dag_events import AgentForked, RunStarted, ToolResult
 from weft.kernel.errors import FactDamaged, InvalidFact, InvalidInput, NotFound, ReplicaDiverged, StoreError
-from weft.kernel.events import Event, UnknownEvent, encode, kind_of, ledger_stream, run_stream
+from weft.kernel.events import GENESIS, Event, UnknownEvent, encode, extend, kind_of, ledger_stream, run_stream
 from weft.kernel.facts import check_event, check_unknown, content_refs
 from weft.kernel.imported import imported_turn_id
 from weft.kernel.kinds import KINDS

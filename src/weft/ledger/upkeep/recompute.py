@@ -12,9 +12,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from weft.kernel.chain import GENESIS
 from weft.kernel.errors import Damaged, IdCollision, ReadOnlyLedger, StoreFailed
-from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.events import GENESIS, Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.ledger.search import index_check

@@ -14,11 +14,10 @@ from typing import Any
 from msgspec import Struct
 
 from weft.kernel.canonical import is_canonical
-from weft.kernel.chain import GENESIS, Receipt
 from weft.kernel.contents import ERASED, content_ref, readable
 from weft.kernel.dag_events import RunFinished
 from weft.kernel.errors import Damaged, StoreError, WeftError
-from weft.kernel.events import Event, UnknownEvent, encode
+from weft.kernel.events import GENESIS, Event, Receipt, UnknownEvent, encode
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased
 from weft.ledger.search import index_check

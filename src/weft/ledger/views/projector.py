@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
+from weft.kernel.clock import ms_from_iso
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import Named, Words
-from weft.kernel.times import ms_from_iso
 from weft.ledger.views.rows import (
     CALL,
     HISTORY,

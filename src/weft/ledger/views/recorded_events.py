@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import orjson
 from msgspec import Struct
 
-from weft.kernel.chain import GENESIS, extend
 from weft.kernel.errors import FactDamaged, InvalidFact, NotFound
-from weft.kernel.events import Event, UnknownEvent, event_id, run_stream
+from weft.kernel.events import GENESIS, Event, UnknownEvent, event_id, extend, run_stream
 from weft.kernel.kinds import KINDS
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.store.facts import FactReader

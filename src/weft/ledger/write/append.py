@@ -11,17 +11,15 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.ambient import Clock
 from weft.kernel.authority import LOCAL, Authority
-from weft.kernel.chain import Receipt
+from weft.kernel.clock import Clock, iso_from_ms
 from weft.kernel.contents import Prepared, decode_utf8, json_bytes, showable, text_bytes
 from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, LabelTaken, StoreError
-from weft.kernel.events import Event, encode, program_stream
+from weft.kernel.events import Event, Receipt, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.imported import ImportSecret
 from weft.kernel.ledger_events import AgentCreated
-from weft.kernel.times import iso_from_ms
 from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_length
 from weft.ledger.model import (

@@ -16,7 +16,7 @@ from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings as LayerSettings
 
-from weft.kernel.ambient import Clock
+from weft.kernel.clock import Clock
 from weft.kernel.errors import (
     InvalidInput,
     OutsideError,

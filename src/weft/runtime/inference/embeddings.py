@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.ambient import RandomBytes, system_random
+from weft.kernel.clock import RandomBytes, system_random
 from weft.kernel.errors import ReplyMalformed, Unsupported, WeftError
 from weft.runtime.context import ExecutionContext
 from weft.runtime.inference.inference import Inference

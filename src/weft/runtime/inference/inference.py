@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
 from weft.ledger.reports.prices import PriceTable, shipped_prices
 from weft.runtime.context import ExecutionContext, current_context

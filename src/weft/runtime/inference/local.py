@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weft.kernel.ambient import RandomBytes
+from weft.kernel.clock import RandomBytes
 from weft.kernel.errors import FactDamaged, Unsupported
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.inference.routes import Dialect, Route

@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.advice import Action
+from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import json_bytes
 from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, ProviderUnreachable, Unsupported, WeftError
-from weft.kernel.times import iso_from_ms
 from weft.programs.foreign import taking_over
 from weft.programs.model import Program, Request
 from weft.programs.placeholders import is_placeholder, resolve_config

@@ -17,7 +17,7 @@ from typing import TypeVar
 import psycopg
 from msgspec import Struct
 
-from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
 from weft.store.buffer import RowsRefused
 from weft.store.diagnosis import Diagnosis

@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.advice import Action
-from weft.kernel.ambient import Clock, system_random
+from weft.kernel.clock import Clock, system_random
 from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FactReader, local_value

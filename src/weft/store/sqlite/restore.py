@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 from msgspec import Struct
 
-from weft.kernel.ambient import Clock
+from weft.kernel.clock import Clock
 from weft.kernel.errors import InUse, LedgerMissing, NotApplicable, StoreError
 from weft.store.atomic_files import put_in_place, sync
 from weft.store.port import Progress

@@ -17,8 +17,8 @@ import apsw
 import orjson
 import zstandard
 
-from weft.kernel.chain import GENESIS, extend
 from weft.kernel.contents import content_ref
+from weft.kernel.events import GENESIS, extend
 from weft.store.packs import PACK_BYTES
 from weft.store.port import Progress
 from weft.store.records import blob

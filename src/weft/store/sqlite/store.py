@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from weft.kernel.ambient import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import Damaged, LedgerMissing, LogCut, ReadOnlyLedger, StoreError, StoreFailed
 from weft.kernel.sites import IN_MEMORY
 from weft.store.facts import FactReader, local_value

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weft.kernel.ambient import Clock, SystemClock
+from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
 from weft.kernel.sites import Site
 from weft.surfaces.cli.user_files import user_ledger

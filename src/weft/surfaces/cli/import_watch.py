@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from weft.exchange.importing.change_notices import listening
 from weft.exchange.importing.watch import Began, Gone, Happening, Imported, Troubled, Watched, Watching
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
 from weft.surfaces.cli.import_lines import shortened

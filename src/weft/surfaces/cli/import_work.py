@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from msgspec.structs import replace
 
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.kernel.errors import WeftError
 from weft.kernel.sites import Site
 from weft.surfaces.cli.import_job import READY, ImportJob, Order

@@ -38,7 +38,7 @@ class Period(TypedDict):
 
 
 def read_period(since: str | None, until: str | None) -> Period:
-    from weft.kernel.ambient import SystemClock
+    from weft.kernel.clock import SystemClock
     from weft.ledger.reports.usage import read_moment
 
     now = SystemClock().now_ms()

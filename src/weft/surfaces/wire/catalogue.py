@@ -23,8 +23,7 @@ from weft.exchange.importing.sweep import FoundPlace
 from weft.exchange.resuming.session_files import Resume
 from weft.exchange.sync.commands import Synced
 from weft.exchange.sync.peers import Remote
-from weft.kernel.chain import Receipt
-from weft.kernel.events import Event, UnknownEvent
+from weft.kernel.events import Event, Receipt, UnknownEvent
 from weft.kernel.fields import Usage
 from weft.ledger import model
 from weft.ledger.erasing.erasure import Erasure

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from msgspec import UNSET, Struct, UnsetType
 
-from weft.kernel.times import iso_from_ms
+from weft.kernel.clock import iso_from_ms
 from weft.surfaces.wire.hints import phrase
 
 if TYPE_CHECKING:

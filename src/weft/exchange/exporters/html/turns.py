@@ -25,7 +25,7 @@ from weft.exchange.exporters.html.texts import preformatted, rendered, shown
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of, result_text
-from weft.kernel.times import iso_from_ms
+from weft.kernel.clock import iso_from_ms
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
 from weft.ledger.read.full_threads import BranchPoint, FullTurn
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from weft.kernel.ambient import SystemClock
+from weft.kernel.clock import SystemClock
 from weft.kernel.errors import LedgerMissing
 from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call

@@ -26,7 +26,7 @@ def create(call: Call, name: str, passphrase: bool) -> None:
 
     It lies in a file that nobody else can read; what others need is printed by `weft key export`.
     """
-    from weft.kernel.ambient import system_random
+    from weft.kernel.clock import system_random
 
     public_key = key_ring().create(name, system_random(32), new_passphrase() if passphrase else None)
     call.answer(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
+from weft.kernel.events import Receipt
 from weft.kernel.ulid import is_ulid
 from weft.ledger.model import RecordedTurn
 from weft.surfaces.cli import arguments

@@ -87,7 +87,7 @@ def command(
 
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
     """Words for times are the viewer's, whatever the answer looks like; under --json days are UTC's."""
-    from weft.kernel.ambient import SystemClock
+    from weft.kernel.clock import SystemClock
     from weft.ledger.reports.usage import read_moment
     from weft.surfaces.cli.times import UTC, LocalZone
 

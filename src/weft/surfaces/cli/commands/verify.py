@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from weft.kernel.chain import Receipt
 from weft.kernel.errors import InvalidInput
+from weft.kernel.events import Receipt
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
