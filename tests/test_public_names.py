@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 
 import weft
 from weft import opening
+from weft.ledger import api
 from weft.programs import Programs
 
 INSIDE = {"ImportWriter", "Event", "UnknownEvent", "EventClass"}
@@ -62,13 +64,15 @@ def test_the_walk_meets_records_and_groups() -> None:
     assert {"Turn", "Session", "Page", "UsageReport", "Erasures", "Program"} <= {kind.__name__ for kind in returned()}
 
 
-def test_type_checkers_see_the_names_that_are_there() -> None:
-    tree = ast.parse(Path(weft.__file__).read_text())
+@pytest.mark.parametrize("package", [weft, api])
+def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = {
         alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert imports == weft._HOMES
+    assert imports == package._HOMES
+    assert all(hasattr(package, name) for name in package.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(weft.__all__))

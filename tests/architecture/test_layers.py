@@ -374,6 +374,32 @@ def test_the_parts_of_the_ledger_import_in_one_direction() -> None:
     assert against == []
 
 
+OPEN_TO_LAYERS_ABOVE = frozenset(
+    "api model arguments imports imports.natives secrets read.thread_facts read.revisions read.label_prefixes"
+    " read.turn_titles search.vectors sessions.heads upkeep.facts_file upkeep.copy_register views.rows"
+    " views.program_rows views.values write.append write.commands write.leases write.placement".split()
+)
+"""What exchange, programs, runtime and surfaces may import of the ledger: its public package, and what writes programs,
+importers and sync are written with."""
+
+
+def ledger_modules_used_above() -> dict[str, str]:
+    """By module of the ledger, one module of a layer above that imports it."""
+    above = LAYERS[LAYERS.index("ledger") + 1 :]
+    users: dict[str, str] = {}
+    for name, targets in import_graph().items():
+        if name.startswith(tuple(f"weft.{layer}." for layer in above)):
+            parts = [target.removeprefix("weft.ledger.") for target in targets if target.startswith("weft.ledger.")]
+            users |= dict.fromkeys(parts, name)
+    return users
+
+
+def test_layers_above_import_the_public_package_of_the_ledger_and_a_short_list() -> None:
+    users = ledger_modules_used_above()
+    assert {module: user for module, user in users.items() if module not in OPEN_TO_LAYERS_ABOVE} == {}
+    assert users.keys() == OPEN_TO_LAYERS_ABOVE
+
+
 def test_no_two_rooms_of_the_ledger_have_a_verb_of_one_name() -> None:
     """They are joined into one class, where one would hide the other."""
     owners: dict[str, set[str]] = {}

@@ -13,7 +13,7 @@ from weft.kernel.contents import ERASED
 from weft.kernel.enums import InfoType
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.words import tokens
-from weft.ledger.read.sessions import agent_names
+from weft.ledger.api import agent_names
 from weft.ledger.views.program_rows import (
     PROGRAM,
     PROGRAM_HISTORY,

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.kernel.errors import AgentBusy, LeaseLost
-from weft.ledger.api.base import store_of, writer_of
-from weft.ledger.api.ledger import Ledger
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.api import Lease, Ledger, store_of, writer_of
 from weft.ledger.write.leases import renew
 from weft.programs.addresses import parse_address
 from weft.programs.kinds.table import checked_kind

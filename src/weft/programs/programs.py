@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.kernel.authority import Authority
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.api import Lease
 from weft.programs.apply import PlannedProgram, apply
 from weft.programs.information_verbs import InformationVerbs
 from weft.programs.program_files import WantedProgram

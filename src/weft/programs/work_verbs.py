@@ -7,8 +7,7 @@ from typing import Any
 
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, NotApplicable
-from weft.ledger.api.base import owner_of, patience_of
-from weft.ledger.views.lease_rows import Lease, LeaseKind
+from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
 from weft.programs.criteria import Observations, RunCommand, Workspace, judge

@@ -20,7 +20,7 @@ import click
 from weft.kernel.clock import FixedClock, ms_from_iso
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 MODEL: dict[str, Any] = {"model": "sonnet-large", "provider": "example"}
 STARTED, PAUSE = "2026-03-02T13:05:00.000Z", 7 * 60 * 1000

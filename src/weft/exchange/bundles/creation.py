@@ -21,7 +21,7 @@ from weft.exchange.bundles.report import BundleReport
 from weft.exchange.bundles.verification import KnownNames
 from weft.exchange.bundles.withheld_contents import Withholding
 from weft.kernel.errors import ContentGone, FactDamaged, InvalidBundle, StoreError, WithheldShows
-from weft.ledger.api.base import LedgerBase, open_thread_facts
+from weft.ledger.api import LedgerBase, open_thread_facts
 from weft.ledger.arguments import checked_file, checked_path, path_error
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.upkeep.copy_register import BUNDLE, remembered

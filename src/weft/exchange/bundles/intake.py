@@ -12,7 +12,7 @@ from weft.exchange.bundles.keys import PublicKey
 from weft.exchange.bundles.report import BundleReport
 from weft.exchange.bundles.verification import BundleCheck, KnownNames
 from weft.kernel.errors import InvalidBundle
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.upkeep.facts_file import FactsIn
 

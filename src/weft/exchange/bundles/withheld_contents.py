@@ -18,9 +18,8 @@ from weft.kernel.errors import ContentGone, InvalidInput, NotFound
 from weft.kernel.events import event_id
 from weft.kernel.facts import is_digest
 from weft.kernel.ulid import is_ulid, offset
-from weft.ledger.api.base import LedgerBase
+from weft.ledger.api import LedgerBase, calls_of
 from weft.ledger.read.thread_facts import ThreadFacts
-from weft.ledger.read.turns import calls_of
 from weft.ledger.views.rows import load_turn
 from weft.store.records import ContentHead
 

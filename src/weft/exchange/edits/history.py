@@ -9,9 +9,8 @@ from msgspec import Struct
 from weft.exchange.edits.blame import Blame, blame, last_text
 from weft.exchange.edits.edits import FileEdit, edits_of, lines_of
 from weft.kernel.enums import FileKind
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger, WantedPath
 from weft.ledger.model import ToolCall, Turn
-from weft.ledger.reports.file_touches import WantedPath
 
 
 class TurnEdit(Struct, frozen=True):

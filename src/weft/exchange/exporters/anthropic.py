@@ -14,8 +14,8 @@ from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, json_line, pieces_of
 from weft.kernel.contents import showable
+from weft.ledger.api import FullTurn
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import FullTurn
 
 FORMATS = ("png", "jpeg", "gif", "webp")
 BEGINNING = "(The assistant began.)"

@@ -11,8 +11,8 @@ from weft.exchange.exporters.port import Story
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import showable
 from weft.kernel.enums import TurnStatus, TurnType
+from weft.ledger.api import BranchPoint, FullTurn, Strand
 from weft.ledger.model import FileNote, Message, ToolCall, Turn
-from weft.ledger.read.full_threads import BranchPoint, FullTurn, Strand
 
 UNKNOWN_MODELS = (None, "", "unknown", "none")
 ROLES = {"user": "User", "assistant": "Assistant", "system": "System", "tool": "Tool"}

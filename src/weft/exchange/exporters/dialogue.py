@@ -18,8 +18,8 @@ from msgspec import UNSET, Struct
 
 from weft.exchange.edits.arguments import opened
 from weft.exchange.exporters.results import as_json, is_deep, result_text
+from weft.ledger.api import Item
 from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import Item
 
 INTERRUPTED = "interrupted"
 NAME_LENGTH = 64

@@ -20,11 +20,9 @@ from weft.exchange.exporters.plugins import load_exporter
 from weft.exchange.exporters.port import Exporter, Report, Story, Thinking, ThreadTip, Wishes
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import FullTurn, Ledger, Strand, has_title
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import Message, Session
-from weft.ledger.read.full_threads import FullTurn, Strand
-from weft.ledger.read.listing import has_title
 from weft.store.atomic_files import new_file
 from weft.store.port import Progress
 

@@ -17,8 +17,8 @@ from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.fields import Usage
+from weft.ledger.api import FullTurn, MessageReply, Strand
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, Turn
-from weft.ledger.read.full_threads import FullTurn, MessageReply, Strand
 
 TOKENS = {
     "input_tokens": "inputTokens",

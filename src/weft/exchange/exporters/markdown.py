@@ -32,8 +32,8 @@ from weft.exchange.exporters.captions import (
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of
+from weft.ledger.api import FullTurn, Strand
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import FullTurn, Strand
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weft.ledger.read.full_threads import FullTurn, Strand
+from weft.ledger.api import FullTurn, Strand
 
 
 class Thinking(StrEnum):

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from weft.exchange.exporters.export import Exported, export
 from weft.exchange.exporters.port import Exporter, Report, Story, ThreadTip, Wishes
 from weft.kernel.contents import ERASED
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import FullTurn, Ledger, Strand
 from weft.ledger.model import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import FullTurn, Strand
 
 ODD = ("", "\0", "\ud800 alone", "\x1b[31mred\x1b[0m", "line\r\nline\u2028", "</script><!--", "```\n# no end", "﷽" * 99)
 PIXEL = (

@@ -19,7 +19,7 @@ from weft.exchange.importers.port import HEAD_BYTES, Importer, NativeSession, Na
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importing.run import ImportRun, ImportSummary
 from weft.kernel.clock import SystemClock
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 
 LONG_AGO = 1_000_000_000
 STRANGERS = (

@@ -29,7 +29,7 @@ from weft.exchange.importing.intake import Taking
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.kernel.clock import Clock
 from weft.kernel.errors import StoreError
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, RawFile
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from weft.exchange.importing.change_notices import Waiting, listening
 from weft.exchange.importing.run import ImportPart, ImportRun, ImportSummary, Unit
 from weft.exchange.importing.sweep import Look, is_database, look, source_of, sweep
 from weft.kernel.clock import Clock, SystemClock
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 
 SETTLE_SECONDS = 0.1
 """After a notice: lines come in company."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 from msgspec import UNSET, Struct, field
 
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 from weft.ledger.model import Compaction, ImagePart, Message, ReasoningPart, ToolCall, Turn
 
 Records = list[dict[str, Any]]

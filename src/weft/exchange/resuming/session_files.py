@@ -27,7 +27,7 @@ from weft.exchange.resuming.names import random_uuid, timed_uuid
 from weft.exchange.resuming.verbatim import as_source, verbatim_records
 from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 from weft.ledger.model import Turn
 from weft.ledger.upkeep.copy_register import EXPORT, remembered
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from weft.exchange.importers.port import HEAD_BYTES, Importer, Report, Source
 from weft.exchange.importers.records.jsonl import record_at, sample
 from weft.exchange.resuming.dialogue import Records
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger
 from weft.ledger.imports import ImportWriter, KeptStretch
 from weft.ledger.model import Turn
 

@@ -20,8 +20,7 @@ from weft.exchange.sync.talk import Talk
 from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
 from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
-from weft.ledger.api.base import writer_of
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger, writer_of
 from weft.ledger.upkeep.facts_file import views_are_stale
 from weft.store.port import Store, WriteTxn
 from weft.store.replica_names import COPIED, NOTE

@@ -19,7 +19,7 @@ from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import AgentCreated, ContentErased, SessionCreated, SessionMoved, Sighting
-from weft.ledger.views.recorded_events import place_of_event, stream_of
+from weft.ledger.api import place_of_event, stream_of
 from weft.ledger.views.rows import GOES_ON, SessionRow, load_session
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in

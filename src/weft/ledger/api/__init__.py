@@ -1,1 +1,118 @@
-"""The public verbs of a ledger, one module for each group of them."""
+"""The public verbs of a ledger, and what the layers above need of it: they import it from here.
+
+Names are loaded when they are first used, so that a command loads what it needs. A test holds the short list of other
+modules of the ledger that the layers above may import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.ledger.api.base import LedgerBase as LedgerBase
+    from weft.ledger.api.base import open_thread_facts as open_thread_facts
+    from weft.ledger.api.base import owner_of as owner_of
+    from weft.ledger.api.base import patience_of as patience_of
+    from weft.ledger.api.base import store_of as store_of
+    from weft.ledger.api.base import writer_of as writer_of
+    from weft.ledger.api.ledger import Ledger as Ledger
+    from weft.ledger.erasing import Erasure as Erasure
+    from weft.ledger.erasing import ErasurePlan as ErasurePlan
+    from weft.ledger.erasing import Tombstone as Tombstone
+    from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
+    from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
+    from weft.ledger.read.contexts import Context as Context
+    from weft.ledger.read.full_threads import BranchPoint as BranchPoint
+    from weft.ledger.read.full_threads import FullTurn as FullTurn
+    from weft.ledger.read.full_threads import Item as Item
+    from weft.ledger.read.full_threads import MessageReply as MessageReply
+    from weft.ledger.read.full_threads import Strand as Strand
+    from weft.ledger.read.listing import ListedSession as ListedSession
+    from weft.ledger.read.listing import SessionFilter as SessionFilter
+    from weft.ledger.read.listing import SessionList as SessionList
+    from weft.ledger.read.listing import has_title as has_title
+    from weft.ledger.read.listing import project_of as project_of
+    from weft.ledger.read.pages import Page as Page
+    from weft.ledger.read.sessions import agent_names as agent_names
+    from weft.ledger.read.threads import ThreadDiff as ThreadDiff
+    from weft.ledger.read.turns import calls_of as calls_of
+    from weft.ledger.reports.actor_history import Deed as Deed
+    from weft.ledger.reports.audit import GROUPS as GROUPS
+    from weft.ledger.reports.audit import AuditFinding as AuditFinding
+    from weft.ledger.reports.audit import AuditTally as AuditTally
+    from weft.ledger.reports.audit import Severity as Severity
+    from weft.ledger.reports.file_touches import Touch as Touch
+    from weft.ledger.reports.file_touches import WantedPath as WantedPath
+    from weft.ledger.reports.prices import Price as Price
+    from weft.ledger.reports.prices import PriceTable as PriceTable
+    from weft.ledger.reports.prices import prices_from as prices_from
+    from weft.ledger.reports.prices import shipped_prices as shipped_prices
+    from weft.ledger.reports.usage import BY as BY
+    from weft.ledger.reports.usage import PERIODS as PERIODS
+    from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
+    from weft.ledger.reports.usage import BranchUsage as BranchUsage
+    from weft.ledger.reports.usage import Spending as Spending
+    from weft.ledger.reports.usage import Unpriced as Unpriced
+    from weft.ledger.reports.usage import UsageReport as UsageReport
+    from weft.ledger.reports.usage import UsageRow as UsageRow
+    from weft.ledger.reports.usage import read_moment as read_moment
+    from weft.ledger.reports.work import ProjectWork as ProjectWork
+    from weft.ledger.reports.work import SessionWork as SessionWork
+    from weft.ledger.reports.work import WorkReport as WorkReport
+    from weft.ledger.search.hits import Hit as Hit
+    from weft.ledger.secrets import SecretPlace as SecretPlace
+    from weft.ledger.secrets import SecretReport as SecretReport
+    from weft.ledger.secrets import SecretScanner as SecretScanner
+    from weft.ledger.sessions.merging import Provenance as Provenance
+    from weft.ledger.upkeep.ledger_copy import Copied as Copied
+    from weft.ledger.upkeep.packing import Packed as Packed
+    from weft.ledger.upkeep.salvage import Salvaged as Salvaged
+    from weft.ledger.upkeep.verify import Problem as Problem
+    from weft.ledger.views.lease_rows import Lease as Lease
+    from weft.ledger.views.lease_rows import LeaseKind as LeaseKind
+    from weft.ledger.views.recorded_events import Recorded as Recorded
+    from weft.ledger.views.recorded_events import place_of_event as place_of_event
+    from weft.ledger.views.recorded_events import stream_of as stream_of
+
+_NAMES = {
+    "weft.ledger.api.base": "LedgerBase open_thread_facts owner_of patience_of store_of writer_of",
+    "weft.ledger.api.ledger": "Ledger",
+    "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
+    "weft.ledger.imports.kept_sources": "KeptStretch",
+    "weft.ledger.imports.provisional": "ProvisionalTurn",
+    "weft.ledger.read.contexts": "Context",
+    "weft.ledger.read.full_threads": "BranchPoint FullTurn Item MessageReply Strand",
+    "weft.ledger.read.listing": "ListedSession SessionFilter SessionList has_title project_of",
+    "weft.ledger.read.pages": "Page",
+    "weft.ledger.read.sessions": "agent_names",
+    "weft.ledger.read.threads": "ThreadDiff",
+    "weft.ledger.read.turns": "calls_of",
+    "weft.ledger.reports.actor_history": "Deed",
+    "weft.ledger.reports.audit": "AuditFinding AuditTally GROUPS Severity",
+    "weft.ledger.reports.file_touches": "Touch WantedPath",
+    "weft.ledger.reports.prices": "Price PriceTable prices_from shipped_prices",
+    "weft.ledger.reports.usage": (
+        "AbandonedUsage BY BranchUsage PERIODS Spending Unpriced UsageReport UsageRow read_moment"
+    ),
+    "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
+    "weft.ledger.search.hits": "Hit",
+    "weft.ledger.secrets": "SecretPlace SecretReport SecretScanner",
+    "weft.ledger.sessions.merging": "Provenance",
+    "weft.ledger.upkeep.ledger_copy": "Copied",
+    "weft.ledger.upkeep.packing": "Packed",
+    "weft.ledger.upkeep.salvage": "Salvaged",
+    "weft.ledger.upkeep.verify": "Problem",
+    "weft.ledger.views.lease_rows": "Lease LeaseKind",
+    "weft.ledger.views.recorded_events": "Recorded place_of_event stream_of",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'weft.ledger.api' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -16,8 +16,7 @@ from msgspec import UNSET, Struct
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
-from weft.ledger.api.base import store_of
-from weft.ledger.api.ledger import Ledger
+from weft.ledger.api import Ledger, store_of
 from weft.ledger.arguments import checked_count
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
 from weft.programs.nodes import Node, find_node, node_of

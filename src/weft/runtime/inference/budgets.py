@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from weft.kernel.errors import BudgetSpent, InvalidInput
 from weft.kernel.fields import Usage
+from weft.ledger.api import Price
 from weft.ledger.model import TextPart
-from weft.ledger.reports.prices import Price
 from weft.runtime.inference.settings import Parameters
 
 MILLION = 1_000_000

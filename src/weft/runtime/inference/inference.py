@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
-from weft.ledger.reports.prices import PriceTable, shipped_prices
+from weft.ledger.api import PriceTable, shipped_prices
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget, characters_of, cost_of
 from weft.runtime.inference.replies import Attempt, Reply

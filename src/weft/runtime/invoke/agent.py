@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel.enums import ProgramKind
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.api import Lease
 from weft.programs.model import Program
 from weft.runtime.invoke.agent_work import AgentTurns, agent_model, ensure_free, hold_agent, work_on_task
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult

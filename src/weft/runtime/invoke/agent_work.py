@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import AgentBusy, CriteriaUnmet, NotApplicable, WeftError
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.api import Lease
 from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs

@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from weft.ledger.api import Context
 from weft.ledger.model import RecordedTurn, Session
-from weft.ledger.read.contexts import Context
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import HeadMoved, LabelTaken, NotFound, OutsideError, SessionBusy, WeftError
+from weft.ledger.api import Context
 from weft.ledger.model import DEFAULT_AGENT, NewMessage, RecordedTurn, TextPart
-from weft.ledger.read.contexts import Context
 from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference

@@ -12,7 +12,7 @@ import click
 from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
 

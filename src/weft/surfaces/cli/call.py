@@ -16,7 +16,7 @@ from weft.surfaces.cli.user_files import find_ledger
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 
 class Call:

@@ -12,7 +12,7 @@ import click
 from weft.surfaces.cli.program_call import complete_programs
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.programs.nodes import Node
     from weft.programs.similarity.similarity import ModelCount, Similarity
 

@@ -18,8 +18,7 @@ from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.wire.upkeep import NothingToErase
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
-    from weft.ledger.erasing import Erasure, ErasurePlan
+    from weft.ledger.api import Erasure, ErasurePlan, Ledger
 
 SHOWN = 8
 FINISHED = "nothing is left to be done"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.ledger.reports.usage import Spending
+    from weft.ledger.api import Spending
 
 
 def size_text(count: int) -> str:

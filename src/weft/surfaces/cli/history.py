@@ -13,7 +13,7 @@ from weft.surfaces.plain_text import cut, safe
 from weft.surfaces.wire.sessions import ListedTurn
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.ledger.model import Session, Turn
 
 PAGE = 64

@@ -13,7 +13,7 @@ from weft.surfaces.cli.turn_lines import INDENT
 from weft.surfaces.plain_text import cut, safe, safe_lines
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.ledger.imports import ProvisionalItem, ProvisionalTurn
     from weft.surfaces.cli.history import Reader
 

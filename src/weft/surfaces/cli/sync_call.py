@@ -20,7 +20,7 @@ COMMAND = "cmd:"
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote, Synced
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 
 def complete_remotes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

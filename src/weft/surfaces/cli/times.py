@@ -39,7 +39,7 @@ class Period(TypedDict):
 
 def read_period(since: str | None, until: str | None) -> Period:
     from weft.kernel.clock import SystemClock
-    from weft.ledger.reports.usage import read_moment
+    from weft.ledger.api import read_moment
 
     now = SystemClock().now_ms()
     return {

@@ -14,7 +14,7 @@ from weft.kernel.sites import Site
 
 if TYPE_CHECKING:
     from weft.exchange.bundles.keys import KeyRing, Signer
-    from weft.ledger.reports.prices import PriceTable
+    from weft.ledger.api import PriceTable
 
 FOLDER, FILE = ".weft", "ledger.db"
 LEDGER_VARIABLE = "WEFT_LEDGER"
@@ -77,7 +77,7 @@ PRICES_FILE = "prices.toml"
 def prices_in_force(option: str | None) -> PriceTable:
     """The file that is named, else `prices.toml` of the config folder if there is one; what it leaves out is as
     shipped."""
-    from weft.ledger.reports.prices import prices_from, shipped_prices
+    from weft.ledger.api import prices_from, shipped_prices
 
     path = user_prices() if option is None else Path(os.path.expanduser(option))
     if option is None and not path.is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.ledger.reports.work import ProjectWork, SessionWork, WorkReport
+from weft.ledger.api import ProjectWork, SessionWork, WorkReport
 from weft.surfaces.cli.figures import abbreviated, counted, dollars
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time

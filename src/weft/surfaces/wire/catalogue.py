@@ -26,28 +26,33 @@ from weft.exchange.sync.peers import Remote
 from weft.kernel.events import Event, Receipt, UnknownEvent
 from weft.kernel.fields import Usage
 from weft.ledger import model
-from weft.ledger.erasing.erasure import Erasure
-from weft.ledger.erasing.plan import ErasurePlan
-from weft.ledger.imports.kept_sources import KeptStretch
-from weft.ledger.imports.provisional import ProvisionalTurn
-from weft.ledger.read.contexts import Context
-from weft.ledger.read.listing import ListedSession
-from weft.ledger.read.threads import ThreadDiff
-from weft.ledger.read.tombstones import Tombstone
-from weft.ledger.reports.actor_history import Deed
-from weft.ledger.reports.audit import AuditFinding
-from weft.ledger.reports.file_touches import Touch
-from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Spending, UsageReport
-from weft.ledger.reports.work import WorkReport
-from weft.ledger.search.hits import Hit
-from weft.ledger.secrets.report import SecretReport
-from weft.ledger.sessions.merging import Provenance
+from weft.ledger.api import (
+    AbandonedUsage,
+    AuditFinding,
+    BranchUsage,
+    Context,
+    Copied,
+    Deed,
+    Erasure,
+    ErasurePlan,
+    Hit,
+    KeptStretch,
+    ListedSession,
+    Packed,
+    Problem,
+    Provenance,
+    ProvisionalTurn,
+    Recorded,
+    Salvaged,
+    SecretReport,
+    Spending,
+    ThreadDiff,
+    Tombstone,
+    Touch,
+    UsageReport,
+    WorkReport,
+)
 from weft.ledger.upkeep.facts_file import FactsIn
-from weft.ledger.upkeep.ledger_copy import Copied
-from weft.ledger.upkeep.packing import Packed
-from weft.ledger.upkeep.salvage import Salvaged
-from weft.ledger.upkeep.verify import Problem
-from weft.ledger.views.recorded_events import Recorded
 from weft.programs import model as programs_model
 from weft.programs.apply import PlannedProgram
 from weft.programs.nodes import Node

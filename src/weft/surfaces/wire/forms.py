@@ -24,7 +24,7 @@ from weft.surfaces.wire.hints import phrase
 
 if TYPE_CHECKING:
     from weft.exchange.bundles.report import BundleReport
-    from weft.ledger.views.recorded_events import Recorded
+    from weft.ledger.api import Recorded
     from weft.programs.model import Program
     from weft.runtime.invoke.invocation import InvocationResult
     from weft.store.diagnosis import Diagnosis

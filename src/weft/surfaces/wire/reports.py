@@ -9,9 +9,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from weft.ledger.reports.audit import AuditFinding, AuditTally
-    from weft.ledger.reports.usage import Spending
-    from weft.ledger.reports.work import ProjectWork
+    from weft.ledger.api import AuditFinding, AuditTally, ProjectWork, Spending
 
 
 class ProjectTotals(Struct, frozen=True, kw_only=True):

@@ -10,10 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.kernel.fields import Usage
-    from weft.ledger.imports.provisional import ProvisionalTurn
+    from weft.ledger.api import ListedSession, Provenance, ProvisionalTurn
     from weft.ledger.model import Compaction, Message, ToolCall, Turn
-    from weft.ledger.read.listing import ListedSession
-    from weft.ledger.sessions.merging import Provenance
 
 
 class UnfinishedTurn(Struct, frozen=True, kw_only=True):

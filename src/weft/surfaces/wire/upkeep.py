@@ -9,9 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.ledger.upkeep.packing import Packed
-    from weft.ledger.upkeep.salvage import Salvaged
-    from weft.ledger.upkeep.verify import Problem
+    from weft.ledger.api import Packed, Problem, Salvaged
     from weft.store.diagnosis import Diagnosis
 
 

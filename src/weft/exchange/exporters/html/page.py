@@ -17,7 +17,7 @@ from weft.exchange.exporters.captions import counted, goes_on, headed, is_one_th
 from weft.exchange.exporters.html.texts import shown
 from weft.exchange.exporters.html.turns import TurnPieces
 from weft.exchange.exporters.port import Report, Story, Wishes
-from weft.ledger.read.full_threads import Strand
+from weft.ledger.api import Strand
 
 FEW = 12
 """More threads than these are listed in a fold."""

@@ -26,8 +26,8 @@ from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Thinking, Wishes
 from weft.exchange.exporters.results import Image, as_json, pieces_of, result_text
 from weft.kernel.clock import iso_from_ms
+from weft.ledger.api import BranchPoint, FullTurn
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
-from weft.ledger.read.full_threads import BranchPoint, FullTurn
 
 LINE = 160
 BRANCHES = 50

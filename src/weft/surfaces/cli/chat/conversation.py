@@ -29,7 +29,7 @@ from weft.surfaces.cli.credentials import person_acting
 from weft.surfaces.cli.history import turn_pages
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.programs import Program
     from weft.runtime.egress.credentials import Variable
 

@@ -14,7 +14,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.ledger.model import Session
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.reports.audit import GROUPS, AuditFinding, AuditTally, Severity
+from weft.ledger.api import GROUPS, AuditFinding, AuditTally, Severity
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -19,7 +19,7 @@ from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.reports import audit_answer
 
 if TYPE_CHECKING:
-    from weft.ledger.reports.actor_history import Deed
+    from weft.ledger.api import Deed
 
 STYLES = {Severity.PROBLEM: "bad", Severity.UNKNOWN: "warn", Severity.NOTE: "dim"}
 HEADER = ("finding", "session", "turn", "tool or right", "turns", "what")

@@ -16,7 +16,7 @@ from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Span
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 
 @weft_command("compact")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from weft.ledger.read.contexts import Context
+from weft.ledger.api import Context
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

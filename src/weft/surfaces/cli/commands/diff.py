@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.ledger.api import ThreadDiff
 from weft.ledger.model import Turn
-from weft.ledger.read.threads import ThreadDiff
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -20,7 +20,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lines import one_line
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 
 @weft_command("diff")

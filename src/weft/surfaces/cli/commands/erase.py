@@ -16,7 +16,7 @@ from weft.surfaces.cli.times import local_time
 from weft.surfaces.wire.upkeep import FinishedErasure, NothingToErase
 
 if TYPE_CHECKING:
-    from weft.ledger.erasing import Tombstone
+    from weft.ledger.api import Tombstone
 
 APPLIED = "the erasure of another ledger, applied here"
 

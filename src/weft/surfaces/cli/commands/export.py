@@ -18,7 +18,7 @@ from weft.surfaces.wire.exchange import ExportedFile
 
 if TYPE_CHECKING:
     from weft.exchange.exporters.export import Exported
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html", ".jsonl": "jsonl"}
 

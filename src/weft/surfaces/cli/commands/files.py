@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.kernel.enums import FileKind
-from weft.ledger.reports.file_touches import Touch
+from weft.ledger.api import Touch
 from weft.surfaces.cli.arguments import as_wanted
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.exchange.importers.port import Importer
     from weft.exchange.importers.servers import Address
     from weft.exchange.importing.run import ImportRun
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 TOGETHER = ({"watch", "background"},)
 """Ways to import that go together; any other two do not."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.ledger.api import Page
 from weft.ledger.model import Turn
-from weft.ledger.read.pages import Page
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import SharedCommand
@@ -22,7 +22,7 @@ from weft.surfaces.cli.turn_lines import crossing, entry, mark, one_line
 from weft.surfaces.wire.sessions import UnfinishedTurn
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.ledger.imports import ProvisionalTurn
 
 _COUNT = re.compile(r"-\d+")

@@ -14,7 +14,7 @@ from weft.surfaces.cli.history import short
 from weft.surfaces.cli.screen import Line, Span
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 NO_TURN = "-"
 

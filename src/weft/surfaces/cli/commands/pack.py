@@ -15,7 +15,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.upkeep import PackAnswer
 
 if TYPE_CHECKING:
-    from weft.ledger.upkeep.packing import Packed
+    from weft.ledger.api import Packed
 
 DEFAULT = "90d"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from weft.ledger.reports.work import ProjectWork
+from weft.ledger.api import ProjectWork
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import abbreviated, dollars

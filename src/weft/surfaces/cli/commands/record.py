@@ -18,7 +18,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_input import TurnInput, read_turn
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 SHORTEST_NAME = 6
 DEFAULT_SESSION = "main"

@@ -18,7 +18,7 @@ from weft.surfaces.cli.user_files import find_ledger, named_ledger, place_for
 from weft.surfaces.wire.upkeep import RecoveryAnswer, SalvageAnswer
 
 if TYPE_CHECKING:
-    from weft.ledger.upkeep.salvage import Salvaged
+    from weft.ledger.api import Salvaged
 
 
 @weft_command("recover")

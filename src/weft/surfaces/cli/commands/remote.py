@@ -16,7 +16,7 @@ from weft.surfaces.wire.exchange import Removed
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 SHARED = {
     "same": "both have one import secret already",

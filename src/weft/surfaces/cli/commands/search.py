@@ -16,8 +16,7 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
-    from weft.ledger.search.hits import Hit
+    from weft.ledger.api import Hit, Ledger
 
 SHOWN = 20
 WORTH_INDEXING = 2048

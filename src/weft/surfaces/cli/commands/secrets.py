@@ -22,8 +22,7 @@ from weft.surfaces.cli.user_files import user_cache
 from weft.surfaces.wire.upkeep import IgnoredSecret
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
-    from weft.ledger.secrets import SecretPlace, SecretReport, SecretScanner
+    from weft.ledger.api import Ledger, SecretPlace, SecretReport, SecretScanner
 
 PLACES = 4
 

@@ -27,7 +27,7 @@ from weft.surfaces.cli.screen import Span
 from weft.surfaces.wire.forms import JsonValue
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 command = group("session", "Make sessions with a model, send to them; pause, resume and complete them.")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.ledger.api import ListedSession, SessionFilter, SessionList, has_title
 from weft.ledger.model import Branch
-from weft.ledger.read.listing import ListedSession, SessionFilter, SessionList, has_title
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -22,7 +22,7 @@ from weft.surfaces.plain_text import cut, safe
 from weft.surfaces.wire.sessions import SessionEntry, UnfinishedTurn
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.ledger.imports import ProvisionalTurn
 
     Tails = dict[str, list[ProvisionalTurn]]

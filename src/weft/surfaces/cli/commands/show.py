@@ -10,11 +10,9 @@ from msgspec import UNSET
 
 from weft.kernel.events import UnknownEvent
 from weft.kernel.ledger_events import CompactionRecorded
+from weft.ledger.api import Provenance, Recorded, project_of
 from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
-from weft.ledger.read.listing import project_of
 from weft.ledger.read.turn_titles import first_line
-from weft.ledger.sessions.merging import Provenance
-from weft.ledger.views.recorded_events import Recorded
 from weft.surfaces.cli import arguments, provisional
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -28,7 +26,7 @@ from weft.surfaces.cli.turn_lines import decoration, flag
 from weft.surfaces.plain_text import safe_lines
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
     from weft.ledger.imports import ProvisionalTurn
     from weft.surfaces.wire.sessions import ShownTurn
 

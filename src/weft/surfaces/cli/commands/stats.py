@@ -12,7 +12,7 @@ from weft.surfaces.wire.forms import form
 from weft.surfaces.wire.reports import LedgerFigures
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 LATELY = "7 days ago"
 

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.reports.usage import (
-    BY,
-    PERIODS,
-    AbandonedUsage,
-    BranchUsage,
-    Spending,
-    Unpriced,
-    UsageReport,
-    UsageRow,
-)
+from weft.ledger.api import BY, PERIODS, AbandonedUsage, BranchUsage, Spending, Unpriced, UsageReport, UsageRow
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -26,8 +17,7 @@ from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 from weft.surfaces.plain_text import cut, pad, safe, width
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
-    from weft.ledger.reports.prices import PriceTable
+    from weft.ledger.api import Ledger, PriceTable
 
 HEADER = ("tokens", "input", "cache write", "cache read", "output", "cost")
 SPARE = ("cache write", "cache read", "input", "output")
@@ -88,7 +78,7 @@ def command(
 def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
     """Words for times are the viewer's, whatever the answer looks like; under --json days are UTC's."""
     from weft.kernel.clock import SystemClock
-    from weft.ledger.reports.usage import read_moment
+    from weft.ledger.api import read_moment
     from weft.surfaces.cli.times import UTC, LocalZone
 
     now = SystemClock().now_ms()

@@ -17,7 +17,7 @@ from weft.surfaces.cli.rendering.page import ASCII, UNICODE, PageLayout
 from weft.surfaces.cli.screen import Line
 
 if TYPE_CHECKING:
-    from weft.ledger.api.ledger import Ledger
+    from weft.ledger.api import Ledger
 
 
 def in_order(ledger: Ledger, turn_id: str) -> list[Message | ToolCall]:
