@@ -360,9 +360,13 @@ def test_an_interrupted_caller_cancels_the_work_and_waits_for_its_end() -> None:
         begun.wait()
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        loop.run(wait_for_ever)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process that runs tests may ignore it
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(wait_for_ever)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended.is_set()
     loop.close()
 
