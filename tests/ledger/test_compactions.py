@@ -322,7 +322,7 @@ def test_a_compaction_belongs_to_its_thread(ledger: Ledger) -> None:
         ({"session": "main", "compaction_type": "magic"}, InvalidInput),
         ({"session": "main", "trigger": "whim"}, InvalidInput),
         ({"session": "main", "tokens_before": 1.5}, InvalidInput),
-        ({"session": "main", "tokens": 1}, InvalidInput),
+        ({"session": "main", "tokens": 1}, TypeError),
         ({"session": "main", "model": ""}, InvalidInput),
     ]
     for fields, error in wrong:

@@ -40,6 +40,8 @@ def text_if_there(facts: FactReader, n: int) -> str | None:
 
 def name_of(txn: ReadTxn, column: str | None) -> str | None:
     """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
+    if column is not None and not isinstance(column, str):
+        raise Damaged(f"{column!r:.80} in the views is no name", Action.VERIFY_AND_REBUILD)
     return text_of(txn, number_in(column)) if column and column[0] == "#" else column
 
 

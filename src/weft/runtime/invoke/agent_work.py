@@ -49,12 +49,12 @@ async def hold_agent(context: InvocationContext, agent: Program, task: Program |
 def ensure_free(agent: Program) -> None:
     """Refuse an agent whose state lets nobody begin with it."""
     hints = {
-        "paused": Action.RESUME_AGENT,
-        "error": Action.RESET_AGENT,
-        "thinking": Action.WAIT_FOR_ANSWER_OR_RESET_AGENT,
+        "paused": Action.RESUME_AGENT.of(agent=agent.name),
+        "error": Action.RESET_AGENT.of(agent=agent.name),
+        "thinking": Action.WAIT_FOR_ANSWER_OR_RESET_AGENT.of(agent=agent.name),
     }
     if agent.state in hints:
-        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state].of(agent=agent.name))
+        raise NotApplicable(f"agent {agent.name!r} is {agent.state}", hints[agent.state])
 
 
 async def agent_model(context: InvocationContext, agent: Program, invocation: Invocation) -> ConfiguredModel:

@@ -77,7 +77,7 @@ class Reader:
             listing, ids = self._ledger.listing(), [turn.id for turn in some]
             self._subjects, self._on_behalf_of = listing.subjects(ids), listing.on_behalf_of(ids)
             yield from some
-            page = PAGE
+            page = 2 * PAGE
 
     def on_behalf_of(self, turn: Turn) -> tuple[str, ...]:
         """The names of those on whose behalf it was run, of turns that were read ahead."""

@@ -40,11 +40,19 @@ class TurnPieces:
 
     def __init__(self, wishes: Wishes, report: Report) -> None:
         self._wishes, self._report = wishes, report
+        self._anchored: set[str] = set()
+
+    def _anchor(self, turn: str) -> str:
+        """The id of a turn's piece. A context can show parts of one turn in two places: the first has the id."""
+        if turn in self._anchored:
+            return ""
+        self._anchored.add(turn)
+        return f' id="t-{escape(turn)}"'
 
     def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
         turn = told.turn
         state = " troubled" if state_of(turn) not in (None, "compaction") else ""
-        yield f'<article class="turn{state}" id="t-{escape(turn.id)}" data-depth="{turn.depth}">\n<header><h3>'
+        yield f'<article class="turn{state}"{self._anchor(turn.id)} data-depth="{turn.depth}">\n<header><h3>'
         yield f'<a href="#t-{escape(turn.id)}">Turn {turn.depth}</a></h3>'
         moment = f' title="{iso_from_ms(turn.started_at)}"' if turn.time_known else ""
         yield f"<p{moment}>{escape(DOT.join(turn_facts(told)))} <code>{escape(turn.id)}</code></p></header>\n"
