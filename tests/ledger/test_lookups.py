@@ -137,7 +137,7 @@ def test_sessions_are_found_by_their_columns(story: Story) -> None:
     with pytest.raises(InvalidInput):
         ledger.find_sessions()
     with pytest.raises(InvalidInput):
-        ledger.find_sessions(colour="red")
+        ledger.find_sessions(colour="red")  # type: ignore[call-arg]
 
 
 def test_moves_are_found_by_the_turn_they_went_to(story: Story) -> None:

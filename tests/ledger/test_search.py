@@ -241,7 +241,7 @@ def test_a_query_without_anything_to_find_is_refused(ledger: Ledger) -> None:
         with pytest.raises(InvalidInput):
             ledger.search(words, **options)
     with pytest.raises(InvalidInput, match="no filter"):
-        ledger.search("a", colour="red")
+        ledger.search("a", colour="red")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("text", INJECTIONS)

@@ -58,7 +58,9 @@ from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.file_touches import Touch
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport
+from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
+from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
 from weft.ledger.secrets import SecretReport, SecretScanner
 from weft.ledger.sessions.merging import Provenance
 from weft.ledger.upkeep import facts_file
@@ -118,7 +120,13 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         return await self._run(partial(self._sync.point, name=name))
 
     async def search(
-        self, words: str = "", *, limit: int | None = None, after: str | None = None, rank: bool = False, **filters: Any
+        self,
+        words: str = "",
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        rank: bool = False,
+        **filters: Unpack[SearchFilters],
     ) -> Page[Hit]:
         """Messages and tool calls that hold all these words, the newest first.
 
@@ -135,7 +143,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         after: str | None = None,
         parent: str | None = None,
         persona: str | None = None,
-        **wanted: Any,
+        **wanted: Unpack[TurnCriteria],
     ) -> Page[Turn]:
         """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
         and until. Pages are as those of `log`."""
@@ -144,7 +152,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         )
 
     async def find_messages(
-        self, *, limit: int | None = None, after: str | None = None, **filters: Any
+        self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[SearchFilters]
     ) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""
         return await self._run(partial(self._sync.find_messages, limit=limit, after=after, **filters))
@@ -164,7 +172,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
         )
 
     async def find_sessions(
-        self, *, limit: int | None = None, after: str | None = None, **wanted: Any
+        self, *, limit: int | None = None, after: str | None = None, **wanted: Unpack[SessionCriteria]
     ) -> Page[Session]:
         """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since. Pages are
         as those of `sessions`."""

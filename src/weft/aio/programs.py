@@ -17,7 +17,7 @@ from weft.aio.ledger import (
     AsyncLedger,
 )
 from weft.kernel.authority import Authority
-from weft.ledger.views.lease_rows import Lease
+from weft.ledger.api import Lease
 from weft.programs.apply import PlannedProgram
 from weft.programs.criteria import Observations, RunCommand
 from weft.programs.model import Check, CriterionVerdict, Difference, Program, ProgramChange, Request, Tagged

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.reading import ReadVerbs
@@ -20,7 +20,8 @@ from weft.ledger.read.turn_lists import CurrentTurns
 from weft.ledger.read.turns import calls_of, to_turns
 from weft.ledger.search import lookups
 from weft.ledger.search.entries import known_name
-from weft.ledger.search.filters import Filters, as_filters
+from weft.ledger.search.filters import Filters, SearchFilters, as_filters
+from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
 from weft.ledger.search.passages import UNREMARKABLE
 from weft.ledger.search.session_lists import in_order
 from weft.ledger.views.program_rows import agent_id
@@ -39,7 +40,7 @@ class LookupVerbs(SearchVerbs):
         after: str | None = None,
         parent: str | None = None,
         persona: str | None = None,
-        **wanted: Any,
+        **wanted: Unpack[TurnCriteria],
     ) -> Page[Turn]:
         """Turns, the newest first. By parent (a turn), persona, type, status, role, source_event, has_children, since
         and until. Pages are as those of `log`."""
@@ -55,7 +56,7 @@ class LookupVerbs(SearchVerbs):
             start = self._begin(request, txn)
             above = None if parent is None else self._resolve(txn, parent).turn
             agent = None if persona is None else _agent(txn, persona)
-            fields = {**wanted, **times, "parent": above, "persona": agent}
+            fields: dict[str, Any] = {**wanted, **times, "parent": above, "persona": agent}
             index, current = self._store.word_index(txn.sql), CurrentTurns(txn, start.arrival)
             place, chunk = start.position or NEWEST, request.rows_at_once
             rows = lookups.find_turns(txn, index, lookups.TurnsWanted(**fields), current, place, chunk)
@@ -63,7 +64,9 @@ class LookupVerbs(SearchVerbs):
                 request.page(start, ((current.position_of(row), row) for row in rows)), partial(to_turns, txn)
             )
 
-    def find_messages(self, *, limit: int | None = None, after: str | None = None, **filters: Any) -> Page[Message]:
+    def find_messages(
+        self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[SearchFilters]
+    ) -> Page[Message]:
         """Messages, the newest first; by the filters of `search`."""
         request = self._request("find_messages", filters, limit, after)
         wanted = as_filters(filters, partial(self._parse_time, now=request.now))
@@ -102,7 +105,9 @@ class LookupVerbs(SearchVerbs):
                 calls = _calls_that_spawned(txn, require(txn, str(spawned)).n)
             return request.page(start, (each for each in calls if each[0] > start.position))
 
-    def find_sessions(self, *, limit: int | None = None, after: str | None = None, **wanted: Any) -> Page[Session]:
+    def find_sessions(
+        self, *, limit: int | None = None, after: str | None = None, **wanted: Unpack[SessionCriteria]
+    ) -> Page[Session]:
         """Sessions, the latest changed first; by persona, parent (a session), origin, routing_key or since. Pages are
         as those of `sessions`."""
         request = self._request("find_sessions", wanted, limit, after)
@@ -111,7 +116,7 @@ class LookupVerbs(SearchVerbs):
             raise InvalidInput("there is nothing to find sessions by", "give persona, parent, origin or routing_key")
         self._let_index_catch_up()
         with self._store.read() as txn:
-            fields = dict(wanted)
+            fields: dict[str, Any] = dict(wanted)
             if fields.get("persona") is not None:
                 fields["persona"] = _agent(txn, fields["persona"])
             if fields.get("parent") is not None:
@@ -159,7 +164,7 @@ def _agent(txn: ReadTxn, name: str) -> str:
     return known or name
 
 
-def _check_names(wanted: dict[str, Any], record: Any) -> None:
+def _check_names(wanted: Mapping[str, Any], record: Any) -> None:
     for name in wanted.keys() - set(record.__struct_fields__):
         raise InvalidInput(f"nothing is found by {name!r:.80}", f"it is found by {', '.join(record.__struct_fields__)}")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Unpack
 
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_flag, checked_text
 from weft.ledger.read.pages import Page, mapped
 from weft.ledger.search import passages
-from weft.ledger.search.filters import as_filters
+from weft.ledger.search.filters import SearchFilters, as_filters
 from weft.ledger.search.hits import Hit, to_hits
 from weft.ledger.search.matches import Finder
 from weft.ledger.search.query import parse_query
@@ -33,7 +33,7 @@ class SearchVerbs(LedgerBase):
         limit: int | None = None,
         after: str | None = None,
         rank: bool = False,
-        **filters: Any,
+        **filters: Unpack[SearchFilters],
     ) -> Page[Hit]:
         """Messages and tool calls that hold all these words, the newest first.
 

@@ -7,7 +7,7 @@ Names (of tools, models and files) fit where the given words stand in them in th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 from msgspec import Struct
 
@@ -27,6 +27,21 @@ from weft.store.sql import rows_in
 from weft.store.word_index import Question, Term
 
 DAYS_SPELLED = 62
+
+
+class SearchFilters(TypedDict, total=False):
+    """The filters of `search` and `find_messages` as keyword arguments. Times are Unix milliseconds, or words such as
+    'yesterday'."""
+
+    session: str | None
+    role: str | None
+    tool: str | None
+    path: str | None
+    since: int | str | None
+    until: int | str | None
+    model: str | None
+    project: str | None
+    origin: str | None
 
 
 class Filters(Struct, frozen=True, kw_only=True):
@@ -173,9 +188,10 @@ def holds(phrase: Phrase, text: str) -> bool:
     return bool(Text(text).spans(phrase))
 
 
-def as_filters(given: dict[str, Any], parse_time: Callable[[str], int]) -> Filters:
+def as_filters(given: SearchFilters, parse_time: Callable[[str], int]) -> Filters:
     """From keyword arguments; times may be words."""
     for name in given.keys() - set(Filters.__struct_fields__):
         raise InvalidInput(f"search knows no filter {name!r:.80}", f"it knows {', '.join(Filters.__struct_fields__)}")
-    times = {name: parse_time(given[name]) for name in ("since", "until") if isinstance(given.get(name), str)}
-    return Filters(**{**given, **times})
+    values: dict[str, Any] = dict(given)
+    times = {name: parse_time(values[name]) for name in ("since", "until") if isinstance(values.get(name), str)}
+    return Filters(**{**values, **times})

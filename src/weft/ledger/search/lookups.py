@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import TypedDict
 
 from msgspec import Struct
 
@@ -32,6 +33,28 @@ from weft.store.word_index import Question, Term, WordIndex
 
 COMMON = {"type": TurnType.NORMAL, "status": TurnStatus.COMPLETED, "role": AgentRole.UNIFIED}
 MEMBERS = {"type": TurnType, "status": TurnStatus, "role": AgentRole}
+
+
+class TurnCriteria(TypedDict, total=False):
+    """What `find_turns` finds turns by, beside parent and persona. Times are Unix milliseconds, or words."""
+
+    type: str | None
+    status: str | None
+    role: str | None
+    source_event: str | None
+    has_children: bool | None
+    since: int | str | None
+    until: int | str | None
+
+
+class SessionCriteria(TypedDict, total=False):
+    """What `find_sessions` finds sessions by: names of an agent and of a session, an origin, a key, a time."""
+
+    persona: str | None
+    parent: str | None
+    origin: str | None
+    routing_key: str | None
+    since: int | str | None
 
 
 class TurnsWanted(Struct, frozen=True, kw_only=True):
