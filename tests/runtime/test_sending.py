@@ -27,10 +27,10 @@ from weft.runtime.inference.settings import ModelSettings, Parameters, RetryPoli
 from weft.runtime.turns import messages
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
 
-Body = Callable[["Desk"], Awaitable[None]]
+Body = Callable[["SendBench"], Awaitable[None]]
 
 
-class Desk:
+class SendBench:
     """An open ledger, a scripted server, and somebody who sends."""
 
     def __init__(self, ledger: weft.aio.AsyncLedger, server: Scripted, inference: Inference) -> None:
@@ -61,16 +61,16 @@ def run(address: str | Path, body: Body, *scripts: Script, attempts: int = 1, **
 
         inference = Inference(policy=RetryPolicy(attempts=attempts), sleep=at_once)
         async with weft.aio.open(address, **options) as ledger, scripted(*scripts) as server, inference:
-            await body(Desk(ledger, server, inference))
+            await body(SendBench(ledger, server, inference))
             assert [problem async for problem in ledger.verify()] == []
 
     asyncio.run(main())
 
 
 def test_a_message_and_its_reply_are_a_turn_with_everything_that_is_known(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
-        sent = await desk.send("Say hello", system="Be brief", parameters=Parameters(temperature=0.5))
-        turn = await desk.ledger.turn(sent.turn.id)
+    async def body(bench: SendBench) -> None:
+        sent = await bench.send("Say hello", system="Be brief", parameters=Parameters(temperature=0.5))
+        turn = await bench.ledger.turn(sent.turn.id)
         assert (turn.status, turn.model, turn.provider) == ("completed", "m-1", "there")
         assert turn.usage == Usage(
             input_tokens=12,
@@ -80,15 +80,15 @@ def test_a_message_and_its_reply_are_a_turn_with_everything_that_is_known(addres
             reasoning_tokens=0,
             total_tokens=25,
         )
-        assert await desk.said(sent.turn.id) == [
+        assert await bench.said(sent.turn.id) == [
             ("system", "Be brief"),
             ("user", "Say hello"),
             ("assistant", "Hello there"),
         ]
         assert turn.effective_config["parameters"] == {"temperature": 0.5, "max_tokens": 50}
         assert turn.effective_config["chain"] == ["human:tester"]
-        assert (await desk.ledger.session("main")).head == sent.turn.id
-        *_, reply = await desk.messages(sent.turn.id)
+        assert (await bench.ledger.session("main")).head == sent.turn.id
+        *_, reply = await bench.messages(sent.turn.id)
         assert reply.metadata["request_id"] == "req-7"
         assert reply.metadata["latency_ms"] == sent.reply.latency_ms
 
@@ -96,29 +96,29 @@ def test_a_message_and_its_reply_are_a_turn_with_everything_that_is_known(addres
 
 
 def test_the_history_is_what_the_ledger_says_the_turn_sees(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
-        first = await desk.send("one", system="Be brief")
-        second = await desk.send("two", system="Be brief")
+    async def body(bench: SendBench) -> None:
+        first = await bench.send("one", system="Be brief")
+        second = await bench.send("two", system="Be brief")
         assert second.turn.parent_id == first.turn.id
-        assert desk.sent() == [
+        assert bench.sent() == [
             ("system", "Be brief"),
             ("user", "one"),
             ("assistant", "Hello there"),
             ("user", "two"),
         ]
-        assert [role for role, _ in await desk.said(second.turn.id)].count("system") == 1
-        await desk.send("three", system="Be long")
-        assert desk.sent()[0] == ("system", "Be long")
+        assert [role for role, _ in await bench.said(second.turn.id)].count("system") == 1
+        await bench.send("three", system="Be long")
+        assert bench.sent()[0] == ("system", "Be long")
 
     run(address, body, chat())
 
 
 def test_after_a_compaction_the_summary_is_sent_instead_of_what_it_stands_for(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        await desk.send("something long ago")
-        await desk.ledger.compactions.record(session="main", summary="They greeted each other.")
-        await desk.send("and now?")
-        texts = [text for _, text in desk.sent()]
+    async def body(bench: SendBench) -> None:
+        await bench.send("something long ago")
+        await bench.ledger.compactions.record(session="main", summary="They greeted each other.")
+        await bench.send("and now?")
+        texts = [text for _, text in bench.sent()]
         assert not any("long ago" in text for text in texts)
         assert any("They greeted each other." in text for text in texts)
 
@@ -126,54 +126,54 @@ def test_after_a_compaction_the_summary_is_sent_instead_of_what_it_stands_for(pa
 
 
 def test_one_message_can_be_answered_by_another_model(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        await desk.send("one")
-        other = model(desk.server.url, id="other", name="m-2")
-        second = await desk.send("What do you think?", settings=other)
-        assert desk.server.received[-1].body["model"] == "m-2"
-        assert (await desk.ledger.turn(second.turn.id)).effective_config["model"] == "other"
-        assert desk.sent()[:2] == [("user", "one"), ("assistant", "Hello there")]
+    async def body(bench: SendBench) -> None:
+        await bench.send("one")
+        other = model(bench.server.url, id="other", name="m-2")
+        second = await bench.send("What do you think?", settings=other)
+        assert bench.server.received[-1].body["model"] == "m-2"
+        assert (await bench.ledger.turn(second.turn.id)).effective_config["model"] == "other"
+        assert bench.sent()[:2] == [("user", "one"), ("assistant", "Hello there")]
 
     run(path, body, chat())
 
 
 def test_the_context_may_come_with_the_task(path: Path) -> None:
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         asked = run_with_context(
-            person(desk.server.url), send, desk.ledger, desk.inference, "main", desk.question("hello")
+            person(bench.server.url), send, bench.ledger, bench.inference, "main", bench.question("hello")
         )
         assert (await asked).reply.text == "Hello there"
         with pytest.raises(InvalidInput, match="nobody acts"):
-            await send(desk.ledger, desk.inference, "main", desk.question("hello"))
+            await send(bench.ledger, bench.inference, "main", bench.question("hello"))
 
     run(path, body, chat())
 
 
 def test_every_attempt_is_an_event_before_it_is_made(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        sent = await desk.send("hello")
-        kinds = [type(found.event).__name__ for found in await desk.ledger.events(sent.turn.id)]
+    async def body(bench: SendBench) -> None:
+        sent = await bench.send("hello")
+        kinds = [type(found.event).__name__ for found in await bench.ledger.events(sent.turn.id)]
         assert [kind for kind in kinds if kind.startswith("Model")] == ["ModelRequest", "ModelRequest", "ModelResponse"]
 
     run(path, body, failure(500), chat(), attempts=2)
 
 
-async def requests(desk: Desk, turn: str) -> list[Any]:
-    return [found.event for found in await desk.ledger.events(turn) if isinstance(found.event, ModelRequest)]
+async def requests(bench: SendBench, turn: str) -> list[Any]:
+    return [found.event for found in await bench.ledger.events(turn) if isinstance(found.event, ModelRequest)]
 
 
 def test_what_the_model_was_sent_is_recorded_by_reference(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         turns, sizes = [], []
         for i in range(12):
-            sent = await desk.send(f"question {i:02}", system="Be brief")
-            turns.append((sent.turn.id, desk.sent()))
-            (asked,) = await requests(desk, sent.turn.id)
+            sent = await bench.send(f"question {i:02}", system="Be brief")
+            turns.append((sent.turn.id, bench.sent()))
+            (asked,) = await requests(bench, sent.turn.id)
             assert isinstance(asked.input, RequestInput)
             sizes.append(len(asked.input.then))
         assert sizes == [2, 4, 2, 8, 2, 4, 2, 16, 2, 4, 2, 8]  # the prompt, then an answer and a question each
         for turn, given in turns:
-            seen = await desk.ledger.context(turn)
+            seen = await bench.ledger.context(turn)
             assert seen.observed
             assert [(message.role, message.text) for message in seen.messages] == given
 
@@ -181,10 +181,10 @@ def test_what_the_model_was_sent_is_recorded_by_reference(address: str | Path) -
 
 
 def test_an_attempt_more_names_the_one_before(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        sent = await desk.send("hello")
-        found = [one for one in await desk.ledger.events(sent.turn.id) if isinstance(one.event, ModelRequest)]
-        first, second = await requests(desk, sent.turn.id)
+    async def body(bench: SendBench) -> None:
+        sent = await bench.send("hello")
+        found = [one for one in await bench.ledger.events(sent.turn.id) if isinstance(one.event, ModelRequest)]
+        first, second = await requests(bench, sent.turn.id)
         assert isinstance(first.input, RequestInput)
         assert first.input.base is None
         assert second.input == RequestInput(base=found[0].id, keep=1, then=())
@@ -193,14 +193,14 @@ def test_an_attempt_more_names_the_one_before(path: Path) -> None:
 
 
 def test_after_a_compaction_the_summary_is_recorded_as_sent(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        await desk.send("long ago", system="Be brief")
-        made = await desk.ledger.compactions.record(session="main", summary="They met.")
-        sent = await desk.send("and now?", system="Be brief")
-        (asked,) = await requests(desk, sent.turn.id)
+    async def body(bench: SendBench) -> None:
+        await bench.send("long ago", system="Be brief")
+        made = await bench.ledger.compactions.record(session="main", summary="They met.")
+        sent = await bench.send("and now?", system="Be brief")
+        (asked,) = await requests(bench, sent.turn.id)
         assert asked.input.then[1] == made.id
         assert (asked.input.base, asked.input.keep) == (None, 0)  # what was kept, the prompt, is as short told again
-        seen = await desk.ledger.context(sent.turn.id)
+        seen = await bench.ledger.context(sent.turn.id)
         assert (seen.observed, [message.text for message in seen.messages]) == (
             True, ["Be brief", "They met.", "and now?"],
         )  # fmt: skip
@@ -208,8 +208,8 @@ def test_after_a_compaction_the_summary_is_recorded_as_sent(path: Path) -> None:
     run(path, body, chat())
 
 
-async def _with_calls(desk: Desk, *, ended: bool) -> None:
-    writer = await desk.ledger.begin_turn(session="main")
+async def _with_calls(bench: SendBench, *, ended: bool) -> None:
+    writer = await bench.ledger.begin_turn(session="main")
     await writer.message("look")
     await writer.request("m")
     await writer.response("I look.")
@@ -221,28 +221,28 @@ async def _with_calls(desk: Desk, *, ended: bool) -> None:
 
 
 def test_calls_that_were_sent_are_recorded_with_their_events(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
-        await _with_calls(desk, ended=True)
-        expected = (await desk.ledger.context(session="main")).messages
-        sent = await desk.send("and?")
-        (asked,) = await requests(desk, sent.turn.id)
-        seen = await desk.ledger.context(sent.turn.id)
+    async def body(bench: SendBench) -> None:
+        await _with_calls(bench, ended=True)
+        expected = (await bench.ledger.context(session="main")).messages
+        sent = await bench.send("and?")
+        (asked,) = await requests(bench, sent.turn.id)
+        seen = await bench.ledger.context(sent.turn.id)
         assert seen.observed
         assert seen.messages[:-1] == expected
         assert sum(isinstance(ref, EventRef) for ref in asked.input.then) == 4
-        then = await requests(desk, (await desk.send("and then?")).turn.id)
+        then = await requests(bench, (await bench.send("and then?")).turn.id)
         assert [(one.input.keep, len(one.input.then)) for one in then] == [(len(asked.input.then), 2)]
 
     run(address, body, chat())
 
 
 def test_what_no_event_of_its_own_tells_is_not_recorded_as_sent(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        await _with_calls(desk, ended=False)
-        sent = await desk.send("and?")
-        (asked,) = await requests(desk, sent.turn.id)
+    async def body(bench: SendBench) -> None:
+        await _with_calls(bench, ended=False)
+        sent = await bench.send("and?")
+        (asked,) = await requests(bench, sent.turn.id)
         assert asked.input is UNSET  # one call has no result; that it was told as interrupted stands nowhere by itself
-        seen = await desk.ledger.context(sent.turn.id)
+        seen = await bench.ledger.context(sent.turn.id)
         assert not seen.observed
         assert "interrupted" in str(seen.messages)
 
@@ -250,94 +250,94 @@ def test_what_no_event_of_its_own_tells_is_not_recorded_as_sent(path: Path) -> N
 
 
 def test_a_failure_is_a_failed_turn_and_the_head_stays(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
-        good = await desk.send("one")
+    async def body(bench: SendBench) -> None:
+        good = await bench.send("one")
         with pytest.raises(ProviderFailed):
-            await desk.send("two")
-        assert (await desk.ledger.session("main")).head == good.turn.id
-        (failed,) = [turn for turn in await desk.ledger.tree.children(good.turn.id) if turn.status == "failed"]
+            await bench.send("two")
+        assert (await bench.ledger.session("main")).head == good.turn.id
+        (failed,) = [turn for turn in await bench.ledger.tree.children(good.turn.id) if turn.status == "failed"]
         assert (failed.error_code, failed.usage) == ("ProviderFailed", Usage())
         assert "down" in (failed.error or "")
-        assert (await desk.send("three")).turn.parent_id == good.turn.id
-        assert "two" not in str(desk.sent())
+        assert (await bench.send("three")).turn.parent_id == good.turn.id
+        assert "two" not in str(bench.sent())
 
     run(address, body, chat(), failure(500, "down"), chat())
 
 
 def test_what_had_come_of_a_cut_reply_is_kept_in_the_failed_turn(path: Path) -> None:
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         with pytest.raises(ReplyCut):
-            await desk.send("hello", on_token=lambda _: None)
-        (turn,) = await desk.ledger.tree.heads()
+            await bench.send("hello", on_token=lambda _: None)
+        (turn,) = await bench.ledger.tree.heads()
         assert (turn.status, turn.error_code) == ("failed", "ReplyCut")
-        assert await desk.said(turn.id) == [("user", "hello"), ("assistant", "Hello ")]
-        assert (await desk.ledger.session("main")).head is None
+        assert await bench.said(turn.id) == [("user", "hello"), ("assistant", "Hello ")]
+        assert (await bench.ledger.session("main")).head is None
 
     run(path, body, [*CHAT_STREAM[:4], CLOSE])
 
 
 def test_cancelling_completes_the_turn_with_what_had_come_and_frees_the_session(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
-        patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
+    async def body(bench: SendBench) -> None:
+        patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
         heard = asyncio.Event()
 
         def listen(token: ReplyToken) -> None:
             if "lo" in token.text:
                 heard.set()
 
-        asking = asyncio.create_task(desk.send("hello", on_token=listen, settings=patient))
+        asking = asyncio.create_task(bench.send("hello", on_token=listen, settings=patient))
         await heard.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
         async with asyncio.timeout(10):
-            await desk.server.left.wait()
-        head = (await desk.ledger.session("main")).head
+            await bench.server.left.wait()
+        head = (await bench.ledger.session("main")).head
         assert head is not None
-        turn = await desk.ledger.turn(head)
+        turn = await bench.ledger.turn(head)
         assert (turn.status, turn.interruption_reason) == ("completed", "canceled")
-        assert await desk.said(head) == [("user", "hello"), ("assistant", "Hello ")]
-        assert (await desk.send("go on")).turn.parent_id == head
+        assert await bench.said(head) == [("user", "hello"), ("assistant", "Hello ")]
+        assert (await bench.send("go on")).turn.parent_id == head
 
     run(address, body, [*CHAT_STREAM[:4], HANG], chat())
 
 
 def test_a_listener_that_fails_fails_the_turn(path: Path) -> None:
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         with pytest.raises(ZeroDivisionError):
-            await desk.send("hello", on_token=lambda _: 1 // 0)
-        (turn,) = await desk.ledger.tree.heads()
+            await bench.send("hello", on_token=lambda _: 1 // 0)
+        (turn,) = await bench.ledger.tree.heads()
         assert (turn.status, turn.error_code) == ("failed", "ZeroDivisionError")
 
     run(path, body, CHAT_STREAM)
 
 
 def test_a_question_that_cannot_be_asked_leaves_no_session_busy(path: Path) -> None:
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         for text in ("", {"role": "assistant", "content": "x"}, {"role": "user"}):
             with pytest.raises(InvalidInput):
-                await desk.send(text)
+                await bench.send(text)
         with pytest.raises(InvalidInput):
-            await desk.send("hello", situation="cooking")
-        assert desk.server.received == []
-        assert (await desk.send("hello")).reply.text == "Hello there"
+            await bench.send("hello", situation="cooking")
+        assert bench.server.received == []
+        assert (await bench.send("hello")).reply.text == "Hello there"
 
     run(path, body, chat())
 
 
 def test_a_session_answers_one_at_a_time(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        both = await asyncio.gather(desk.send("one"), desk.send("two"))
+    async def body(bench: SendBench) -> None:
+        both = await asyncio.gather(bench.send("one"), bench.send("two"))
         depths = sorted(sent.turn.depth for sent in both)
         assert depths == [1, 2]
-        async with await desk.ledger.begin_turn(session="main"):
+        async with await bench.ledger.begin_turn(session="main"):
             with pytest.raises(SessionBusy):
                 await send(
-                    desk.ledger,
-                    desk.inference,
+                    bench.ledger,
+                    bench.inference,
                     "main",
-                    desk.question("x"),
-                    context=person(desk.server.url),
+                    bench.question("x"),
+                    context=person(bench.server.url),
                     wait=0,
                 )
 
@@ -348,7 +348,7 @@ def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch
     monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
     renew = weft.aio.objects.AsyncTurnWriter.renew
 
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         often = asyncio.Semaphore(0)
 
         async def counted(turn: weft.aio.objects.AsyncTurnWriter) -> None:
@@ -356,9 +356,9 @@ def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch
             often.release()
 
         monkeypatch.setattr("weft.aio.objects.AsyncTurnWriter.renew", counted)
-        patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
-        asking = asyncio.create_task(desk.send("hello", settings=patient))
-        await desk.server.hanging.wait()
+        patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
+        asking = asyncio.create_task(bench.send("hello", settings=patient))
+        await bench.server.hanging.wait()
         for _ in range(3):
             await often.acquire()
         asking.cancel()
@@ -371,38 +371,40 @@ def test_a_lease_is_renewed_while_a_model_takes_its_time(path: Path, monkeypatch
 def test_a_lease_that_is_lost_is_told_and_the_connection_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "RENEW_SECONDS", 0.01)
 
-    async def body(desk: Desk) -> None:
+    async def body(bench: SendBench) -> None:
         async def gone(_: object) -> None:
-            if desk.server.hanging.is_set():
+            if bench.server.hanging.is_set():
                 raise LeaseLost("t")
 
         monkeypatch.setattr("weft.aio.objects.AsyncTurnWriter.renew", gone)
-        patient = model(desk.server.url, provider=provider(desk.server.url, rules=Rules(read_seconds=60)))
+        patient = model(bench.server.url, provider=provider(bench.server.url, rules=Rules(read_seconds=60)))
         with pytest.raises(LeaseLost):
-            await desk.send("hello", settings=patient)
-        await desk.server.left.wait()
+            await bench.send("hello", settings=patient)
+        await bench.server.left.wait()
 
     run(path, body, [HANG])
 
 
 def test_a_model_by_itself_is_a_root_turn_in_its_own_session(address: str | Path) -> None:
-    async def body(desk: Desk) -> None:
-        context = person(desk.server.url)
-        made = [await invoke_model(desk.ledger, desk.inference, desk.question(text), context=context) for text in "ab"]
+    async def body(bench: SendBench) -> None:
+        context = person(bench.server.url)
+        made = [
+            await invoke_model(bench.ledger, bench.inference, bench.question(text), context=context) for text in "ab"
+        ]
         assert [sent.turn.parent_id for sent in made] == [None, None]
         assert [sent.turn.depth for sent in made] == [1, 1]
-        assert (await desk.ledger.session("model:m")).head == made[1].turn.id
-        assert desk.sent() == [("user", "b")]
-        report = await desk.ledger.usage.report("model")
+        assert (await bench.ledger.session("model:m")).head == made[1].turn.id
+        assert bench.sent() == [("user", "b")]
+        report = await bench.ledger.usage.report("model")
         assert report.total.total == 50
 
     run(address, body, chat())
 
 
 def test_a_model_asked_by_many_at_once_answers_each(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        context = person(desk.server.url)
-        asked = [invoke_model(desk.ledger, desk.inference, desk.question(text), context=context) for text in "abcd"]
+    async def body(bench: SendBench) -> None:
+        context = person(bench.server.url)
+        asked = [invoke_model(bench.ledger, bench.inference, bench.question(text), context=context) for text in "abcd"]
         made = await asyncio.gather(*asked)
         assert {sent.turn.parent_id for sent in made} == {None}
         assert len({sent.turn.id for sent in made}) == 4
@@ -413,20 +415,20 @@ def test_a_model_asked_by_many_at_once_answers_each(path: Path) -> None:
 def test_calls_that_nobody_asked_for_are_kept_as_they_were_said(path: Path) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
-    async def body(desk: Desk) -> None:
-        sent = await desk.send("hello")
+    async def body(bench: SendBench) -> None:
+        sent = await bench.send("hello")
         assert [item.id for item in sent.reply.calls] == ["c", "c"]
-        assert (await desk.ledger.turn(sent.turn.id)).status == "completed"
+        assert (await bench.ledger.turn(sent.turn.id)).status == "completed"
 
     run(path, body, chat_saying({"content": "x", "tool_calls": [call, call]}, "tool_calls"))
 
 
 def test_a_key_is_in_no_file_of_the_ledger(path: Path) -> None:
-    async def body(desk: Desk) -> None:
-        await desk.send("hello")
+    async def body(bench: SendBench) -> None:
+        await bench.send("hello")
         with pytest.raises(ProviderFailed):
-            await desk.send("again")
-        assert desk.server.received[-1].headers["authorization"] == f"Bearer {CANARY}"
+            await bench.send("again")
+        assert bench.server.received[-1].headers["authorization"] == f"Bearer {CANARY}"
 
     run(path, body, chat(), failure(500, f"your key {CANARY} is odd"))
     for file in path.parent.iterdir():

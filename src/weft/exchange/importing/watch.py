@@ -251,7 +251,7 @@ class Watching:
                 self._due.setdefault(path, self._when(path))
         for path in [path for path in self._seen if path not in found]:
             yield from self._visit(path)
-        self._importing.finish()  # what a desk remembers of its writes would grow for ever
+        self._importing.finish()  # what an import writer remembers of its writes would grow without end
         ended = self._clock.monotonic()
         self._due.update((server.url, ended) for server in self._servers)
         pause = min(self._sweep_seconds, BLIND_SWEEP_SECONDS) if is_blind else self._sweep_seconds
