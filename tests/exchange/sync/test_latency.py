@@ -8,10 +8,10 @@ from tests.exchange.sync.conftest import Make
 from tests.exchange.sync.wire import digests
 from tests.ledger.histories import grow
 from weft.exchange.sync import source
-from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.frames import Frame, Kind
 from weft.exchange.sync.talk import Talk
+from weft.ledger.api import store_of
 
 TURNS = 30
 

@@ -11,7 +11,6 @@ import zstandard
 import weft
 from tests.exchange.sync.wire import Wire, contents, events, over_wire
 from tests.ledger.histories import grow, lines, problems
-from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Asking
 from weft.exchange.sync.frames import HEADER, MAX_BODY, PREAMBLE, Frame, FrameReader, Kind, bitmap, encode
 from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready, framed
@@ -23,6 +22,7 @@ from weft.kernel.errors import InvalidFact, PeerRefused, ProtocolBroken, Replica
 from weft.kernel.events import GENESIS
 from weft.kernel.events import encode as encode_event
 from weft.kernel.kinds import KINDS
+from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
 
 STRANGER = "01M7E81W00RGHTHTD1FJHKE0KC"

@@ -28,7 +28,6 @@ from tests.exchange.sync.wire import (
 from tests.ledger.histories import exported, grow, import_into, large_bytes, problems, queries
 from tests.ledger.imported import native_turn, rich_import, take
 from weft.exchange import sync
-from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Manners
 from weft.exchange.sync.frames import Kind
 from weft.kernel.errors import (
@@ -41,6 +40,7 @@ from weft.kernel.errors import (
     ReadOnlyLedger,
     ReplicaDiverged,
 )
+from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
 
 ENGINES = ["sqlite", "postgres"]

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from weft.exchange.sync.commands import store_of
 from weft.exchange.sync.conversation import Asking, Manners, Serving
 from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, encode
 from weft.exchange.sync.pump import Served
@@ -13,6 +12,7 @@ from weft.exchange.sync.selection import select
 from weft.exchange.sync.sender import SyncOutcome
 from weft.exchange.sync.talk import Talk
 from weft.kernel.errors import ConnectionCut
+from weft.ledger.api import store_of
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep.facts_file import views_are_stale
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.exchange.importers.port import Importer
-from weft.exchange.importers.servers import Address
 from weft.exchange.importers.sources import DATABASES, SUFFIXES, is_likely
 
 LOG = "-wal"
@@ -122,8 +121,3 @@ def _found(origin: str, what: str, path: str) -> FoundPlace:
         bytes=sum(size for size, _ in looks),
         newest_ms=None if newest is None else newest // 1_000_000,
     )
-
-
-def files_at(places: Iterable[Path | Address]) -> dict[str, Look]:
-    """All likely files of several places."""
-    return {path: found for place in places if isinstance(place, Path) for path, found in sweep(str(place))}

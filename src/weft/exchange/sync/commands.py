@@ -20,9 +20,9 @@ from weft.exchange.sync.talk import Talk
 from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
 from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
-from weft.ledger.api import Ledger, writer_of
+from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.upkeep.facts_file import views_are_stale
-from weft.store.port import Store, WriteTxn
+from weft.store.port import WriteTxn
 from weft.store.replica_names import COPIED, NOTE
 
 T = TypeVar("T")
@@ -104,10 +104,6 @@ def _greeted(link: Link) -> Iterator[Link]:
     yield link
     with suppress(ConnectionCut):  # whoever is gone already need not be told that we leave
         link.converse(link.asking.leaving())
-
-
-def store_of(ledger: Ledger) -> Store:
-    return ledger._store
 
 
 def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:

@@ -20,8 +20,6 @@ from weft.ledger.model import FileNote
 
 USER = frozenset({"1", "user", "human"})
 ASSISTANT = frozenset({"2", "ai", "assistant", "bot"})
-SUMMARISED = 22
-"""The capability of a bubble that marks where the context was summed up."""
 EPOCH = 1_000_000_000_000
 """Times below are counted from when a window was opened."""
 
