@@ -10,8 +10,7 @@ from datetime import timezone, tzinfo
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from weft.kernel.clock import Clock
-from weft.kernel.ulid import UlidSource
+from weft.kernel.clock import Clock, UlidSource
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.store.port import Store

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from weft.kernel.advice import Action
-from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, needs_psycopg, scheme_of
-from weft.kernel.ulid import UlidSource
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import (

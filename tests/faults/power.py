@@ -16,7 +16,7 @@ import apsw
 from msgspec import Struct, field
 
 from tests.faults.scenarios import Ack
-from weft.store.sqlite.files import HeadFile, HeadSlot
+from weft.store.sqlite.connection import HeadFile, HeadSlot
 
 SECTOR = 512
 SUFFIXES = ("", "-wal", "-journal", "-head")

@@ -16,9 +16,8 @@ from tests.faults.processes import Say, run_well
 from tests.faults.scenarios import Ack, ack, whole_turn
 from tests.faults.sizes import Record, chance, sized
 from tests.faults.tripwires import Half, WatchedVfs
-from weft.kernel.clock import SystemClock, system_random
+from weft.kernel.clock import SystemClock, UlidSource, system_random
 from weft.kernel.errors import StoreFailed
-from weft.kernel.ulid import UlidSource
 from weft.ledger.api.ledger import Ledger
 from weft.store.owners import process_owner
 from weft.store.sqlite import SqliteStore

@@ -20,9 +20,8 @@ from tests.faults.checks import assert_kept, assert_unbroken, kinds_after
 from tests.faults.power import PowerLoss, RecordedVfs, Recording, image_of, put_image, recorded_head_file
 from tests.faults.scenarios import SCENARIOS, Ack, ack, make_ledger
 from tests.faults.sizes import Record, chance, sized
-from weft.kernel.clock import SystemClock, system_random
+from weft.kernel.clock import SystemClock, UlidSource, system_random
 from weft.kernel.errors import LogCut, WeakDurability, WeftError
-from weft.kernel.ulid import UlidSource
 from weft.ledger.api.ledger import Ledger
 from weft.store.owners import NOBODY
 from weft.store.sqlite import SqliteStore

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct, UnsetType
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.clock import iso_from_ms
+from weft.kernel.clock import encode, iso_from_ms
 from weft.kernel.events import STREAM_KINDS, Event
 from weft.kernel.facts import field_types
-from weft.kernel.ulid import encode
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-"
 YEAR_1, YEAR_9999 = -62_135_596_800_000, 253_402_300_799_999

@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.kernel.clock import FixedClock, SystemClock, system_random
+from weft.kernel.clock import (
+    ALPHABET,
+    FixedClock,
+    SystemClock,
+    UlidSource,
+    decode,
+    encode,
+    from_digest,
+    is_ulid,
+    offset,
+    system_random,
+)
 from weft.kernel.errors import InvalidInput
-from weft.kernel.ulid import ALPHABET, UlidSource, decode, encode, from_digest, is_ulid, offset
 
 END = 2**128
 YEAR_10889 = 2**48 - 1

@@ -12,11 +12,10 @@ import pytest
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import exported, grow, import_into, problems, texts
 from weft.kernel import canonical
-from weft.kernel.clock import FixedClock
+from weft.kernel.clock import FixedClock, UlidSource, offset
 from weft.kernel.contents import content_ref
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import UnknownEvent
-from weft.kernel.ulid import UlidSource, offset
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.upkeep import facts_file
 

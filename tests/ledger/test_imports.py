@@ -23,7 +23,7 @@ from weft.ledger.imports.kept_sources import MAGIC, unpack
 from weft.ledger.imports.natives import NativeCall, NativeCompaction, NativeLink, NativeMessage, NativeSession, Tokens
 from weft.ledger.model import FileNote, LintNote
 from weft.ledger.upkeep.facts_file import event_line
-from weft.store.buffer import RowsRefused
+from weft.store.sql import RowsRefused
 from weft.store.sqlite.store import SqliteBase
 
 

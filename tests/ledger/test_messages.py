@@ -11,9 +11,8 @@ from msgspec import UNSET
 import weft
 from tests.ledger.histories import PROPERTY_SCALE, lines, problems, select, texts
 from weft import ImagePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from weft.kernel.clock import FixedClock
+from weft.kernel.clock import FixedClock, is_ulid
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
-from weft.kernel.ulid import is_ulid
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import Codeblock
 

@@ -8,9 +8,8 @@ import pytest
 import weft
 from tests.ledger.conftest import NOON, OpenLedger
 from tests.ledger.histories import grow, texts
-from weft.kernel.clock import FixedClock
+from weft.kernel.clock import ALPHABET, FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
-from weft.kernel.ulid import ALPHABET
 from weft.ledger.api.ledger import Ledger
 
 HOUR, DAY = 3_600_000, 86_400_000

@@ -11,10 +11,9 @@ import weft
 from tests.ledger.histories import problems
 from tests.postgres import shared_server
 from tests.programs.conftest import NOON
-from weft.kernel.clock import FixedClock, iso_from_ms
+from weft.kernel.clock import FixedClock, UlidSource, iso_from_ms
 from weft.kernel.events import encode, event_id, program_stream
 from weft.kernel.ledger_events import AgentCreated
-from weft.kernel.ulid import UlidSource
 from weft.programs import Programs
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres.migrations import shipped_schema as postgres_schema

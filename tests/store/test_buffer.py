@@ -11,9 +11,9 @@ import pytest
 
 from tests.postgres import shared_server
 from weft.kernel.errors import IdCollision
-from weft.store.buffer import MAX_ROWS, Insert, RowsRefused, WriteBuffer
 from weft.store.port import Store, WriteTxn
 from weft.store.postgres import PostgresStore
+from weft.store.sql import MAX_ROWS, Insert, RowsRefused, WriteBuffer
 from weft.store.sqlite.connection import SqliteSql
 from weft.store.sqlite.store import MemoryStore, SqliteStore
 

@@ -702,6 +702,10 @@ class AsyncImports(crossing.Mirror[Imports]):
             await self._run(partial(self._sync.writer, origin=origin, mapping=mapping, remap=remap)), self._pool
         )
 
+    async def index(self) -> None:
+        """Let search catch up where much was imported since it last did."""
+        await self._run(self._sync.index)
+
     async def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
         return await self._run(partial(self._sync.kept_sources, session_or_file=session_or_file))
@@ -909,8 +913,3 @@ class AsyncUpkeep(crossing.Mirror[Upkeep]):
     async def search_lag(self) -> int:
         """How many events search has yet to index; until then it looks through them each time."""
         return await self._run(self._sync.search_lag)
-
-    async def index_if_behind(self, *, seconds: float | None = None) -> None:
-        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
-        not find everything still to be done."""
-        await self._run(partial(self._sync.index_if_behind, seconds=seconds))

@@ -1,4 +1,4 @@
-"""Time and chance: the machine's clock and randomness, which everybody else is handed, and times as text."""
+"""Time and chance: the machine's clock and randomness, which everybody else is handed, times as text, and ULIDs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
+from threading import Lock
 from typing import Protocol
 
 from weft.kernel.errors import InvalidInput
@@ -103,3 +104,85 @@ def _to_the_second(seconds: int) -> str:
         return (_EPOCH + timedelta(seconds=seconds)).isoformat()
     except OverflowError:
         raise InvalidInput("a time outside the years 0001 to 9999", "count Unix milliseconds") from None
+
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RANDOM_BITS = 80
+_RANDOM_BYTES = 10
+_END = 1 << 128
+LAST_ULID = _END - 1
+_PAIRS = tuple(high + low for high in ALPHABET for low in ALPHABET)
+_TO_BASE_32 = str.maketrans(ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
+_matches = re.compile(f"[0-7][{ALPHABET}]{{25}}").fullmatch
+
+
+class UlidSource:
+    """Mints strictly increasing ULIDs; safe to share between threads, not between processes."""
+
+    def __init__(self, now_ms: Callable[[], int], random_bytes: Callable[[int], bytes]) -> None:
+        self._now_ms = now_ms
+        self._random_bytes = random_bytes
+        self._lock = Lock()
+        self._last = -1
+
+    def mint(self, room: int = 1) -> str:
+        """The next ULID; it and the `room - 1` that follow it are never minted again."""
+        with self._lock:
+            now = max(self._now_ms(), 0)
+            value = self._fresh(now) if now > self._last >> _RANDOM_BITS else self._last + 1
+            letters = encode(value)
+            self._last = value + room - 1
+            return letters
+
+    def skip(self) -> None:
+        """Go on from fresh random bits, one millisecond ahead: somebody else minted what this source did."""
+        with self._lock:
+            ahead = max(self._now_ms(), (self._last >> _RANDOM_BITS) + 1)
+            if ahead >> 48:
+                raise _out_of_range()
+            self._last = self._fresh(ahead)
+
+    def _fresh(self, ms: int) -> int:
+        return ms << _RANDOM_BITS | int.from_bytes(self._random_bytes(_RANDOM_BYTES), "big")
+
+
+def encode(value: int) -> str:
+    """The 26 letters of a 128-bit number."""
+    if value >> 128:
+        raise _out_of_range()
+    high, low = value >> 60, value & 0xFFF_FFFF_FFFF_FFFF
+    pairs = _PAIRS
+    return (
+        f"{pairs[high >> 60]}{pairs[high >> 50 & 1023]}{pairs[high >> 40 & 1023]}{pairs[high >> 30 & 1023]}"
+        f"{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}"
+        f"{pairs[low >> 50]}{pairs[low >> 40 & 1023]}{pairs[low >> 30 & 1023]}"
+        f"{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
+    )
+
+
+def decode(text: str) -> int:
+    if not is_ulid(text):
+        raise InvalidInput(f"{text!r} is not a ULID", f"a ULID is 26 of {ALPHABET}, the first at most 7")
+    return int(text.translate(_TO_BASE_32), 32)
+
+
+def offset(ulid: str, by: int) -> str:
+    """The ULID that lies `by` after this one: how messages are numbered within their turn's room."""
+    return encode((int(ulid.translate(_TO_BASE_32), 32) + by) % _END)
+
+
+def is_ulid(text: str) -> bool:
+    return _matches(text) is not None
+
+
+def from_digest(digest: bytes) -> str:
+    """The first 128 bits of a digest in ULID letters; its milliseconds mean nothing."""
+    if len(digest) < 16:
+        raise InvalidInput(
+            f"a digest of {len(digest)} bytes is too short for a ULID; it takes 16", "give a whole SHA-256"
+        )
+    return encode(int.from_bytes(digest[:16], "big"))
+
+
+def _out_of_range() -> InvalidInput:
+    return InvalidInput("a ULID is a number from 0 to 2^128-1", "check that the clock counts milliseconds")

@@ -19,11 +19,10 @@ from msgspec.structs import asdict
 from msgspec.structs import fields as struct_fields
 
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.clock import is_iso
+from weft.kernel.clock import ALPHABET, is_iso, is_ulid
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import STREAM_KINDS, Event, UnknownEvent
 from weft.kernel.fields import Usage, is_name
-from weft.kernel.ulid import ALPHABET, is_ulid
 
 _matches_digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -180,7 +179,7 @@ def _fits_class(found: Any, kind: type) -> bool:
     if kind is UnsetType:
         return False
     if issubclass(kind, Enum):
-        return isinstance(found, str) and is_name(found)
+        return isinstance(found, str) and is_name(found) is not None
     if issubclass(kind, Struct):
         return isinstance(found, dict) and _fits_struct(found, kind)
     return isinstance(found, kind)
@@ -202,7 +201,7 @@ def _is_newer_shape(found: Any, annotation: Any) -> bool:
     configs = [part.__struct_config__ for part in get_args(annotation) if isinstance(part, type(Struct))]
     tags = {config.tag for config in configs if config.tag is not None}
     shape = found.get("type") if isinstance(found, dict) else None
-    return bool(tags) and isinstance(shape, str) and is_name(shape) and shape not in tags
+    return bool(tags) and isinstance(shape, str) and is_name(shape) is not None and shape not in tags
 
 
 def _check_stream(stream: str) -> None:

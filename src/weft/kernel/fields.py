@@ -25,7 +25,7 @@ from weft.kernel.enums import (
 )
 
 NAME_PATTERN = r"[A-Za-z0-9_.:/-]{1,128}"
-_is_name = re.compile(NAME_PATTERN).fullmatch
+is_name = lru_cache(maxsize=1024)(re.compile(NAME_PATTERN).fullmatch)
 
 Ulid = Annotated[str, Meta(extra={"is": "ulid"})]
 Digest = Annotated[str, Meta(extra={"is": "digest"})]
@@ -42,11 +42,6 @@ class Words(Struct, frozen=True, gc=False, kw_only=True):
 
 
 Named = Name | Words
-
-
-@lru_cache(maxsize=1024)
-def is_name(text: str) -> bool:
-    return _is_name(text) is not None
 
 
 class EventRef(Struct, frozen=True, gc=False):

@@ -10,8 +10,8 @@ import hmac
 from collections.abc import Iterable
 from hashlib import sha256
 
+from weft.kernel.clock import from_digest
 from weft.kernel.contents import SALT_BYTES
-from weft.kernel.ulid import from_digest
 
 TURN_DOMAIN = b"weft.turn.1\n"
 SESSION_DOMAIN = b"weft.session.1\n"

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import asdict
 
+from weft.kernel.clock import offset
 from weft.kernel.enums import (
     FileKind,
     LintSeverity,
@@ -19,10 +19,8 @@ from weft.kernel.enums import (
     MessageSource,
     ToolCallStatus,
 )
-from weft.kernel.errors import InvalidInput
 from weft.kernel.events import Receipt
 from weft.kernel.fields import Usage
-from weft.kernel.ulid import offset
 
 T = TypeVar("T")
 
@@ -351,79 +349,8 @@ UsageInput = Usage | Mapping[str, int] | None
 ErrorInput = str | NewError | Mapping[str, Any]
 
 
-def as_record(value: Any, record: type[T], what: str) -> T:
-    """A record, or a dict of its shape; anything else is refused with the field that does not fit."""
-    if isinstance(value, record):
-        return value
-    try:
-        return msgspec.convert(value, record, from_attributes=False)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{what}: {error}") from error
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{what}: a lone surrogate stands where no text is taken") from error
-
-
-def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> list[NewMessage]:
-    """Plain text, a message, or a list of either, in order; lists within lists count as one."""
-    if value is None:
-        return []
-    if isinstance(value, str | StoredContent):
-        return [NewMessage(role=role, content=value)]
-    if isinstance(value, list | tuple):
-        if not levels:
-            raise InvalidInput(f"{what} lies within too many lists", "give one list of messages")
-        lists = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
-        return [message for messages in lists for message in messages]
-    if isinstance(value, Message):
-        return [_said_again(value, what)]
-    if isinstance(value, Part) or (isinstance(value, dict) and "type" in value and "content" not in value):
-        raise InvalidInput(f"{what} is a part of a message", 'give it in a message: {"content": [part, …]}')
-    if isinstance(value, dict) and "role" not in value:
-        value = {"role": role.value, **value}
-    return [as_record(value, NewMessage, what)]
-
-
-def _said_again(message: Message, what: str) -> NewMessage:
-    """A message that was read, to be recorded as a new one: all of it but its id, its place and its time."""
-    fields = "content source model thinking_config context metadata".split()
-    values = {name: getattr(message, name) for name in fields}
-    return as_record({"role": message.role, "parent": message.parent_id, **values}, NewMessage, what)
-
-
 _TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
 _DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens")
-
-
-def as_usage(value: Any) -> Usage | UnsetType:
-    """The agents ledger's token fields. A total that is not the sum of its disjoint parts is refused."""
-    if value is None:
-        return UNSET
-    tokens = _given_tokens(value) if isinstance(value, Usage) else value
-    if not isinstance(tokens, dict):
-        raise InvalidInput(f"usage is {type(value).__name__}, not a dict", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
-    for name, count in tokens.items():
-        if name not in _TOKEN_FIELDS:
-            raise InvalidInput(f"usage: unknown field {name!r}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
-        if type(count) is not int or not 0 <= count < 2**53:
-            raise InvalidInput(f"usage: {name} is {count!r}", "token counts are whole numbers from 0")
-    if "total_tokens" in tokens:
-        _check_total(tokens)
-    if (total := sum(tokens.get(part, 0) for part in _DISJOINT)) >= 2**53:
-        raise InvalidInput(f"usage: its parts add up to {total}", "a turn has at most 2^53-1 tokens")
-    return Usage(**tokens)
-
-
-def _given_tokens(usage: Usage) -> dict[str, int]:
-    return {name: count for name, count in asdict(usage).items() if count is not UNSET}
-
-
-def _check_total(tokens: dict[str, int]) -> None:
-    parts = [tokens[part] for part in _DISJOINT if part in tokens]
-    if parts and tokens["total_tokens"] != sum(parts):
-        raise InvalidInput(
-            f"usage: total_tokens is {tokens['total_tokens']}, its parts add up to {sum(parts)}",
-            "input_tokens excludes cache reads and writes; reasoning_tokens lie inside output_tokens",
-        )
 
 
 DEFAULT_AGENT = "local"

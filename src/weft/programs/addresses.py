@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.errors import InvalidInput
-from weft.kernel.ulid import is_ulid
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
-from weft.kernel.ulid import is_ulid
 from weft.ledger.arguments import checked_label
 from weft.ledger.read.revisions import resolve
 from weft.ledger.views.rows import SessionRow

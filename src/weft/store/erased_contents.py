@@ -42,15 +42,6 @@ def is_husk(sql: Sql, n: int) -> bool:
     return row is not None and not row[0]
 
 
-def is_carried_out(sql: Sql, what: str, name: str) -> bool:
-    """Was this `turn` or `session` erased here? A stranger's tombstone that nobody here has followed does not count."""
-    query = (
-        "SELECT 1 FROM erasure e JOIN lookup_content l ON l.key = substr(e.ref, 1, 8)"
-        f" JOIN content c ON c.n = l.n AND c.ref = e.ref WHERE e.{what} = ? AND length(c.salt) = 0 LIMIT 1"
-    )
-    return sql.one(query, (name,)) is not None
-
-
 def note_erasing(sql: Sql, n: int) -> None:
     """Others forget what they remember; and whoever opens the ledger next finishes what this one began."""
     sql.run(

@@ -1,4 +1,4 @@
-"""Reading and writing facts, the same on every engine.
+"""Reading facts, the same on every engine.
 
 One append is one row of `log`: its events as canonical JSON lines, keyed by the arrival number of the last one, with
 the chain hash after it. Contents lie in `content` in order of arrival. Finding either by its hash is a lagging view:
@@ -13,46 +13,17 @@ from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
-from weft.kernel.contents import (
-    BINARY,
-    ERASED,
-    MAX_CONTENT_BYTES,
-    ROW_BYTES,
-    ContentHasher,
-    Prepared,
-    Salts,
-    TextCheck,
-    content_ref,
-    prepare,
-    readable,
-    rows_of,
-)
-from weft.kernel.errors import ContentGone, ContentMissing, ContentTooLarge, Damaged, FactDamaged
-from weft.kernel.events import GENESIS, extend
-from weft.kernel.imported import ImportSecret
-from weft.store.buffer import Insert
-from weft.store.erased_contents import make_husks, note_erasing
+from msgspec import Struct, field
+
+from weft.kernel.contents import ROW_BYTES, ContentHasher, bytes_text, content_ref
+from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
+from weft.kernel.events import GENESIS
 from weft.store.packs import PackReader
-from weft.store.recent_contents import RecentContents
-from weft.store.records import (
-    KEY_BYTES,
-    LEDGER_SCOPE,
-    ContentHead,
-    ContentRow,
-    Key,
-    LogRow,
-    LogTip,
-    Stored,
-    blob,
-)
-from weft.store.sql import Sql, watermark_of
+from weft.store.records import KEY_BYTES, ContentHead, ContentRow, LogRow, LogTip
+from weft.store.sql import Sql, blob, watermark_of
 
 HELD_AT_ONCE = 256
 FIRST_ROWS = 8
-UNDIGESTED = 256
-"""An imported content up to this size is found by its reference alone, which its bytes determine."""
-LOG = Insert("log", ("n", "count", "at", "chain", "contents", "events"))
-CONTENT = Insert("content", ("n", "scope", "ref", "salt", "digest", "size", "shown", "bytes"))
 
 
 def refuse_disorder(what: str, after: int, rows: Iterable[Sequence[Any]]) -> None:
@@ -69,14 +40,13 @@ def refuse_standstill(what: str, before: Any, now: Any) -> None:
         raise FactDamaged(what, f"row {now}", f"it comes before row {before}")
 
 
-class FactReader:
+class FactReader(Struct, eq=False, dict=True):
     """Facts within one transaction."""
 
-    def __init__(self, sql: Sql) -> None:
-        self.sql = sql
-        self._held: dict[int, bytes] = {}
-        self._row: tuple[int, list[bytes]] = (1, [])
-        """The row that was last looked into: its first number and its lines. Neighbours are asked for together."""
+    sql: Sql
+    _held: dict[int, bytes] = field(default_factory=dict)
+    _row: tuple[int, list[bytes]] = (1, [])
+    """The row that was last looked into: its first number and its lines. Neighbours are asked for together."""
 
     @cached_property
     def _packs(self) -> PackReader:
@@ -211,6 +181,13 @@ class FactReader:
             raise FactDamaged("content", row.ref.hex(), "its bytes do not hash to its reference")
         return row.data
 
+    def text(self, n: int) -> str | None:
+        """A content's text; None where there is none, or none any longer."""
+        try:
+            return bytes_text(self.content(n)) if n else None
+        except ContentGone:
+            return None
+
     def hold(self, numbers: Iterable[int]) -> None:
         """Read many contents at once, in place of those held before; `content` then has them at hand."""
         self._held.clear()
@@ -298,169 +275,6 @@ def checked_pieces(head: ContentHead, piece: Callable[[int], bytes]) -> Iterator
     if hasher.ref() != head.ref:
         raise FactDamaged("content", head.ref.hex(), "its bytes do not hash to its reference")
     yield held
-
-
-class FactWriter(FactReader):
-    """Facts within one write transaction. One instance serves one caller's work; `flush` puts it into rows."""
-
-    def __init__(self, sql: Sql, tail: RecentContents, tip: LogTip, salts: Salts, now_ms: int) -> None:
-        super().__init__(sql)
-        self._tail, self._tip = tail, tip
-        self._salts, self.now_ms = salts, now_ms
-        self._fresh: dict[Key, Stored] = {}
-        self._rows: list[tuple[Any, ...]] = []
-        self._next = max(tail.seen, tip.contents) + 1  # a row deleted by hand does not free its number
-        self._parts: list[tuple[int, int, bytes]] = []
-        self._erased: set[int] = set()
-        """Contents that this very work has erased."""
-        self._named_so: dict[bytes, Stored] = {}
-        """Short imported texts of this work: paths, versions and branches come again with every turn."""
-
-    def tip(self) -> LogTip:
-        return self._tip
-
-    def put(self, data: bytes, scope: int, salt: bytes | None = None) -> Stored:
-        """Keep these bytes. Equal bytes within a tree are one content; `salt` names one that came from elsewhere."""
-        if salt is not None:
-            return self._insert(prepare(data, salt), scope)
-        key = (scope, sha256(data).digest())
-        return self._known(key) or self._insert(prepare(data, self._salts.draw()), scope)
-
-    def put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
-        """The same bytes of one origin are one content in every ledger that shares the secret."""
-        known = self._named_so.get(data) if len(data) <= UNDIGESTED else None
-        if known is None:
-            known = self._put_imported(secret, data, scope)
-            if len(data) <= UNDIGESTED:
-                self._named_so[data] = known
-        return known
-
-    def _put_imported(self, secret: ImportSecret, data: bytes, scope: int) -> Stored:
-        digest = sha256(data).digest()
-        salt = secret.salt(digest)
-        ref = content_ref(salt, data)
-        key = (scope, ref)
-        known = self._fresh.get(key) or self._tail.by_digest.get(key)
-        if known is not None:
-            return known
-        n = self._named(ref) if self._tail.filled else None
-        if n is not None:
-            return Stored(n, ref)
-        content = Prepared(data, digest if len(data) > UNDIGESTED else b"", salt, ref, readable(data))
-        stored = self._fresh[key] = self._place(content, scope)
-        return stored
-
-    def _named(self, ref: bytes) -> int | None:
-        """One that the lookup view knows by its reference."""
-        for (n,) in self.sql.all("SELECT n FROM lookup_content WHERE key = ?", (ref[:KEY_BYTES],)):
-            if self.sql.one("SELECT 1 FROM content WHERE n = ? AND ref = ?", (n, ref)) is not None:
-                return int(n)
-        return None
-
-    def put_prepared(self, content: Prepared, scope: int) -> Stored:
-        return self._known((scope, content.digest)) or self._insert(content, scope)
-
-    def _known(self, key: Key) -> Stored | None:
-        tail = self._tail
-        known = self._fresh.get(key) or tail.by_digest.get(key)
-        if known is None:
-            if key not in tail.asked:
-                tail.ask(self.sql, (key,))
-            known = tail.asked[key]
-        return None if known is not None and known.n in self._erased else known
-
-    def _insert(self, content: Prepared, scope: int) -> Stored:
-        stored = self._fresh[scope, content.digest] = self._place(content, scope)
-        return stored
-
-    def _place(self, content: Prepared, scope: int) -> Stored:
-        """A row for it, with the next number."""
-        if len(content.data) > MAX_CONTENT_BYTES:
-            raise ContentTooLarge(MAX_CONTENT_BYTES)
-        n, data = self._next, content.data
-        inline: bytes | None = data
-        if len(data) > ROW_BYTES:
-            inline = None
-            self._parts += [(n, idx, part) for idx, part in enumerate(rows_of((data,)))]
-        self._rows.append((n, scope, content.ref, content.salt, content.digest, len(data), content.shown, inline))
-        self._next += 1
-        return Stored(n, content.ref)
-
-    def content(self, n: int) -> bytes:
-        held = [row[-1] for row in self._rows if row[0] == n and row[-1] is not None]
-        if not held:
-            parts = [part for content, _, part in self._parts if content == n]
-            return b"".join(parts) if parts else super().content(n)
-        return bytes(held[0])
-
-    def put_stream(self, chunks: Iterable[bytes], scope: int, salt: bytes | None = None) -> Stored:
-        """A content larger than one row, 1 MiB in memory at a time; its own row is written once its name is known."""
-        salt = salt or self._salts.draw()
-        hasher, text, n = ContentHasher(salt), TextCheck(), self._next
-        for idx, part in enumerate(rows_of(chunks)):
-            hasher.feed(part)
-            text.feed(part)
-            self.sql.run("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", (n, idx, part))
-        text.feed(b"", last=True)
-        stored = Stored(n, hasher.ref())
-        shown = None if text.holds else BINARY
-        self._rows.append((n, scope, stored.ref, salt, hasher.plain_digest(), hasher.size, shown, None))
-        self._next += 1
-        return stored
-
-    def put_husk(self, ref: bytes) -> Stored:
-        """A content that is known to be erased before its bytes ever came."""
-        self.flush()
-        n = self._next
-        self.sql.add(CONTENT, [(n, LEDGER_SCOPE, ref, b"", b"", 0, ERASED, None)])
-        self._next += 1
-        return Stored(n, ref)
-
-    def erase(self, numbers: Sequence[int]) -> None:
-        """Take the bytes of these contents away, with all that could betray them."""
-        self.flush()
-        make_husks(self.sql, numbers, KEY_BYTES)
-        self.__dict__.pop("_packs", None)  # what it holds may be erased now
-        self._erased.update(numbers)
-        self._fresh = {key: stored for key, stored in self._fresh.items() if stored.n not in self._erased}
-        note_erasing(self.sql, self._tip.n)
-
-    def append(self, lines: Sequence[bytes], ids: Sequence[bytes]) -> int:
-        """Write the one row of this append; returns the arrival number of its first event."""
-        first = self._tip.n + 1
-        self._tip = tip = LogTip(self._tip.n + len(lines), extend(self._tip.chain, ids), self._next - 1)
-        self.sql.add(LOG, [(tip.n, len(lines), self.now_ms, tip.chain, tip.contents, b"\n".join(lines))])
-        return first
-
-    def take_contents(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Rows of another ledger as they are, in the order of `CONTENT`'s columns; each keeps its number."""
-        self.sql.add(CONTENT, rows)
-        self._next = max(self._next, rows[-1][0] + 1) if rows else self._next
-
-    def take_row(self, row: LogRow, contents: int) -> None:
-        """A row of another ledger as it is: the same numbers, the same chain."""
-        chain = extend(self._tip.chain, (sha256(line).digest() for line in row.lines()))
-        if row.first != self._tip.n + 1 or chain != row.chain:
-            raise FactDamaged("log row", str(row.n), "the chain of arrival does not lead here")
-        self._tip = LogTip(row.n, row.chain, contents)
-        self.sql.add(LOG, [(row.n, row.count, row.at, row.chain, contents, row.events)])
-
-    def flush(self) -> None:
-        """Contents into their rows."""
-        if self._rows:
-            self.sql.add(CONTENT, self._rows)
-        if self._parts:
-            self.sql.run_many("INSERT INTO content_part(content, idx, bytes) VALUES (?, ?, ?)", self._parts)
-        self._rows, self._parts = [], []
-
-    def settle(self) -> LogTip:
-        """The work is done and stays: the next caller in this transaction may share its contents."""
-        self.flush()
-        if self._erased:
-            self._tail.drop(self._erased)
-        self._tail.by_digest.update(self._fresh)
-        self._tail.seen = self._next - 1
-        return self._tip
 
 
 def local_value(sql: Sql, key: str) -> str:

@@ -15,7 +15,8 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from weft.kernel.contents import Prepared
-from weft.store.facts import FactReader, FactWriter
+from weft.store.fact_writer import FactWriter
+from weft.store.facts import FactReader
 from weft.store.records import Key, Stored
 from weft.store.sql import Question, Sql
 from weft.store.word_index import WordIndex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weft.kernel.errors import Damaged, FactDamaged
+from weft.kernel.errors import FactDamaged
 
 KEY_BYTES = 8
 LEDGER_SCOPE = 0
@@ -67,12 +67,3 @@ class ContentHead(Struct, frozen=True, gc=False):
     ref: bytes
     salt: bytes
     size: int
-
-
-def blob(value: object) -> bytes:
-    """A stored value that must be bytes: of a damaged row's number, `bytes` would make so many zeros."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise Damaged(f"a stored value is {type(value).__name__}, not bytes")

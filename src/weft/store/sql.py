@@ -1,14 +1,25 @@
 """The verbs of one open transaction, the same on every engine.
 
 Statements use `?` for values, named tables only, and nothing that one engine alone understands.
+
+New rows are gathered in a `WriteBuffer` and written many at a time. Writing row by row costs a statement each, and an
+engine that lets other threads run during every statement makes each of them a switch of threads. The waiting rows are
+written before anything else is asked of the database, so that nobody ever misses them, and before the commit at the
+latest. A table has rows of one statement at a time; another statement writes the waiting ones first, so the order
+within a table is kept. The rows of the work under way lie apart from those of work that is done: undoing it is
+forgetting them. Only work that reached the database, by a statement of its own or by rows written early, needs a
+savepoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any, Protocol
 
-from weft.store.buffer import Insert
+from weft.kernel.errors import Damaged
 
 Row = tuple[Any, ...]
 Question = tuple[str, tuple[Any, ...]]
@@ -52,3 +63,163 @@ def watermark_of(sql: Sql, view: str) -> int:
     """How far a lagging view is filled."""
     row = sql.one("SELECT n FROM watermark WHERE view = ?", (view,))
     return int(row[0]) if row else 0
+
+
+MAX_ROWS = 1024
+"""So many rows of one piece of work wait at most."""
+MAX_CHUNK = 64
+"""So many rows go into one statement at most: few sizes, so that prepared statements are found again."""
+Rows = dict["Insert", list[Row]]
+
+
+class RowsRefused(Exception):
+    """The engine refused rows of work that was already done; the cause says why, but not whose rows they were."""
+
+
+class Insert:
+    """New rows of one table. With a `key`, which must be its first columns, a row that is there gets new `changes`;
+    without any it stays as it is."""
+
+    __slots__ = ("_begin", "_end", "_row", "_statements", "key", "table")
+
+    def __init__(
+        self, table: str, columns: Sequence[str], key: Sequence[str] = (), changes: Sequence[str] = ()
+    ) -> None:
+        self.table, self.key = table, len(key) if changes else 0
+        self._begin = f"INSERT INTO {table}({', '.join(columns)}) VALUES "
+        self._row = f"({','.join('?' * len(columns))})"
+        changed = ", ".join(f"{column} = excluded.{column}" for column in changes)
+        then = f"UPDATE SET {changed}" if changed else "NOTHING"
+        self._end = f" ON CONFLICT ({', '.join(key)}) DO {then}" if key else ""
+        self._statements: dict[int, str] = {}
+
+    def statement(self, rows: int) -> str:
+        made = self._statements.get(rows)
+        if made is None:
+            made = self._statements[rows] = self._begin + ",".join([self._row] * rows) + self._end
+        return made
+
+    def newest(self, rows: list[Row]) -> list[Row]:
+        """Of several changes to one row the last: a statement may touch each row once."""
+        return list({row[: self.key]: row for row in rows}.values()) if self.key else rows
+
+
+class WriteBuffer:
+    """What one connection has yet to write. `execute` runs a statement on it, `together` is around several that nobody
+    needs the answers of; `waiting` names the tables with rows."""
+
+    def __init__(
+        self,
+        execute: Callable[[str, Sequence[Any]], object],
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._execute, self._together = execute, together
+        self._done: Rows = {}
+        self._own: Rows = {}
+        self.waiting: dict[str, Insert] = {}
+        self._at_work = self._saved = False
+
+    def add(self, insert: Insert, rows: Sequence[Row]) -> None:
+        if self.waiting.setdefault(insert.table, insert) is not insert:
+            self.put_down()
+            self.waiting[insert.table] = insert
+        own = self._own.get(insert)
+        if own is None:
+            own = self._own[insert] = []
+        own += rows
+        if len(own) > MAX_ROWS:
+            self.put_down()
+
+    def put_down(self) -> None:
+        """Every waiting row into its table."""
+        if self._done:
+            try:
+                self._write(self._done)
+            except Exception as error:  # whatever the engine says, it is not about the work under way
+                raise RowsRefused from error
+        if self._own:
+            self._save()
+            self._write(self._own)
+        self.waiting.clear()
+
+    def make_way(self) -> None:
+        """Before a statement that changes something."""
+        self.put_down()
+        self._save()
+
+    def begin(self) -> None:
+        """A piece of work begins; it ends with `keep` or `undo`."""
+        self._at_work = True
+
+    def keep(self) -> None:
+        for insert, rows in self._own.items():
+            known = self._done.get(insert)
+            if known is None:
+                self._done[insert] = rows
+            else:
+                known += rows
+        self._own = {}
+        self._end("RELEASE job")
+
+    def undo(self) -> None:
+        self._own = {}
+        self._end("ROLLBACK TO job", "RELEASE job")
+
+    def forget(self) -> None:
+        """The transaction is gone, and every row with it."""
+        self._done, self._own = {}, {}
+        self.waiting.clear()
+        self._at_work = self._saved = False
+
+    def _save(self) -> None:
+        if self._at_work and not self._saved:
+            self._execute("SAVEPOINT job", ())
+            self._saved = True
+
+    def _end(self, *statements: str) -> None:
+        saved, self._at_work, self._saved = self._saved, False, False
+        if saved:
+            for statement in statements:
+                self._execute(statement, ())
+
+    def _write(self, waiting: Rows) -> None:
+        with self._together():
+            self._write_all(waiting)
+        waiting.clear()
+
+    def _write_all(self, waiting: Rows) -> None:
+        execute = self._execute
+        for insert, rows in waiting.items():
+            if len(rows) == 1:
+                execute(insert.statement(1), rows[0])
+                continue
+            rows = insert.newest(rows)
+            for start, size in chunks(len(rows)):
+                execute(insert.statement(size), [value for row in rows[start : start + size] for value in row])
+
+
+def chunks(total: int) -> Iterator[tuple[int, int]]:
+    """Where each statement's rows begin and how many they are: powers of two, the largest first."""
+    start = 0
+    while start < total:
+        size = min(MAX_CHUNK, 1 << (total - start).bit_length() - 1)
+        yield start, size
+        start += size
+
+
+@lru_cache(maxsize=1024)
+def words_of(sql: str) -> frozenset[str]:
+    """The words of a statement, among them the tables that it asks: rows that wait for others need not be there."""
+    return frozenset(_words(sql))
+
+
+_words = re.compile(r"\w+").findall
+
+
+def blob(value: object) -> bytes:
+    """A stored value that must be bytes: of a damaged row's number, `bytes` would make so many zeros."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise Damaged(f"a stored value is {type(value).__name__}, not bytes")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol, TypeVar
@@ -19,7 +20,7 @@ from typing import IO, Any, Protocol, TypeVar
 from msgspec import Struct
 
 from weft.kernel.advice import Action
-from weft.kernel.clock import Clock, RandomBytes
+from weft.kernel.clock import Clock, RandomBytes, UlidSource
 from weft.kernel.contents import MAX_CONTENT_BYTES, ROW_BYTES, Prepared, Salts, prepare
 from weft.kernel.errors import (
     ContentTooLarge,
@@ -30,15 +31,12 @@ from weft.kernel.errors import (
     StoreFailed,
     Unsupported,
 )
-from weft.kernel.ulid import UlidSource
-from weft.store.buffer import RowsRefused, WriteBuffer
-from weft.store.facts import FactWriter
+from weft.store.fact_writer import FactWriter, RecentContents
+from weft.store.facts import FactReader, refuse_disorder
 from weft.store.group_commit import CommitBatch, CommitJob, GroupCommit
-from weft.store.lookup_view import LookupView
 from weft.store.port import WriteTxn
-from weft.store.recent_contents import RecentContents
-from weft.store.records import Key, LogTip, Stored
-from weft.store.sql import Question, Sql
+from weft.store.records import KEY_BYTES, Key, LogTip, Stored
+from weft.store.sql import Insert, Question, RowsRefused, Sql, WriteBuffer
 
 T = TypeVar("T")
 Results = list[tuple[CommitJob["WriteWork"], Any]]
@@ -219,7 +217,7 @@ class SqlStore:
     ) -> LogTip:
         self._tail.ask(sql, [key for job in jobs for key in job.work.contents])
         for job in jobs:
-            facts = FactWriter(sql, self._tail, tip, self._salts, self._clock.now_ms())
+            facts = FactWriter(sql, recent=self._tail, log_tip=tip, salts=self._salts, now_ms=self._clock.now_ms())
             self._serial += 1
             sql.buffer.begin()
             try:
@@ -344,3 +342,47 @@ class SqlStore:
 
 MINTED = ("turn.id", "session.id", "program.id")
 """Columns whose values Weft makes up: another row with the same one is a collision of random numbers."""
+BATCH = 8192
+LOG_ROWS = BATCH // 8
+LOOKUP_EVENT = Insert("lookup_event", ("key", "n"), ("key", "n"))
+LOOKUP_CONTENT = Insert("lookup_content", ("key", "n"), ("key", "n"))
+LOOKUP_BYTES = Insert("lookup_bytes", ("scope", "key", "n"), ("scope", "key", "n"))
+
+
+class LookupView:
+    """Fills the lookup tables from their watermarks on, in sorted batches so that neighbours share pages."""
+
+    def __init__(self, sql: Sql) -> None:
+        self.sql, self.facts = sql, FactReader(sql)
+
+    def advance(self) -> bool:
+        """One batch of each; True where one was full, so that there is more of what was there. Whoever chased after
+        what others add meanwhile would never come to an end."""
+        return self._advance_events() | self._advance_contents()
+
+    def _advance_events(self) -> bool:
+        mark = self.facts.watermark("lookup_event")
+        rows = self.facts.log(mark, LOG_ROWS)
+        keys = [(sha256(line).digest()[:KEY_BYTES], n) for row in rows for n, line in enumerate(row.lines(), row.first)]
+        if keys:
+            self.sql.add(LOOKUP_EVENT, sorted(keys))
+            self._mark("lookup_event", rows[-1].n)
+        return len(rows) == LOG_ROWS
+
+    def _advance_contents(self) -> bool:
+        mark = self.facts.watermark("lookup_content")
+        rows = self.sql.all("SELECT n, scope, ref, digest FROM content WHERE n > ? ORDER BY n LIMIT ?", (mark, BATCH))
+        if not rows:
+            return False
+        refuse_disorder("content", mark, rows)
+        refs = sorted((bytes(ref)[:KEY_BYTES], n) for n, _, ref, _ in rows)
+        digests = sorted((scope, bytes(digest)[:KEY_BYTES], n) for n, scope, _, digest in rows if digest)
+        self.sql.add(LOOKUP_CONTENT, refs)
+        self.sql.add(LOOKUP_BYTES, digests)
+        self._mark("lookup_content", rows[-1][0])
+        return len(rows) == BATCH
+
+    def _mark(self, view: str, n: int) -> None:
+        self.sql.run(
+            "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (view, n)
+        )

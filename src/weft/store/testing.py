@@ -15,10 +15,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TypeVar
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.contents import ROW_BYTES, SALT_BYTES, content_ref
 from weft.kernel.errors import ContentMissing, IdCollision, ReadOnlyLedger, StoreError
 from weft.kernel.events import GENESIS, extend
-from weft.kernel.ulid import is_ulid
 from weft.store.facts import FactReader
 from weft.store.port import Store, WriteTxn
 from weft.store.records import Stored

@@ -3,7 +3,7 @@
 from typing import Any
 
 from weft.exchange.exporters.port import Report, Story, Thinking, ThreadTip, Wishes
-from weft.kernel.ulid import offset
+from weft.kernel.clock import offset
 from weft.ledger.model import Message, TextPart, ToolCall, Turn
 from weft.ledger.read.full_threads import FullTurn, Strand
 

@@ -15,9 +15,9 @@ import orjson
 
 from weft.kernel import canonical
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.clock import ALPHABET
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import InvalidBundle
-from weft.kernel.ulid import ALPHABET
 from weft.ledger.read.thread_facts import ThreadHead
 
 VERSION = 1

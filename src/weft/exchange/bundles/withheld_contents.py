@@ -14,10 +14,10 @@ from typing import Any
 from weft.exchange.bundles import form
 from weft.exchange.bundles.stretches import Stretches, matches, windows
 from weft.exchange.bundles.verification import KnownNames
+from weft.kernel.clock import is_ulid, offset
 from weft.kernel.errors import ContentGone, InvalidInput, NotFound
 from weft.kernel.events import event_id
 from weft.kernel.facts import is_digest
-from weft.kernel.ulid import is_ulid, offset
 from weft.ledger.api import LedgerBase, calls_of
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.views.rows import load_turn

@@ -151,7 +151,7 @@ class ExporterContract:
 
 
 def _endless() -> Iterator[FullTurn]:
-    from weft.kernel.ulid import offset
+    from weft.kernel.clock import offset
     from weft.ledger.model import Message, Turn
 
     id = "01M7FFHBE3EZQDVP6QY1Y84400"

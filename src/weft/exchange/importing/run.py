@@ -176,7 +176,7 @@ class ImportRun:
     def _index(self) -> None:
         """Search keeps up with a long import, a piece at a time; the rest is done when the ledger is closed."""
         if self._ledger is not None:
-            self._ledger.upkeep.index_if_behind()
+            self._ledger.imports.index()
 
     def _step(self, files: int, of_files: int, done: int, of_bytes: int, name: str) -> ImportStep:
         counts = [totals.counts for totals in self.summary.origins.values()]

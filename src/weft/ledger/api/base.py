@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timezone, tzinfo
-from functools import wraps
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 from weft.kernel.authority import Authority, authority_of
-from weft.kernel.clock import Clock
+from weft.kernel.clock import Clock, UlidSource
 from weft.kernel.errors import InvalidInput, StoreError
-from weft.kernel.ulid import UlidSource
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
@@ -23,28 +21,12 @@ from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
 from weft.ledger.views.recorded_events import event_at
-from weft.ledger.write.append import LedgerWriter
-from weft.ledger.write.leases import Patience, sweep_dead
+from weft.ledger.write.append import LedgerWriter, Patience
+from weft.ledger.write.leases import sweep_dead
 from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
 WAIT = 10.0
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def requires(right: str) -> Callable[[F], F]:
-    """Marks a verb that changes the ledger, and refuses it before it begins where the authority lacks the right."""
-
-    def decorate(verb: F) -> F:
-        @wraps(verb)
-        def checked(self: LedgerBase | LedgerPart, /, *args: Any, **kwargs: Any) -> Any:
-            self._writer.ensure_allowed(right)
-            return verb(self, *args, **kwargs)
-
-        checked.right = right  # type: ignore[attr-defined]
-        return cast(F, checked)
-
-    return decorate
 
 
 class LedgerBase:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from weft.ledger.api.base import WAIT, LedgerPart, requires
+from weft.ledger.api.base import WAIT, LedgerPart
 from weft.ledger.api.recording import check_pins
 from weft.ledger.model import (
     Compaction,
@@ -14,7 +14,7 @@ from weft.ledger.model import (
 )
 from weft.ledger.read.contexts import load_compaction
 from weft.ledger.sessions import compactions
-from weft.ledger.write.leases import Patience
+from weft.ledger.write.append import Patience, requires
 
 
 class Compactions(LedgerPart):

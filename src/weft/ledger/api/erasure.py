@@ -7,10 +7,11 @@ from typing import Any
 
 from weft.kernel.errors import ErasureChanged, InvalidInput
 from weft.ledger import erasing
-from weft.ledger.api.base import LedgerPart, requires
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
 from weft.ledger.upkeep.recompute import silent
+from weft.ledger.write.append import requires
 
 ATTEMPTS = 5
 

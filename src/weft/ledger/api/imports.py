@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerBase, LedgerPart, requires
+from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_text
 from weft.ledger.imports import (
     ImportWriter,
@@ -15,6 +15,8 @@ from weft.ledger.imports import (
     provisional_turns,
 )
 from weft.ledger.read.revisions import require
+from weft.ledger.search.passages import catch_up_if_far_behind
+from weft.ledger.write.append import requires
 
 
 class Imports(LedgerPart):
@@ -25,6 +27,10 @@ class Imports(LedgerPart):
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
+
+    def index(self) -> None:
+        """Let search catch up where much was imported since it last did."""
+        catch_up_if_far_behind(self._store, None, self._clock.monotonic)
 
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.errors import NotFound
-from weft.ledger.api.base import LedgerBase, LedgerPart, requires
+from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_names, checked_number
 from weft.ledger.model import Session
 from weft.ledger.read.revisions import require
@@ -21,7 +21,7 @@ from weft.ledger.read.sessions import (
 from weft.ledger.sessions import heads
 from weft.ledger.sessions.archiving import choose_sessions
 from weft.ledger.views.rows import load_turn
-from weft.ledger.write.leases import Patience
+from weft.ledger.write.append import Patience, requires
 
 
 class Heads(LedgerPart):

@@ -26,6 +26,7 @@ from weft.ledger.api.tree import Tree
 from weft.ledger.api.upkeep import Upkeep
 from weft.ledger.api.usage import UsageReports
 from weft.ledger.arguments import checked_progress
+from weft.ledger.search.passages import catch_up_if_far_behind
 from weft.ledger.upkeep import recompute, verify
 from weft.ledger.upkeep.verify import Problem
 from weft.ledger.views import codeblocks
@@ -48,7 +49,7 @@ class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
             return
         try:
             give_up(self._writer)
-            self.upkeep.index_if_behind(seconds=MOMENT)
+            catch_up_if_far_behind(self._store, MOMENT, self._clock.monotonic)
             self._show_codeblocks(MOMENT)
         finally:
             self._store.close()

@@ -9,7 +9,7 @@ from msgspec.json import decode, encode
 
 from weft.kernel.enums import LinkReason
 from weft.kernel.errors import InvalidInput, NotApplicable
-from weft.ledger.api.base import WAIT, LedgerPart, requires
+from weft.ledger.api.base import WAIT, LedgerPart
 from weft.ledger.api.lookups import ReadingLedger
 from weft.ledger.arguments import checked_flag, checked_names, checked_text
 from weft.ledger.model import Branch, Session, Turn
@@ -18,9 +18,8 @@ from weft.ledger.read.sessions import load_branches
 from weft.ledger.sessions.merging import Pick, Provenance, Summary, Writer, merge, provenance
 from weft.ledger.sessions.settling import SettleChoice, settle
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.write.append import Append
+from weft.ledger.write.append import Append, Patience, requires
 from weft.ledger.write.commands import Answer, keyed_command, once
-from weft.ledger.write.leases import Patience
 
 
 class Merges(LedgerPart):

@@ -9,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import ToolCallStatus
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import WAIT, LedgerBase, requires
-from weft.ledger.arguments import checked_label, checked_text
+from weft.ledger.api.base import WAIT, LedgerBase
+from weft.ledger.arguments import as_record, checked_label, checked_text
 from weft.ledger.model import (
     DEFAULT_AGENT,
     ErrorInput,
@@ -20,8 +20,8 @@ from weft.ledger.model import (
     StoredContent,
     ToolCallInput,
     UsageInput,
-    as_record,
 )
+from weft.ledger.write.append import requires
 from weft.ledger.write.late_results import record_late_result
 from weft.ledger.write.record_turn import NewTurn, record_turn
 from weft.ledger.write.turn_events import Setting, member

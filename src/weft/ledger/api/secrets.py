@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.api.base import LedgerPart, requires
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.reports.usage import read_moment
 from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scan
 from weft.ledger.secrets.repeats import find_again
 from weft.ledger.secrets.scanner import checked_scanner
 from weft.ledger.upkeep.recompute import silent
+from weft.ledger.write.append import requires
 
 
 class Secrets(LedgerPart):

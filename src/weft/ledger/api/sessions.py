@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.kernel.enums import MoveReason, SessionStatus
 from weft.kernel.facts import is_digest
-from weft.ledger.api.base import LedgerBase, requires
+from weft.ledger.api.base import LedgerBase
 from weft.ledger.api.labels import move
 from weft.ledger.arguments import checked_count, checked_flag
 from weft.ledger.model import DEFAULT_AGENT, HeadMove, Session
@@ -22,6 +22,7 @@ from weft.ledger.read.sessions import (
 )
 from weft.ledger.search.session_lists import latest_sessions
 from weft.ledger.sessions import heads
+from weft.ledger.write.append import requires
 
 
 class SessionVerbs(LedgerBase):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from io import TextIOBase
 from pathlib import Path
 from typing import Any
 
 from weft.kernel.advice import Action
-from weft.kernel.errors import InvalidInput, StoreError
-from weft.ledger.api.base import LedgerPart, requires
+from weft.kernel.errors import InvalidInput
+from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import (
     checked_file,
     checked_flag,
@@ -27,9 +26,7 @@ from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, r
 from weft.ledger.upkeep.packing import Packed
 from weft.ledger.upkeep.recompute import silent
 from weft.ledger.views import codeblocks
-
-LARGE_LAG_EVENTS = 16_384
-"""So many events behind, search is indexed before the ledger is closed: the next search shall not do it all."""
+from weft.ledger.write.append import requires
 
 
 class Upkeep(LedgerPart):
@@ -145,10 +142,3 @@ class Upkeep(LedgerPart):
     def search_lag(self) -> int:
         """How many events search has yet to index; until then it looks through them each time."""
         return passages.lag_of(self._store)
-
-    def index_if_behind(self, *, seconds: float | None = None) -> None:
-        """Let search catch up, for so long at most, if much was recorded since it last did: whoever searches next shall
-        not find everything still to be done."""
-        with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
-            if passages.lag_of(self._store) > LARGE_LAG_EVENTS:
-                passages.catch_up(self._store, seconds, self._clock.monotonic)

@@ -3,8 +3,7 @@
 from weft.ledger.imports.import_writer import ImportWriter
 from weft.ledger.imports.kept_sources import KeptStretch, RawBytes, RawFile, kept_stretches
 from weft.ledger.imports.provisional import OpenTail, ProvisionalItem, ProvisionalTurn, provisional_turns
-from weft.ledger.imports.secret import adopt_secret, import_secret
-from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
+from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed, adopt_secret, import_secret
 
 __all__ = [
     "ImportCounts",

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.clock import LAST_ULID, decode, encode
 from weft.kernel.contents import json_bytes, text_bytes
 from weft.kernel.dag_events import (
     HistoryAppend,
@@ -46,7 +47,6 @@ from weft.kernel.fields import (
     TextFact,
 )
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.kernel.ulid import LAST_ULID, decode, encode
 from weft.ledger.imports.natives import NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import IMPORTED_AGENT, ImagePart, Part, ReasoningPart, TextPart
 from weft.ledger.write.append import MESSAGE_ROOM, Append

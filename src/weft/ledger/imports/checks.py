@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from weft.kernel.clock import offset
 from weft.kernel.dag_events import HistoryAppend, ModelResponse, RunFinished
 from weft.kernel.enums import RunExit, TurnType
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import MessageFact
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.kernel.ulid import offset
 from weft.ledger.views import Projector
 from weft.ledger.views.rows import TurnRow
 from weft.ledger.write.append import MESSAGE_ROOM

@@ -20,19 +20,26 @@ from weft.kernel.fields import ForkPoint
 from weft.kernel.imported import ImportSecret, imported_turn_id
 from weft.kernel.ledger_events import SessionCreated, Sighting, TurnLinked, TurnSuperseded
 from weft.ledger.imports.chain import Chain, beginning
-from weft.ledger.imports.kept_sources import PIECE_BYTES, WORTH, RawFile, is_kept, pack, was_erased
+from weft.ledger.imports.kept_sources import PIECE_BYTES, WORTH, RawFile, is_erased_here, is_kept, pack, was_erased
 from weft.ledger.imports.natives import NativeSession, NativeTurn
 from weft.ledger.imports.provisional import OpenTail, drop_tails, sources_with_tails, write_tail
-from weft.ledger.imports.resumes import ROW_EVENTS, Resumes
-from weft.ledger.imports.secret import import_secret
 from weft.ledger.imports.sighting_events import Seeing
-from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed, Task, TaskMark
+from weft.ledger.imports.sources import (
+    ROW_EVENTS,
+    ImportCounts,
+    ImportSource,
+    Landed,
+    Resumes,
+    Task,
+    TaskMark,
+    import_secret,
+)
 from weft.ledger.model import IMPORTED_AGENT
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TurnRow, load_turn
 from weft.ledger.views.versions import mapping_number, versions_of
 from weft.ledger.write.append import Append, ImportScope, LedgerWriter
-from weft.store.erased_contents import ERASING, is_carried_out, is_husk
+from weft.store.erased_contents import ERASING, is_husk
 from weft.store.port import WriteTxn
 from weft.store.records import KEY_BYTES
 from weft.store.sql import rows_in
@@ -307,14 +314,14 @@ class ImportWriter:
         """Was this session erased as a whole?"""
         id = self.secret.session_id(session.id)
         with self._writer.store.read() as txn:
-            return is_carried_out(txn.sql, "session", id)
+            return is_erased_here(txn.sql, "session", id)
 
     def _erased_version(self, append: Append, row: TurnRow | None, turn: NativeTurn) -> TurnRow | None:
         """The turn, or a version of it, that was erased: another telling of the same would bring it back."""
         if append.sql.one("SELECT 1 FROM erasure LIMIT 1") is None:
             return None
         for each in [row] if row is not None else self._versions(append, turn):
-            if is_carried_out(append.sql, "turn", each.id):
+            if is_erased_here(append.sql, "turn", each.id):
                 return each
         return None
 

@@ -166,6 +166,15 @@ def was_erased(sql: Sql, session: int) -> bool:
     return sql.one(f"{query} LIMIT 1", (session,)) is not None
 
 
+def is_erased_here(sql: Sql, what: str, name: str) -> bool:
+    """Was this `turn` or `session` erased here? A stranger's tombstone that nobody here has followed does not count."""
+    query = (
+        "SELECT 1 FROM erasure e JOIN lookup_content l ON l.key = substr(e.ref, 1, 8)"
+        f" JOIN content c ON c.n = l.n AND c.ref = e.ref WHERE e.{what} = ? AND length(c.salt) = 0 LIMIT 1"
+    )
+    return sql.one(query, (name,)) is not None
+
+
 def is_kept(txn: WriteTxn, place: tuple[int | None, int, int, int], piece: bytes) -> bool:
     """Were these bytes kept before: of this session and file (by their numbers), from here to there?"""
     rows = txn.sql.all('SELECT content FROM kept WHERE session = ? AND file = ? AND start = ? AND "end" = ?', place)

@@ -1,13 +1,52 @@
-"""What an import knows of a source, of a transcript on its way in, and of the turns that have landed."""
+"""What an import goes by: the secret that names are made with, the source, the transcript on its way in, and the turns
+that Weft itself wrote for other tools."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 from msgspec import Struct, field
 from msgspec.structs import astuple
 
+from weft.kernel.enums import LinkReason
+from weft.kernel.errors import NotApplicable
+from weft.kernel.events import encode, import_stream
+from weft.kernel.imported import ImportSecret, imported_turn_id
+from weft.kernel.ledger_events import TurnLinked
 from weft.ledger.imports.kept_sources import RawFile
-from weft.ledger.imports.natives import NativeSession
+from weft.ledger.imports.natives import NativeSession, NativeTurn
 from weft.ledger.imports.provisional import OpenTail
+from weft.ledger.model import IMPORTED_AGENT
+from weft.ledger.views.rows import TurnRow
+from weft.ledger.views.versions import mapping_number
+from weft.ledger.write.append import Append
+from weft.store.facts import local_value
+from weft.store.port import Store, WriteTxn
+from weft.store.sql import Sql
+
+KEY = "import_secret"
+
+
+def import_secret(store: Store) -> bytes:
+    with store.read() as txn:
+        return bytes.fromhex(local_value(txn.sql, KEY))
+
+
+def adopt_secret(store: Store, secret: bytes) -> None:
+    """Take over another ledger's, while nothing has been imported under the own one."""
+
+    def work(txn: WriteTxn) -> None:
+        if local_value(txn.sql, KEY) == secret.hex():
+            return
+        used = ("import_source", "import_name", "link WHERE why = 'resumed'")
+        if any(txn.sql.one(f"SELECT 1 FROM {table} LIMIT 1") for table in used):
+            raise NotApplicable(
+                f"{store.path} has imports under a secret of its own", "share it before the first import"
+            )
+        txn.sql.run("UPDATE local SET value = ? WHERE key = ?", (secret.hex(), KEY))
+
+    store.write(work)
 
 
 class ImportSource(Struct, frozen=True, kw_only=True):
@@ -86,3 +125,60 @@ class TaskMark(Struct, frozen=True):
     landed: int
     at: int
     counts: tuple[int, ...]
+
+
+ROW_EVENTS = 128
+FindTurn = Callable[[str], TurnRow | None]
+
+
+class Resumes:
+    """The written turns of one origin."""
+
+    def __init__(self, mapping: str) -> None:
+        self.mapping = mapping
+        self._any: bool | None = None
+
+    def find(self, sql: Sql, find_turn: FindTurn, grows_from: str | None, source: str) -> TurnRow | None:
+        """The turn that these records were written from, by this mapping or an older one."""
+        if self._any is None:
+            self._any = sql.one("SELECT 1 FROM link WHERE why = 'resumed' LIMIT 1") is not None
+        if not self._any:
+            return None
+        origin, number = self.mapping.rpartition("/")[0], mapping_number(self.mapping)
+        for older in range(number, 0, -1):
+            child = imported_turn_id(grows_from, f"{origin}/{older}", source)
+            rows = sql.all("SELECT parent FROM link WHERE child = ? AND why = 'resumed' ORDER BY parent", (child,))
+            found = [row for (parent,) in rows if (row := find_turn(parent)) is not None]
+            if found:
+                return min(found, key=lambda row: (-row.current, row.id))
+        return None
+
+    def claim(
+        self,
+        append: Append,
+        secret: ImportSecret,
+        pairs: Sequence[tuple[NativeTurn, str]],
+        is_known: Callable[[Append, bytes], bool],
+    ) -> int:
+        """Every written turn gets its link. Parents come before children, as an importer gives them."""
+        digests: list[str] = []
+        counted = 0
+        for turn, parent in pairs:
+            grows_from = None if turn.parent is None else digests[turn.parent]
+            child = imported_turn_id(grows_from, self.mapping, secret.source(turn.records))
+            digests.append(append.view.turn(parent).digest)
+            event = TurnLinked(
+                stream=import_stream(child),
+                prev=None,
+                actor=IMPORTED_AGENT,
+                child=child,
+                parent=parent,
+                why=LinkReason.RESUMED,
+            )
+            if not is_known(append, sha256(encode(event)).digest()):
+                append.add_event(event)
+                counted += 1
+            if len(append.lines) >= ROW_EVENTS:
+                append.seal()
+        self._any = True
+        return counted

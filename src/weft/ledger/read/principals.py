@@ -10,8 +10,8 @@ from weft.kernel.events import Event
 from weft.kernel.kinds import KINDS
 from weft.ledger.read.sessions import agent_names
 from weft.store.port import ReadTxn
-from weft.store.records import LogRow, blob
-from weft.store.sql import Sql, rows_in
+from weft.store.records import LogRow
+from weft.store.sql import Sql, blob, rows_in
 
 _FIRST_EVENTS = (
     "SELECT t.id, t.n, l.n, l.count, l.at, l.chain, l.events FROM turn t JOIN log l"

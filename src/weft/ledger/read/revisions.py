@@ -9,9 +9,9 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from msgspec import Struct
 
 from weft.kernel.advice import Action
+from weft.kernel.clock import ALPHABET, is_ulid
 from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
-from weft.kernel.ulid import ALPHABET, is_ulid
 from weft.ledger.arguments import checked_text
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.read.sessions import find_branch, head_at, reflog

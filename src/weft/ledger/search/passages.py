@@ -9,7 +9,8 @@ The view lags: it goes by a watermark, and every turn that an event beyond it to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
@@ -19,16 +20,16 @@ import orjson
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.errors import StoreError
 from weft.kernel.words import IndexedWords, index_words
 from weft.ledger.read.listing import HERE, project_of
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, Txn, hold_texts, known_name, known_text, load_entries
 from weft.ledger.views.recorded_events import stream_of
 from weft.ledger.views.rows import TURN, TurnRow
-from weft.store.buffer import Insert
 from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
 from weft.store.port import Progress, Store, WriteTxn
-from weft.store.sql import rows_in
+from weft.store.sql import Insert, rows_in
 from weft.store.word_index import Question, WordIndex
 
 VIEW = "search"
@@ -36,6 +37,8 @@ DAY = 86_400_000
 MESSAGES = 8
 LETTERS = 64 * 1024
 LOG_ROWS, TURNS, TOGETHER = 256, 512, 64
+LARGE_LAG_EVENTS = 16_384
+"""So many events behind, search is indexed before the ledger is closed."""
 UNREMARKABLE = ("local", "imported")
 """Agents that nearly every turn belongs to: no word is spent on them."""
 
@@ -200,6 +203,13 @@ def advance(txn: WriteTxn, index: WordIndex) -> bool:
         "INSERT INTO watermark(view, n) VALUES (?, ?) ON CONFLICT (view) DO UPDATE SET n = excluded.n", (VIEW, until)
     )
     return until < txn.facts.tip().n
+
+
+def catch_up_if_far_behind(store: Store, seconds: float | None, now: Callable[[], float]) -> None:
+    """Index, for so long at most, if much was recorded since: whoever searches next shall not do it all."""
+    with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
+        if lag_of(store) > LARGE_LAG_EVENTS:
+            catch_up(store, seconds, now)
 
 
 def lag_of(store: Store) -> int:

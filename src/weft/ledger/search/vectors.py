@@ -10,10 +10,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from weft.store.buffer import Insert
 from weft.store.erased_contents import ErasedContents
 from weft.store.port import Store, WriteTxn
-from weft.store.sql import AT_ONCE, Sql
+from weft.store.sql import AT_ONCE, Insert, Sql
 
 NEAR = "-near"
 """Beside a ledger's file: indexes of neighbours, which can be thrown away."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from weft.ledger.imports.secret import import_secret
+from weft.ledger.imports.sources import import_secret
 from weft.ledger.secrets.places import Report
 from weft.ledger.secrets.scan import next_contents, note_found, windows_of, without_escapes
 from weft.ledger.secrets.scanner import LONG, SecretScanner, SecretTrace, redacted

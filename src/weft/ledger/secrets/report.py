@@ -9,7 +9,7 @@ from msgspec import Struct
 from weft.kernel.advice import Action
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
-from weft.ledger.imports.secret import KEY
+from weft.ledger.imports.sources import KEY
 from weft.ledger.read.listing import HERE, of_project
 from weft.ledger.read.revisions import require
 from weft.ledger.read.threads import ranges_to

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import ContentGone, ContentMissing, FactDamaged, NotApplicable
 from weft.ledger.imports.kept_sources import MAGIC, unpacked
-from weft.ledger.imports.secret import import_secret
+from weft.ledger.imports.sources import import_secret
 from weft.ledger.secrets.scanner import SecretScanner, SecretTrace
 from weft.store.erased_contents import ErasedContents
 from weft.store.facts import refuse_disorder

@@ -14,9 +14,8 @@ from weft.ledger.model import RecordedTurn
 from weft.ledger.read.threads import Range, ranges_to
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.rows import TurnRow
-from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
-from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import Placement, find_place, load_parent
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
+from weft.ledger.write.placement import Placement, ensure_free, find_place, load_parent
 from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.turn_events import Setting, TurnEvents, checked_id, member, whole
 from weft.store.sql import Sql

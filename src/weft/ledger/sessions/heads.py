@@ -23,9 +23,8 @@ from weft.ledger.views.rows import (
     TurnRow,
     load_session,
 )
-from weft.ledger.write.append import Append, EventStream, LedgerWriter
-from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import create_session, find_named, load_parent
+from weft.ledger.write.append import Append, EventStream, LedgerWriter, Patience
+from weft.ledger.write.placement import create_session, ensure_free, find_named, load_parent
 from weft.ledger.write.turn_events import checked_id, member
 
 

@@ -32,9 +32,8 @@ from weft.ledger.read.threads import common_depth, ranges_to
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import CALL, CallRow, TurnRow, load_turn
-from weft.ledger.write.append import MESSAGE_ROOM, Append
-from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import Placement, find_place
+from weft.ledger.write.append import MESSAGE_ROOM, Append, Patience
+from weft.ledger.write.placement import Placement, ensure_free, find_place
 from weft.ledger.write.record_turn import move_with_turn
 from weft.ledger.write.turn_events import Setting, TurnEvents
 from weft.store.port import ReadTxn

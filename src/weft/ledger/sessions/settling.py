@@ -24,9 +24,8 @@ from weft.ledger.model import Branch
 from weft.ledger.read.sessions import head_event, load_branches
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.views.rows import SessionRow
-from weft.ledger.write.append import Append, LedgerWriter
-from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import create_session, load_parent
+from weft.ledger.write.append import Append, LedgerWriter, Patience
+from weft.ledger.write.placement import create_session, ensure_free, load_parent
 from weft.store.facts import FactReader
 
 STATES = (SessionRenamed, SessionArchived)

@@ -42,7 +42,6 @@ from weft.ledger.upkeep.recompute import VIEWS_STALE
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.recorded_events import stream_of
-from weft.ledger.views.values import text_if_there
 from weft.store.atomic_files import new_file
 from weft.store.erased_contents import is_husk
 from weft.store.facts import FactReader
@@ -537,4 +536,4 @@ class _Batch:
         return known
 
     def content_text(self, n: int) -> str | None:
-        return text_if_there(self.facts, n)
+        return self.facts.text(n)

@@ -19,14 +19,13 @@ from weft.kernel.contents import ROW_BYTES, content_ref
 from weft.kernel.errors import FactDamaged, NotApplicable
 from weft.kernel.facts import content_refs
 from weft.kernel.kinds import KINDS
-from weft.ledger.imports.secret import KEY as IMPORT_SECRET
+from weft.ledger.imports.sources import KEY as IMPORT_SECRET
 from weft.ledger.upkeep.copy_register import COPY, LEDGER, note_copy, place_of
 from weft.ledger.upkeep.recompute import rebuild, silent
 from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.lease_rows import Lease, LeaseKind, held_leases
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.rows import RowMemory
-from weft.ledger.views.values import text_if_there
 from weft.store.facts import FactReader, checked_pieces
 from weft.store.owners import NOBODY
 from weft.store.port import Progress, ReadTxn, Store, WriteTxn
@@ -247,7 +246,7 @@ class Numbers:
         return found
 
     def content_text(self, n: int) -> str | None:
-        return text_if_there(self._facts, n)
+        return self._facts.text(n)
 
 
 def is_unfinished(store: Store) -> bool:

@@ -20,7 +20,6 @@ from weft.ledger.search import index_check
 from weft.ledger.views import Projector, codeblocks
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.rows import RowMemory
-from weft.ledger.views.values import text_if_there
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.records import KEY_BYTES, LogRow
@@ -96,7 +95,7 @@ class StoredContents:
 
     def content_text(self, n: int) -> str | None:
         assert self.facts is not None, "facts are set with every range"
-        return text_if_there(self.facts, n)
+        return self.facts.text(n)
 
 
 class FreshViews:

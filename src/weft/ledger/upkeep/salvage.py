@@ -21,8 +21,8 @@ from weft.kernel.events import Event, UnknownEvent, run_stream
 from weft.kernel.facts import check_event, check_unknown
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import ContentErased, SessionMoved
-from weft.ledger.imports.secret import KEY as IMPORT_SECRET
-from weft.ledger.imports.secret import adopt_secret
+from weft.ledger.imports.sources import KEY as IMPORT_SECRET
+from weft.ledger.imports.sources import adopt_secret
 from weft.ledger.upkeep.facts_file import (
     BATCH_LINES,
     Fact,

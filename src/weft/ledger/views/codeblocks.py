@@ -15,7 +15,7 @@ from weft.kernel.fields import MessageFact, TextFact, Words, is_name
 from weft.kernel.kinds import KINDS
 from weft.ledger.model import Codeblock
 from weft.ledger.views.runs import ROWS_PER_EVENT
-from weft.ledger.views.values import number_in, shown_text, text_if_there
+from weft.ledger.views.values import number_in, shown_text
 from weft.store.erased_contents import ErasedContents
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store, WriteTxn
@@ -167,7 +167,7 @@ def _number(facts: FactReader, ref: str) -> int:
 def _text(facts: FactReader, number: int) -> str:
     """What blocks are read out of."""
     try:
-        return text_if_there(facts, number) or ""
+        return facts.text(number) or ""
     except ContentMissing:
         return ""
 

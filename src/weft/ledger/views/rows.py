@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
-from weft.store.buffer import Insert
-from weft.store.sql import Question, Sql
+from weft.store.sql import Insert, Question, Sql
 
 
 class TurnRow(Struct, gc=False):

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel import dag_events as dag
 from weft.kernel import ledger_events as own
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.clock import offset
 from weft.kernel.enums import CallState, RunExit, TurnStatus
 from weft.kernel.events import UnknownEvent
 from weft.kernel.fields import (
@@ -26,7 +27,6 @@ from weft.kernel.fields import (
     ToolUseFact,
     Usage,
 )
-from weft.kernel.ulid import offset
 from weft.ledger.views.projector import OTHERS, RUN, Moment, Projector, begins, handles, plain
 from weft.ledger.views.recorded_events import place_of_event, position_in_run
 from weft.ledger.views.rows import FILES, LINTS, CallRow, MessageRow, TurnRow

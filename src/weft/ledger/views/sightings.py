@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from weft.kernel import ledger_events as own
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.clock import offset
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
-from weft.kernel.ulid import offset
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations

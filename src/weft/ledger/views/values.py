@@ -30,14 +30,6 @@ def shown_text(facts: FactReader, n: int) -> str:
         return ERASED
 
 
-def text_if_there(facts: FactReader, n: int) -> str | None:
-    """A content's text as views take it; None where there is none, or none any longer."""
-    try:
-        return bytes_text(facts.content(n)) if n else None
-    except ContentGone:
-        return None
-
-
 def name_of(txn: ReadTxn, column: str | None) -> str | None:
     """A name as it was given: columns hold it as it is, or as '#' and the number of its content."""
     if column is not None and not isinstance(column, str):

@@ -5,23 +5,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.authority import LOCAL, Authority
-from weft.kernel.clock import Clock, iso_from_ms
+from weft.kernel.clock import Clock, UlidSource, iso_from_ms
 from weft.kernel.contents import Prepared, decode_utf8, json_bytes, showable, text_bytes
-from weft.kernel.errors import ContentGone, ContentMissing, IdCollision, InvalidInput, LabelTaken, StoreError
+from weft.kernel.errors import (
+    ContentGone,
+    ContentMissing,
+    IdCollision,
+    InvalidInput,
+    LabelTaken,
+    SessionBusy,
+    StoreError,
+)
 from weft.kernel.events import Event, Receipt, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.imported import ImportSecret
 from weft.kernel.ledger_events import AgentCreated
-from weft.kernel.ulid import UlidSource
-from weft.ledger.arguments import checked_length
+from weft.ledger.arguments import checked_length, checked_seconds
 from weft.ledger.model import (
     DEFAULT_AGENT,
     IMPORTED_AGENT,
@@ -30,15 +37,18 @@ from weft.ledger.model import (
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
-from weft.ledger.views.values import text_if_there
 from weft.ledger.write.attribution import ACTING_KINDS, Attribution
 from weft.store.erased_contents import is_husk
+from weft.store.owners import is_dead
 from weft.store.port import Store, WriteTxn
 from weft.store.records import LEDGER_SCOPE, Key, Stored
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 MESSAGE_ROOM = 1 << 16
 COLLISION_RETRIES = 5
+POLL_SECONDS = 0.02
+"""Between two attempts of a writer that waits for a session."""
 
 
 class WriterState:
@@ -210,7 +220,7 @@ class Append:
         self.txn, self.sql = txn, txn.sql
         self.ulids, self.replica = writer.ulids, writer.store.replica
         self.authority = writer.authority
-        self._attribution = Attribution(txn.sql, writer.authority)
+        self._attribution = None if writer.authority.is_local else Attribution(txn.sql, writer.authority)
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
         self._numbers: dict[str, int] = {}
@@ -277,17 +287,20 @@ class Append:
     def stream(self, name: str, prev: str | None, actor: str = DEFAULT_AGENT, *, later: bool = False) -> EventStream:
         """The end of a stream; with `later` its events are applied to the views together. `actor` is the agent that
         the stream belongs to: `Attribution` says when it stands in the events."""
-        return EventStream(self, name, prev, *self._attribution.of(name, actor), later)
+        on_behalf_of: tuple[str, ...] | UnsetType = UNSET
+        if self._attribution is not None:
+            actor, on_behalf_of = self._attribution.of(name, actor)
+        return EventStream(self, name, prev, actor, on_behalf_of, later)
 
     @property
     def acting_ids(self) -> tuple[str, ...]:
         """Ids of the principals in whose name this append is written, whoever acts first."""
-        return self._attribution.ids
+        return self._attribution.ids if self._attribution else (DEFAULT_AGENT,)
 
     @contextmanager
     def by_the_ledger(self) -> Iterator[None]:
         """Streams begun inside are continued by the ledger itself, such as turns whose writers are gone."""
-        attribution, self._attribution = self._attribution, Attribution(self.sql, LOCAL)
+        attribution, self._attribution = self._attribution, None
         try:
             yield
         finally:
@@ -334,7 +347,7 @@ class Append:
         return number if number is not None else self.txn.facts.find_content(bytes.fromhex(ref)) or 0
 
     def content_text(self, n: int) -> str | None:
-        return text_if_there(self.txn.facts, n)
+        return self.txn.facts.text(n)
 
 
 class EventStream:
@@ -377,3 +390,49 @@ def expected_scope(writer: LedgerWriter, session: str | None, parent: str | Unse
         row = load_turn(txn.sql, at) if at else None
         (highest,) = txn.sql.one("SELECT max(n) FROM segment") or (0,)
         return row.root if row else (highest or 0) + 1
+
+
+class Patience:
+    """How long a contender waits. The beats that it saw are remembered by the writer across calls."""
+
+    def __init__(self, writer: LedgerWriter, wait: float, ttl: float) -> None:
+        self._clock, self._ttl, self._seen = writer.clock, ttl, writer.seen_beats
+        wait = checked_seconds(wait, "wait")
+        self._until = writer.clock.monotonic() + wait if wait else 0.0
+
+    def judge_stale(self, lease: Lease) -> bool:
+        if is_dead(lease.owner):
+            return True
+        now, place = self._clock.monotonic(), (lease.kind, lease.key)
+        if self._seen.get(place, (0, 0, 0.0))[:2] != (lease.epoch, lease.beat):
+            self._seen[place] = (lease.epoch, lease.beat, now)
+        return now - self._seen[place][2] >= self._ttl
+
+    def keep_trying(self, attempt: Callable[[], T]) -> T:
+        while True:
+            try:
+                return attempt()
+            except SessionBusy:
+                if self._clock.monotonic() >= self._until:
+                    raise
+            self._clock.sleep(POLL_SECONDS)
+
+
+class _WritesLedger(Protocol):
+    @property
+    def _writer(self) -> LedgerWriter: ...
+
+
+def requires(right: str) -> Callable[[F], F]:
+    """Marks a verb that changes the ledger, and refuses it before it begins where the authority lacks the right."""
+
+    def decorate(verb: F) -> F:
+        @wraps(verb)
+        def checked(self: _WritesLedger, /, *args: Any, **kwargs: Any) -> Any:
+            self._writer.ensure_allowed(right)
+            return verb(self, *args, **kwargs)
+
+        checked.right = right  # type: ignore[attr-defined]
+        return cast(F, checked)
+
+    return decorate

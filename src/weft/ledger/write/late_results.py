@@ -13,7 +13,6 @@ from weft.kernel.events import ledger_stream
 from weft.kernel.fields import EventRef
 from weft.ledger.model import NewError, repeated_id
 from weft.ledger.views.rows import CALL, CallRow, TurnRow
-from weft.ledger.views.values import text_if_there
 from weft.ledger.write.append import Append, LedgerWriter
 from weft.ledger.write.placement import load_parent
 from weft.ledger.write.turn_events import error_fact
@@ -56,7 +55,7 @@ def _open_call(append: Append, turn: TurnRow, call_id: str) -> tuple[CallRow, st
     """By our own id, which names one call, or by the provider's, which may name several: the first that waits.
     Returns the provider's id beside it."""
     rows = append.sql.all(f"{CALL.select} WHERE turn = ? ORDER BY seq", (turn.n,))
-    pairs = ((call, text_if_there(append.txn.facts, call.call_id)) for call in (CallRow(*row) for row in rows))
+    pairs = ((call, append.txn.facts.text(call.call_id)) for call in (CallRow(*row) for row in rows))
     calls = [(call, native) for call, native in pairs if native is not None]
     ours = [pair for pair in calls if call_id in _spellings(turn, *pair)]
     same_native = [pair for pair in calls if pair[1] == call_id]

@@ -13,60 +13,17 @@ from functools import partial
 from typing import TypeVar
 
 from weft.kernel.enums import InterruptionReason, RunExit
-from weft.kernel.errors import Conflict, LeaseLost, SessionBusy
-from weft.ledger.arguments import checked_seconds
+from weft.kernel.errors import Conflict, LeaseLost
 from weft.ledger.model import NewError
 from weft.ledger.views.lease_rows import Lease, LeaseKind, find_lease, held_leases
-from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.write.append import Append, LedgerWriter
+from weft.ledger.views.rows import TurnRow
+from weft.ledger.write.append import Append, LedgerWriter, Patience
 from weft.ledger.write.turn_events import TurnEvents
 from weft.store.owners import is_dead
 
 T = TypeVar("T")
-POLL_SECONDS = 0.02
 _TURN_KINDS = (LeaseKind.SESSION, LeaseKind.TURN)
 """Kinds whose purpose is a turn: it fails when its writer is gone."""
-
-
-class Patience:
-    """How long a contender waits. The beats that it saw are remembered by the writer across calls."""
-
-    def __init__(self, writer: LedgerWriter, wait: float, ttl: float) -> None:
-        self._clock, self._ttl, self._seen = writer.clock, ttl, writer.seen_beats
-        wait = checked_seconds(wait, "wait")
-        self._until = writer.clock.monotonic() + wait if wait else 0.0
-
-    def judge_stale(self, lease: Lease) -> bool:
-        if is_dead(lease.owner):
-            return True
-        now, place = self._clock.monotonic(), (lease.kind, lease.key)
-        if self._seen.get(place, (0, 0, 0.0))[:2] != (lease.epoch, lease.beat):
-            self._seen[place] = (lease.epoch, lease.beat, now)
-        return now - self._seen[place][2] >= self._ttl
-
-    def keep_trying(self, attempt: Callable[[], T]) -> T:
-        while True:
-            try:
-                return attempt()
-            except SessionBusy:
-                if self._clock.monotonic() >= self._until:
-                    raise
-            self._clock.sleep(POLL_SECONDS)
-
-
-def ensure_free(append: Append, session: SessionRow, patience: Patience) -> int:
-    """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
-    epochs = append.view.memory.free_epochs
-    epoch = epochs.get(session.id)
-    if epoch is None:
-        epoch = epochs[session.id] = free_epoch(
-            append,
-            LeaseKind.SESSION,
-            session.id,
-            patience,
-            lambda lease: SessionBusy(session.label, lease.purpose or "", lease.owner),
-        )
-    return epoch
 
 
 def free_epoch(append: Append, kind: LeaseKind, key: str, patience: Patience, busy: Callable[[Lease], Conflict]) -> int:

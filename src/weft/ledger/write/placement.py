@@ -5,16 +5,20 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.advice import Action
+from weft.kernel.clock import is_ulid
 from weft.kernel.enums import SessionStatus, TurnType
-from weft.kernel.errors import HeadMoved, NotApplicable, NotFound
+from weft.kernel.errors import HeadMoved, NotApplicable, NotFound, SessionBusy
 from weft.kernel.events import session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.ledger_events import SessionCreated
-from weft.kernel.ulid import is_ulid
 from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.views.lease_rows import LeaseKind
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.write.append import Append
+from weft.ledger.write.append import Append, Patience
+from weft.ledger.write.leases import (
+    free_epoch,
+)
 from weft.store.sql import Sql
 
 
@@ -152,3 +156,18 @@ def create_session(
         SessionCreated, label=append.ledger_contents.put_text(label, "label"), persona=agent, **fields
     )
     return append.view.session(session)
+
+
+def ensure_free(append: Append, session: SessionRow, patience: Patience) -> int:
+    """The epoch of a session that nobody holds. Takes it from a dead or silent owner; raises SessionBusy otherwise."""
+    epochs = append.view.memory.free_epochs
+    epoch = epochs.get(session.id)
+    if epoch is None:
+        epoch = epochs[session.id] = free_epoch(
+            append,
+            LeaseKind.SESSION,
+            session.id,
+            patience,
+            lambda lease: SessionBusy(session.label, lease.purpose or "", lease.owner),
+        )
+    return epoch

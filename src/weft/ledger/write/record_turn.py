@@ -19,7 +19,7 @@ from weft.kernel.enums import MessageRole, MoveReason, RunExit, TurnType
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import session_stream
 from weft.kernel.ledger_events import SessionMoved
-from weft.ledger.arguments import checked_label
+from weft.ledger.arguments import as_messages, as_record, as_usage, checked_label
 from weft.ledger.model import (
     DEFAULT_AGENT,
     NewError,
@@ -30,15 +30,11 @@ from weft.ledger.model import (
     TextPart,
     ToolResultPart,
     ToolUsePart,
-    as_messages,
-    as_record,
-    as_usage,
 )
 from weft.ledger.views.rows import load_session_number, load_turn
-from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, expected_scope
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience, expected_scope
 from weft.ledger.write.commands import Answer, find_answer, keyed_command, once
-from weft.ledger.write.leases import Patience, ensure_free
-from weft.ledger.write.placement import Placement, ensure_session, ensure_spawned, find_place
+from weft.ledger.write.placement import Placement, ensure_free, ensure_session, ensure_spawned, find_place
 from weft.ledger.write.turn_events import PreparedCall, Setting, TurnEvents
 from weft.store.sql import Sql
 

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.kernel.clock import LAST_ULID, decode, encode, is_ulid
 from weft.kernel.contents import Prepared, json_value
 from weft.kernel.dag_events import (
     HistoryAppend,
@@ -52,7 +53,6 @@ from weft.kernel.fields import (
     ToolUseFact,
     Usage,
 )
-from weft.kernel.ulid import LAST_ULID, decode, encode, is_ulid
 from weft.ledger.model import (
     ImagePart,
     NewError,

@@ -11,24 +11,15 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
 from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed, WeftError
 from weft.kernel.fields import EventRef, RequestInput
-from weft.ledger.arguments import checked_label, checked_text
-from weft.ledger.model import (
-    DEFAULT_AGENT,
-    NewError,
-    NewToolCall,
-    RecordedTurn,
-    as_messages,
-    as_record,
-    as_usage,
-    repeated_id,
-)
+from weft.ledger.arguments import as_messages, as_record, as_usage, checked_label, checked_text
+from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn, repeated_id
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.request_inputs import check_input, input_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind
 from weft.ledger.views.rows import SessionRow, TurnRow
-from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter
-from weft.ledger.write.leases import Patience, ensure_free, open_calls, release, renew, take
-from weft.ledger.write.placement import Placement, ensure_session, find_place
+from weft.ledger.write.append import MESSAGE_ROOM, Append, LedgerWriter, Patience
+from weft.ledger.write.leases import open_calls, release, renew, take
+from weft.ledger.write.placement import Placement, ensure_free, ensure_session, find_place
 from weft.ledger.write.record_turn import Weight, move_with_turn, spawned_by, weigh
 from weft.ledger.write.turn_events import MAIN_LIST, Setting, TurnEvents, checked_event, checked_id, member, whole
 

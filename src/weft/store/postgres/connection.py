@@ -21,9 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import NumericBinaryLoader
 
 from weft.kernel.errors import InvalidInput, Unsupported, WeakDurability
-from weft.store.buffer import WriteBuffer, words_of
 from weft.store.postgres.address import PostgresAddress
-from weft.store.sql import Question
+from weft.store.sql import Question, WriteBuffer, words_of
 
 OLDEST_SERVER = 160_000
 FIRST_FETCH, LARGEST_FETCH = 32, 512

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import LedgerMissing, OutcomeUnknown, ReadOnlyLedger, StoreFailed
-from weft.store.buffer import RowsRefused
 from weft.store.diagnosis import Diagnosis
 from weft.store.erased_contents import ERASING
+from weft.store.fact_writer import NEWER_CONTENTS, questions_about
 from weft.store.facts import FactReader, local_value
 from weft.store.group_commit import CommitBatch
 from weft.store.port import PATIENCE, Progress, ReadTxn
@@ -35,10 +35,9 @@ from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_n
 from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
 from weft.store.postgres.rewrite import rewrite_tables
 from weft.store.postgres.word_index import GinIndex
-from weft.store.recent_contents import NEWER_CONTENTS, questions_about
 from weft.store.records import LogTip
 from weft.store.replica_names import NOTE, is_copy, take_new_name
-from weft.store.sql import Sql
+from weft.store.sql import RowsRefused, Sql
 from weft.store.sql_store import BufferedSql, Results, SqlStore, WriteWork, succeed
 from weft.store.sqlite.copies import ensure_free
 from weft.store.sqlite.migrations import Schema

@@ -1,16 +1,29 @@
-"""Connections with the settings the promise rests on, and apsw's errors in Weft's words."""
+"""What an open ledger file holds: connections with the settings the promise rests on, the writers' lock and the head
+file; and apsw's errors in Weft's words.
+
+No program of ours writes a value of another type than its column's: a flipped bit or a hand did. SQLite gives such a
+value to whoever reads its row. Nobody checks each value that is read; whoever fails over one asks `explained` whether
+that was why.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import apsw
+from msgspec import Struct
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
-from weft.store.buffer import WriteBuffer, words_of
+from weft.store.sql import Sql, WriteBuffer, words_of
 
 READ_WRITE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 READ_ONLY = apsw.SQLITE_OPEN_READONLY
@@ -149,3 +162,126 @@ _WORDS: tuple[tuple[type[apsw.Error], Callable[[str, apsw.Error], StoreError]], 
         lambda path, error: StoreFailed(f"{path}: another program holds the database for too long", "close it"),
     ),
 )
+
+
+class FileLock:
+    """One writer at a time across processes; waiters are served in turn, where SQLite's own would starve them."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *exc: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class HeadSlot(Struct, frozen=True):
+    replica: str
+    n: int
+    chain: bytes
+
+
+class HeadFile:
+    """The newest acknowledged arrival numbers, outside the database, so that a cut or older copy is noticed.
+
+    Eight checksummed slots, spread by their hash, are written after each commit under the writers' lock, without a
+    sync. A torn slot is ignored; the others still speak. A slot older than the database is normal after a crash. The
+    whole file is made at once, so that a full disk cannot come between a commit and its slot.
+    """
+
+    SLOTS = 8
+    _FORM = struct.Struct(">4s26s6xQ32s")
+    _MAGIC = b"WFH1"
+    _SLOT_BYTES = _FORM.size + 16
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._fd).st_size == 0:
+            self.clear()
+
+    def write(self, head: HeadSlot) -> None:
+        body = self._FORM.pack(self._MAGIC, head.replica.encode(), head.n, head.chain)
+        os.pwrite(self._fd, body + sha256(body).digest()[:16], (head.chain[0] % self.SLOTS) * self._SLOT_BYTES)
+
+    @classmethod
+    def load(cls, path: Path) -> list[HeadSlot]:
+        """What the file says, whoever wrote it; nothing where there is none."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return []
+        slots = (data[i : i + cls._SLOT_BYTES] for i in range(0, len(data), cls._SLOT_BYTES))
+        return [head for slot in slots if (head := cls._parse(slot)) is not None]
+
+    @classmethod
+    def _parse(cls, slot: bytes) -> HeadSlot | None:
+        body, check = slot[: cls._FORM.size], slot[cls._FORM.size :]
+        if len(slot) < cls._SLOT_BYTES or sha256(body).digest()[:16] != check:
+            return None
+        magic, replica, n, chain = cls._FORM.unpack(body)
+        return HeadSlot(replica.decode(errors="replace"), n, chain) if magic == cls._MAGIC else None
+
+    def clear(self) -> None:
+        os.pwrite(self._fd, bytes(self.SLOTS * self._SLOT_BYTES), 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+ACCIDENTS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
+"""What happens to a reader who takes a value for what it is not."""
+_TABLES = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite%'"
+
+
+@contextmanager
+def explained(sql: Sql, path: str) -> Iterator[None]:
+    """An accident in here that a value of the wrong type could be the reason of becomes damage with a place."""
+    try:
+        yield
+    except ACCIDENTS as accident:
+        damage = explain(sql, path, accident)
+        if damage is None:
+            raise
+        raise damage from accident
+
+
+def explain(sql: Sql, path: str, accident: BaseException) -> Damaged | None:
+    """The damage behind an accident; None where every value is of its column's type."""
+    if not isinstance(accident, ACCIDENTS):
+        return None
+    place = find_misfit(sql)
+    if place is None:
+        return None
+    return Damaged(
+        f"{path}: a value in {place} is of another type than its column ({accident})", Action.VERIFY_REBUILD_EXAMINE
+    )
+
+
+def find_misfit(sql: Sql) -> str | None:
+    """Table and column of the first value that does not fit."""
+    for (table,) in sql.all(_TABLES):
+        columns = sql.all("SELECT name, type, \"notnull\" OR pk FROM pragma_table_info(?) WHERE type <> ''", (table,))
+        if not columns:
+            continue
+        cases = " ".join(
+            f"WHEN typeof(\"{name}\") NOT IN ({_fitting(kind, required)}) THEN '{name}'"
+            for name, kind, required in columns
+        )
+        each = f'SELECT CASE {cases} END AS misfit FROM "{table}"'
+        found = sql.one(f"SELECT misfit FROM ({each}) WHERE misfit IS NOT NULL")
+        if found is not None:
+            return f"{table}.{found[0]}"
+    return None
+
+
+def _fitting(kind: str, required: bool) -> str:
+    return f"'{kind.lower()}'" if required else f"'{kind.lower()}', 'null'"

@@ -23,9 +23,9 @@ from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FactReader, local_value
 from weft.store.port import Progress, ReadTxn
-from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, SqliteSql, keep_log_on_close, translated
+from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, HeadFile, SqliteSql, keep_log_on_close, translated
 from weft.store.sqlite.copies import ensure_free, write_copy
-from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, HeadFile, file_system_of
+from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, file_system_of
 from weft.store.sqlite.lock_holders import Holder, holders_of
 from weft.store.sqlite.migrations import check_version, missing_parts, shipped_schema
 from weft.store.sqlite.store import LONG_LOG_BYTES, SqliteBase

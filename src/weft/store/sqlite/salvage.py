@@ -21,7 +21,6 @@ from weft.kernel.contents import content_ref
 from weft.kernel.events import GENESIS, extend
 from weft.store.packs import PACK_BYTES
 from weft.store.port import Progress
-from weft.store.records import blob
 from weft.store.salvaged_rows import (
     Found,
     FoundContent,
@@ -33,7 +32,8 @@ from weft.store.salvaged_rows import (
     ProvedContent,
     ProvedEvent,
 )
-from weft.store.sqlite.files import HeadFile
+from weft.store.sql import blob
+from weft.store.sqlite.connection import HeadFile
 from weft.store.sqlite.pages import search
 
 _TABLES = """

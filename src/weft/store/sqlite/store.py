@@ -29,19 +29,23 @@ from weft.store.sql_store import MINTED, BufferedSql, Results, SqlStore, WriteWo
 from weft.store.sqlite.connection import (
     READ_ONLY,
     READ_WRITE,
+    FileLock,
+    HeadFile,
+    HeadSlot,
     SqliteSql,
     connect,
     empty_log,
+    explain,
+    explained,
     keep_log_on_close,
     make_durable,
     store_error,
     translated,
 )
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
-from weft.store.sqlite.files import FileLock, HeadFile, HeadSlot, refuse_unsafe_place
+from weft.store.sqlite.files import refuse_unsafe_place
 from weft.store.sqlite.migrations import Schema, check_version, migrate, missing_parts, refuse_newer, shipped_schema
 from weft.store.sqlite.scratch import scratch
-from weft.store.sqlite.type_damage import explain, explained
 from weft.store.sqlite.word_index import FtsIndex
 from weft.store.word_index import WordIndex
 

@@ -24,8 +24,7 @@ from weft.exchange.importers.claude_code.tree import PlannedTurn
 from weft.exchange.importers.claude_code.turns import TurnLines
 from weft.exchange.importers.port import NativeLink, NativeSession, NativeTurn, Transcript
 from weft.exchange.importers.records.jsonl import record_at
-from weft.exchange.importers.records.planned_turns import UniqueKeys
-from weft.exchange.importers.records.values import JsonObject, mapping, text
+from weft.exchange.importers.records.values import JsonObject, UniqueKeys, mapping, text
 from weft.kernel.enums import LinkReason
 
 

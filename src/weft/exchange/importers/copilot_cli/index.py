@@ -16,16 +16,9 @@ from msgspec.structs import replace
 
 from weft.exchange.importers.port import Report, Tokens
 from weft.exchange.importers.records.jsonl import Record
-from weft.exchange.importers.records.planned_turns import (
-    Entry,
-    PlannedTurn,
-    TurnPlan,
-    UniqueKeys,
-    entry_of,
-    global_name,
-)
+from weft.exchange.importers.records.planned_turns import Entry, PlannedTurn, TurnPlan, entry_of
 from weft.exchange.importers.records.roles import IN_TURNS, Role, count_kept
-from weft.exchange.importers.records.values import mapping, present, sequence, text, whole
+from weft.exchange.importers.records.values import UniqueKeys, global_name, mapping, present, sequence, text, whole
 
 ROLES = {
     "user.message": Role.PROMPT,

@@ -15,8 +15,17 @@ from weft.exchange.importers.copilot_cli.index import compaction_usage, tokens_o
 from weft.exchange.importers.port import NativeCall, NativeMessage, Tokens
 from weft.exchange.importers.records.builder import PendingCall, TurnBuilder
 from weft.exchange.importers.records.file_notes import patched_paths, written_notes
-from weft.exchange.importers.records.planned_turns import Entry, global_name
-from weft.exchange.importers.records.values import mapping, millis, object_in_text, present, sequence, text, whole
+from weft.exchange.importers.records.planned_turns import Entry
+from weft.exchange.importers.records.values import (
+    global_name,
+    mapping,
+    millis,
+    object_in_text,
+    present,
+    sequence,
+    text,
+    whole,
+)
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
 

@@ -16,15 +16,9 @@ from msgspec import Struct, field
 
 from weft.exchange.importers.gemini_cli.messages import NOTICES, classify, message_content
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.records.planned_turns import (
-    LONGEST_SHARED_RECORDS,
-    Entry,
-    PlannedTurn,
-    TurnPlan,
-    global_name,
-)
+from weft.exchange.importers.records.planned_turns import LONGEST_SHARED_RECORDS, Entry, PlannedTurn, TurnPlan
 from weft.exchange.importers.records.roles import Role, count_kept
-from weft.exchange.importers.records.values import canonical, mapping, sequence, text
+from weft.exchange.importers.records.values import canonical, global_name, mapping, sequence, text
 
 COMPRESSED = re.compile(r"compressed from ([0-9]{1,12}) to ([0-9]{1,12}) tokens")
 

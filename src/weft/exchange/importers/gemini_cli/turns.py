@@ -20,9 +20,18 @@ from weft.exchange.importers.gemini_cli.messages import (
 from weft.exchange.importers.port import NativeCall, NativeMessage, Tokens
 from weft.exchange.importers.records.builder import MessageContent, PendingCall, TurnBuilder
 from weft.exchange.importers.records.file_notes import written_notes
-from weft.exchange.importers.records.planned_turns import Entry, global_name
+from weft.exchange.importers.records.planned_turns import Entry
 from weft.exchange.importers.records.roles import Role
-from weft.exchange.importers.records.values import canonical, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.records.values import (
+    canonical,
+    global_name,
+    mapping,
+    millis,
+    present,
+    sequence,
+    text,
+    whole,
+)
 from weft.kernel.enums import FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, Part, ReasoningPart, TextPart
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 from weft.exchange.importers.records.jsonl import Record
-from weft.exchange.importers.records.values import text
+from weft.exchange.importers.records.values import UniqueKeys, text
 
 LONGEST_SHARED_RECORDS = 256
 """An answer that leaves another one later than this is planned as its continuation, without the shared records."""
@@ -110,23 +110,3 @@ class TurnPlan(Generic[Turn]):
             if turn.continues is not None:
                 key = f"{key}#{name_of(turn.entries[turn.shared])}"
             turn.key = keys.claim(key)
-
-
-class UniqueKeys:
-    """Keys of turns, told apart where a native id repeats: the second turn of `a` is `a~2`."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def claim(self, name: str) -> str:
-        key = name
-        while key in self._counts:
-            self._counts[name] += 1
-            key = f"{name}~{self._counts[name]}"
-        self._counts[key] = 1
-        return key
-
-
-def global_name(session: str, id: str) -> str:
-    """A native id; one so short that other sessions may have it too is put below its session's."""
-    return id if len(id) >= 32 else f"{session}/{id}"

@@ -1,7 +1,8 @@
 """Fields of JSON that other programs wrote. A value of another type than expected counts as absent.
 
 Also here: JSON texts that a strict reader refuses (constants that JSON lacks, lone surrogates, bytes that are no text,
-control characters, marks and zeros around the text), and the one form of a value that identities are made of.
+control characters, marks and zeros around the text), the one form of a value that identities are made of, and native
+ids told apart.
 """
 
 from __future__ import annotations
@@ -191,3 +192,23 @@ def _is_deep(value: Any) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return False
+
+
+class UniqueKeys:
+    """Keys of turns, told apart where a native id repeats: the second turn of `a` is `a~2`."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def claim(self, name: str) -> str:
+        key = name
+        while key in self._counts:
+            self._counts[name] += 1
+            key = f"{name}~{self._counts[name]}"
+        self._counts[key] = 1
+        return key
+
+
+def global_name(session: str, id: str) -> str:
+    """A native id; one so short that other sessions may have it too is put below its session's."""
+    return id if len(id) >= 32 else f"{session}/{id}"

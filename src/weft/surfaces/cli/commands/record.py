@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.clock import is_ulid
 from weft.kernel.errors import InvalidInput
 from weft.kernel.events import Receipt
-from weft.kernel.ulid import is_ulid
 from weft.ledger.model import RecordedTurn
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import key_option, read_input
