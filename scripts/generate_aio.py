@@ -66,7 +66,7 @@ ATTRIBUTES = {
     "ImportWriter": {"origin": "str", "mapping": "str", "secret": "ImportSecret"},
 }
 AT_HAND = {
-    "Ledger": ("path", "replica", "authority", "acting_as"),
+    "Ledger": ("path", "replica", "authority", "trust", "acting_as"),
     "Thread": ("id", "depth"),
     "FullThreads": ("strands",),
     "Programs": ("acting_as",),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from weft.kernel.events import Receipt as Receipt
     from weft.kernel.events import UnknownEvent as UnknownEvent
     from weft.kernel.fields import Usage as Usage
+    from weft.kernel.trust import LedgerTrust as LedgerTrust
     from weft.ledger.api.audit import AuditReports as AuditReports
     from weft.ledger.api.compactions import Compactions as Compactions
     from weft.ledger.api.erasure import Erasures as Erasures
@@ -144,6 +145,9 @@ if TYPE_CHECKING:
     from weft.store.diagnosis import Diagnosis as Diagnosis
     from weft.store.diagnosis import Grade as Grade
     from weft.store.sqlite.restore import Restored as Restored
+    from weft.store.trust_store import LedgerIdentity as LedgerIdentity
+    from weft.store.trust_store import TrustedLedger as TrustedLedger
+    from weft.store.trust_store import TrustStore as TrustStore
 
 __version__ = "0.1.0"
 
@@ -156,6 +160,7 @@ _NAMES = {
     "weft.kernel.errors": "WeftError",
     "weft.kernel.events": "Event Receipt UnknownEvent",
     "weft.kernel.fields": "Usage",
+    "weft.kernel.trust": "LedgerTrust",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",
@@ -213,6 +218,7 @@ _NAMES = {
     "weft.runtime.invoke.invocation": "InvocationResult",
     "weft.store.diagnosis": "Diagnosis Grade",
     "weft.store.sqlite.restore": "Restored",
+    "weft.store.trust_store": "LedgerIdentity TrustStore TrustedLedger",
 }
 """By module; the block above says the same to type checkers, and a test compares the two."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

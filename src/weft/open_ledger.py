@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from weft.kernel.clock import Clock, UlidSource
+from weft.kernel.trust import LedgerTrust
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.store.port import Store
@@ -31,9 +32,10 @@ class OpenLedger(Ledger):
         owner: str,
         lease_ttl: float = LEASE_TTL,
         zone: tzinfo = timezone.utc,  # noqa: UP017
+        trust: LedgerTrust | None = None,
         variable: Callable[[str], str | None] | None = None,
     ) -> None:
-        super().__init__(store, clock, ulids, owner=owner, lease_ttl=lease_ttl, zone=zone)
+        super().__init__(store, clock, ulids, owner=owner, lease_ttl=lease_ttl, zone=zone, trust=trust)
         self._invoker = InvokerSlot(variable)
 
     @property

@@ -14,6 +14,7 @@ from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, needs_psycopg, scheme_of
+from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import (
@@ -34,6 +35,7 @@ from weft.store.owners import process_owner
 from weft.store.port import Progress, Store
 from weft.store.replica_names import is_copy
 from weft.store.sqlite import MemoryStore, SqliteStore
+from weft.store.trust_store import MADE, TrustStore
 
 StagedProgress = Callable[[str, int, int], None]
 if TYPE_CHECKING:
@@ -53,10 +55,12 @@ def open(
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = timezone.utc,  # noqa: UP017
     variable: Callable[[str], str | None] | None = None,
+    trust: TrustStore | None = None,
 ) -> OpenLedger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
-    programs name, such as `os.environ.get`; without it none is set."""
+    programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
+    trusts: another one can be read and recorded in, and nothing else; a new one joins them."""
     clock = _checked_clock(clock)
     checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
@@ -72,7 +76,26 @@ def open(
         store.close()
         raise CopyUnfinished(store.path)
     ulids = UlidSource(clock.now_ms, random_bytes)
-    return OpenLedger(store, clock, ulids, owner=process_owner(), lease_ttl=patience, zone=zone, variable=variable)
+    return OpenLedger(
+        store,
+        clock,
+        ulids,
+        owner=process_owner(),
+        lease_ttl=patience,
+        zone=zone,
+        variable=variable,
+        trust=_trust(store, trust),
+    )
+
+
+def _trust(store: Store, trusted: TrustStore | None) -> LedgerTrust:
+    """Whether the store may act; without a trust store the caller vouches for it."""
+    if trusted is None or Site.of(store.path) is Site.MEMORY:
+        return Vouched()
+    trust = trusted.trust_of(store.path, store.replica)
+    if store.is_new:
+        trust.allow(MADE)
+    return trust
 
 
 def _checked_clock(clock: Clock | None) -> Clock:

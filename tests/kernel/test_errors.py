@@ -66,6 +66,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "CredentialWithheld": ("anthropic", "it is for another origin"),
     "AgentBusy": ("ada", "is at work"),
     "NotAllowed": ("tool:x", ["agent:a"]),
+    "NotTrusted": ("ledger.db", "run a program", "you did not make it"),
 }
 
 

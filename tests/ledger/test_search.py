@@ -320,7 +320,7 @@ def test_an_index_that_lags_makes_no_difference(open_ledger: OpenLedger, clock: 
 
 
 def test_a_ledger_that_is_closed_leaves_no_long_lag(open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.ledger.api.upkeep.LARGE_LAG_EVENTS", 5)
+    monkeypatch.setattr("weft.ledger.search.passages.LARGE_LAG_EVENTS", 5)
     with open_ledger() as ledger:
         grow(ledger, "main", "a", "b")
     with open_ledger(read_only=True) as ledger:

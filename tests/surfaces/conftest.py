@@ -14,7 +14,13 @@ from msgspec import Struct
 
 from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
+from weft import opening
+from weft.kernel.sites import Site
+from weft.kernel.trust import LedgerTrust
 from weft.programs.similarity.minilm import MiniLM
+from weft.store.port import Store
+from weft.store.trust_store import MADE, TrustStore
+from weft.surfaces.cli.trust import trust_store
 from weft.surfaces.wire import catalogue, forms
 
 
@@ -30,6 +36,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "WEFT_KEY_PASSPHRASE",
         "XDG_CONFIG_HOME",
         "XDG_DATA_HOME",
+        "XDG_STATE_HOME",
         "NO_COLOR",
         "COLUMNS",
         "LINES",
@@ -38,6 +45,19 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(folder)
+
+
+@pytest.fixture(autouse=True)
+def _trusting(_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test makes through the library, the person at its terminal made; so the command line trusts it."""
+    plain_trust = opening._trust
+
+    def trust(store: Store, trusted: TrustStore | None) -> LedgerTrust:
+        if trusted is None and store.is_new and Site.of(store.path) is not Site.MEMORY:
+            trust_store().trust_of(store.path, store.replica).allow(MADE)
+        return plain_trust(store, trusted)
+
+    monkeypatch.setattr(opening, "_trust", trust)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -27,6 +27,7 @@ from weft.opening import StagedProgress
 from weft.store.diagnosis import Diagnosis
 from weft.store.port import Progress
 from weft.store.sqlite.restore import Restored
+from weft.store.trust_store import TrustStore
 
 
 class Opening:
@@ -70,11 +71,13 @@ def open(
     lease_ttl: float = LEASE_TTL,
     zone: tzinfo = UTC,
     variable: Callable[[str], str | None] | None = None,
+    trust: TrustStore | None = None,
     threads: int = crossing.THREADS,
 ) -> Opening:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
-    programs name, such as `os.environ.get`; without it none is set.
+    programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
+    trusts: another one can be read and recorded in, and nothing else; a new one joins them.
 
     At most so many `threads` work for it at once."""
     return Opening(
@@ -89,6 +92,7 @@ def open(
             "lease_ttl": lease_ttl,
             "zone": zone,
             "variable": variable,
+            "trust": trust,
         },
     )
 

@@ -16,6 +16,7 @@ from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
 from weft.kernel.authority import Authority
 from weft.kernel.events import Receipt
+from weft.kernel.trust import LedgerTrust
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.base import WAIT
 from weft.ledger.api.compactions import Compactions
@@ -101,6 +102,11 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     @property
     def replica(self) -> str:
         return self._sync.replica
+
+    @property
+    def trust(self) -> LedgerTrust:
+        """Whether this ledger may act for whoever opened it."""
+        return self._sync.trust
 
     @property
     def authority(self) -> Authority:

@@ -301,6 +301,16 @@ class NotAllowed(LedgerError):
         self.right, self.chain = right, tuple(chain)
 
 
+class NotTrusted(LedgerError):
+    """The ledger was neither made nor allowed by the person who opened it, so nothing in it acts."""
+
+    usual_action = Action.TRUST_LEDGER
+
+    def __init__(self, path: str, action: str, why: str, hint: Hint = "") -> None:
+        super().__init__(f"{path} is not trusted ({why}), so it may not {action}", hint)
+        self.path, self.why = path, why
+
+
 class VersionConflict(Conflict):
     """Somebody else changed this program first. Read it again, decide again, retry."""
 

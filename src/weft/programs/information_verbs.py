@@ -83,11 +83,13 @@ class InformationVerbs(ProgramsBase):
 
     def approve(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
         """Yes, by the person who was asked and who has the permission to approve."""
+        self.ledger.trust.ensure("take an approval")
         return self.request(
             self._perform("approve", lambda c: people.answer(c, request, True, reason), key, request, reason)
         )
 
     def reject(self, request: str, *, reason: str | None = None, key: str | None = None) -> Request:
+        self.ledger.trust.ensure("take an answer")
         return self.request(
             self._perform("reject", lambda c: people.answer(c, request, False, reason), key, request, reason)
         )

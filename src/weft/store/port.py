@@ -53,6 +53,8 @@ class Store(Protocol):
     path: str
     replica: str
     read_only: bool
+    is_new: bool
+    """Whether this opening made the ledger."""
 
     def now_ms(self) -> int:
         """The clock that dates arrivals."""

@@ -82,6 +82,7 @@ class SqlStore:
     path: str
     replica: str
     read_only = False
+    is_new = False
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes

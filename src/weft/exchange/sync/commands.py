@@ -79,6 +79,7 @@ class Link:
 @contextmanager
 def linked(ledger: Ledger, address: str, opens: OpenLedger, report: Report = silent) -> Iterator[Link]:
     """A conversation with the ledger at an address, which ends with the block."""
+    ledger.trust.ensure("speak to another ledger")
     store = store_of(ledger)
     store.catch_up()
     program = program_of(address)

@@ -11,6 +11,7 @@ from typing import Any, Self
 from weft.kernel.authority import Authority, authority_of
 from weft.kernel.clock import Clock, UlidSource
 from weft.kernel.errors import InvalidInput, StoreError
+from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
@@ -41,10 +42,12 @@ class LedgerBase:
         owner: str,
         lease_ttl: float = LEASE_TTL,
         zone: tzinfo = timezone.utc,  # noqa: UP017
+        trust: LedgerTrust | None = None,
     ) -> None:
         self._store, self._clock, self._zone = store, clock, zone
         self._owner, self._ttl = owner, lease_ttl
         self._is_original = True
+        self._trust: LedgerTrust = trust or Vouched()
         self._writer = LedgerWriter(store, clock, ulids)
         if not store.read_only:
             sweep_dead(self._writer)
@@ -58,6 +61,11 @@ class LedgerBase:
     @property
     def replica(self) -> str:
         return self._store.replica
+
+    @property
+    def trust(self) -> LedgerTrust:
+        """Whether this ledger may act for whoever opened it."""
+        return self._trust
 
     @property
     def authority(self) -> Authority:

@@ -25,6 +25,7 @@ class Imports(LedgerPart):
     @requires("history:import")
     def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
+        self._ledger.trust.ensure("take other tools' history in, whose names are made with its secret")
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
 

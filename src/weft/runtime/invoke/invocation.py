@@ -77,6 +77,7 @@ class InvocationContext:
         on_token: OnToken | None = None,
         show: Show | None = None,
     ) -> None:
+        ledger.trust.ensure("run a program")
         self.ledger, self.programs, self._crossing, self.inference = ledger, programs, crossing, inference
         self.variable, self._context, self.on_token, self.show = variable, context, on_token, show
 

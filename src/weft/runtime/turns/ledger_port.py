@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.trust import LedgerTrust
 from weft.ledger.api import Context
 from weft.ledger.model import RecordedTurn, Session
 
@@ -64,6 +65,9 @@ class RuntimeHeads(Protocol):
 
 
 class RuntimeLedger(Protocol):
+    @property
+    def trust(self) -> LedgerTrust: ...
+
     @property
     def heads(self) -> RuntimeHeads: ...
 

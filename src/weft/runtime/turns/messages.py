@@ -65,6 +65,7 @@ async def send(
     wait: float = WAIT,
 ) -> TurnReply:
     """Send a message to a session, made if there is none, and have it answered by the model that the question names."""
+    ledger.trust.ensure("send a message to a model")
     acting = context or current_context()
     setting = _setting(question, acting)
     turn = await ledger.begin_turn(session=session, persona=question.persona, wait=wait, **setting)
@@ -82,6 +83,7 @@ async def invoke_model(
     wait: float = WAIT,
 ) -> TurnReply:
     """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before."""
+    ledger.trust.ensure("send a message to a model")
     acting = context or current_context()
     turn = await _rooted(ledger, f"model:{question.model.id}", question, _setting(question, acting), wait)
     return await _Turn(ledger, inference, turn, question, acting, budget, on_token).run()

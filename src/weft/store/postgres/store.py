@@ -121,6 +121,7 @@ class PostgresStore(SqlStore):
         if not found and not create:
             raise LedgerMissing(self.path)
         refuse_newer(found or 0, self._schema)
+        self.is_new = not found
         sql.script(self._begin)
         migrate(sql, self.address, self._schema)
         self._introduce(sql)

@@ -38,7 +38,11 @@ def ensure_free(target: Path) -> None:
 
 
 def mark_as_copy(connection: apsw.Connection) -> None:
+    """A copy goes by a name of its own, and does not say whom the ledger syncs with."""
     connection.execute(NOTE, (COPIED, ""))
+    if connection.table_exists("main", "remote"):
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("DELETE FROM remote")
 
 
 def copies_beside(ledger: Path) -> list[Path]:

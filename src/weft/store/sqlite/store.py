@@ -221,8 +221,8 @@ class SqliteStore(SqliteBase):
             connection = connect(self.path, READ_WRITE, self._vfs)
             self._write_sql = SqliteSql(connection)
             keep_log_on_close(connection, True)  # until all is well: what cannot be opened must stay as it is
-            is_new = check_version(connection, self.path, self._schema) == 0
-            if is_new and not accept_rollback and (known := HeadFile.load(heads)):
+            self.is_new = check_version(connection, self.path, self._schema) == 0
+            if self.is_new and not accept_rollback and (known := HeadFile.load(heads)):
                 raise LogCut(max(head.n for head in known), 0, "is empty")
             make_durable(connection)
             migrate(connection, self.path, self._schema)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from weft.ledger.api import Ledger
+    from weft.store.trust_store import TrustStore
 
 
 class Call:
@@ -37,6 +38,13 @@ class Call:
     @cached_property
     def screen(self) -> Screen:
         return stdout_screen(no_color=self.no_color, no_pager=self.no_pager)
+
+    @cached_property
+    def trust_store(self) -> TrustStore:
+        """The ledgers that this person trusts."""
+        from weft.surfaces.cli.trust import trust_store
+
+        return trust_store()
 
     def reading(self) -> Ledger:
         """The ledger, for a command that never writes."""
@@ -77,8 +85,19 @@ class Call:
 
     def _open(self, path: str, *, create: bool, read_only: bool = False, accept: bool = False) -> Ledger:
         from weft.opening import open as open_ledger
+        from weft.surfaces.cli.trust import prepare_question
 
-        return open_ledger(path, create=create, read_only=read_only, accept_rollback=accept, zone=LocalZone())
+        ledger = open_ledger(
+            path,
+            create=create,
+            read_only=read_only,
+            accept_rollback=accept,
+            zone=LocalZone(),
+            trust=self.trust_store,
+        )
+        if not (self.json or self.quiet):
+            prepare_question(ledger, self.note)
+        return ledger
 
     def answer(self, value: Struct | Sequence[Struct], *lines: Line) -> None:
         """The outcome: a JSON document, or lines for people."""

@@ -44,6 +44,7 @@ def similarity(ledger: Ledger, model: str | None = None) -> Iterator[Similarity]
     from weft.runtime.invoke.model_settings import model_settings
     from weft.surfaces.cli.credentials import person_acting
 
+    ledger.trust.ensure("send its texts to a server")
     find = Programs(ledger).get
     configured = model_settings(find(model, "model"), find, os.environ.get, person_acting())
     with FarEmbedder(configured.model, configured.context) as embedder:

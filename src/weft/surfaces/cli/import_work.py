@@ -58,10 +58,11 @@ class ImportWork:
         from weft.exchange.importers.port import load_importers
         from weft.exchange.importing.run import ImportRun
         from weft.opening import open as open_ledger
+        from weft.surfaces.cli.trust import trust_store
 
         order = self._order
         importers = load_importers(order.only)
-        with open_ledger(order.ledger, create=False) as ledger:
+        with open_ledger(order.ledger, create=False, trust=trust_store()) as ledger:
             importing = ImportRun(
                 ledger,
                 importers,

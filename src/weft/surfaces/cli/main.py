@@ -84,6 +84,7 @@ COMMANDS = {
         "apply": "Make and change programs as files say.",
     },
     "keep": {
+        "trust": "Let a ledger act for you: one that you did not make here.",
         "doctor": "Explain what is wrong with a ledger, and what to do.",
         "verify": "Check every fact and every view.",
         "rebuild": "Make every view anew from the facts.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.kernel.errors import InvalidInput, InvalidKey, LedgerMissing
+from weft.kernel.errors import InvalidInput, InvalidKey, LedgerMissing, NotTrusted
 from weft.kernel.sites import Site
 
 if TYPE_CHECKING:
@@ -37,11 +37,24 @@ def find_ledger(option: str | None) -> str:
     here = Path.cwd()
     for folder in (here, *here.parents):
         if os.path.isfile(folder / FOLDER / FILE):
-            return str(folder / FOLDER / FILE)
+            return str(_own(folder / FOLDER / FILE))
     own = user_ledger()
     if os.path.isfile(own):
         return str(own)
     raise LedgerMissing(f"{here} or above it, nor at {own}")
+
+
+def _own(ledger: Path) -> Path:
+    """A ledger that was come across, unless another user could have laid it there."""
+    for place in (ledger, ledger.parent):
+        if os.stat(place).st_uid != os.geteuid():
+            raise NotTrusted(
+                str(ledger),
+                "be used unasked",
+                f"{place} belongs to another user",
+                f"name it with --ledger or {LEDGER_VARIABLE} if you mean it",
+            )
+    return ledger
 
 
 def user_ledger() -> Path:
@@ -54,6 +67,13 @@ def user_cache() -> Path:
     """Where things lie that can be made again."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     home = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    return home / "weft"
+
+
+def state_folder() -> Path:
+    """Where it is kept what this person did and decided, outside of every ledger."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()
     return home / "weft"
 
 

@@ -56,10 +56,12 @@ from weft.ledger.upkeep.facts_file import FactsIn
 from weft.programs import model as programs_model
 from weft.programs.apply import PlannedProgram
 from weft.programs.nodes import Node
+from weft.programs.reach import ProgramReach
 from weft.programs.similarity.similarity import Embedded, ModelCount, Similar
 from weft.runtime.egress.credentials import Credential
 from weft.runtime.invoke.invocation import InvocationResult
 from weft.store.diagnosis import Diagnosis
+from weft.store.trust_store import TrustedLedger
 from weft.surfaces.wire import exchange, forms, programs, reports, sessions, upkeep
 
 FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
@@ -87,7 +89,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         exchange.KeyForm, exchange.DeletedKey, exchange.ClonedLedger, Remote, Synced, exchange.Removed, FactsIn,
     ),
     "Upkeep and erasing": (
-        upkeep.CreatedLedger, upkeep.ReplicaName, upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
+        upkeep.CreatedLedger, upkeep.TrustAnswer, TrustedLedger, upkeep.ReplicaName,
+        upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
         upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer, Copied,
         SecretReport, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,
         upkeep.FinishedErasure,
@@ -106,7 +109,9 @@ NAMES: Mapping[str, Any] = {
         record.__name__: record
         for record in (
             AuditFinding, BundleReport, Diagnosis, Exported, ListedSession, OriginTotals, Packed, Problem, Provenance,
-            ProvisionalTurn, Resume, Salvaged, Spending, Synced, Usage, model.Compaction, model.Message, model.ToolCall,
+            ProvisionalTurn, ProgramReach, Remote, Resume, Salvaged, Spending, Synced, Usage,
+            model.Compaction, model.Message,
+            model.ToolCall,
             model.Turn,
         )
     },

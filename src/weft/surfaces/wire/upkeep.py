@@ -9,8 +9,22 @@ from msgspec import UNSET, Struct, UnsetType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from weft.exchange.sync.peers import Remote
     from weft.ledger.api import Packed, Problem, Salvaged
+    from weft.programs.reach import ProgramReach
     from weft.store.diagnosis import Diagnosis
+
+
+class TrustAnswer(Struct, frozen=True, kw_only=True):
+    """`trust`: whether a ledger may act for this person, and what it names of the world outside. `how` is made, cloned,
+    copied, recovered or allowed; `doubt` says why one that is not trusted is not."""
+
+    ledger: str
+    trusted: bool
+    how: str | None
+    doubt: str | None
+    remotes: Sequence[Remote]
+    reaches: Sequence[ProgramReach]
 
 
 class CreatedLedger(Struct, frozen=True, kw_only=True):

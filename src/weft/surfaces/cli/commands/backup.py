@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from weft.store.trust_store import COPIED, identity_of
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
@@ -22,5 +23,8 @@ def command(call: Call, file: str) -> None:
     """
     with call.copying() as ledger, progress(call, "backup") as bar:
         ledger.upkeep.backup(file, progress=bar.counted)
+        is_trusted = ledger.trust.is_trusted
+    if is_trusted:
+        call.trust_store.allow(identity_of(file, ""), COPIED)
     size = Path(file).stat().st_size
     call.answer(BackupFile(file=file, bytes=size), ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.kernel.sites import Site
+from weft.store.trust_store import CLONED, StoredTrust
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
@@ -32,6 +33,8 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) 
     survive_broken_pipes()
     address = checked_source(call, source)
     with call.making(_place(dest or ".")) as ledger:
+        if isinstance(ledger.trust, StoredTrust) and ledger.trust.is_trusted:
+            ledger.trust.allow(CLONED)
         with progress(call, "clone") as bar:
             done = clone(ledger, address, call.looking, secret=not no_imports_secret, report=bar.counted)
         answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from weft.store.trust_store import COPIED
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.trust import carry_trust
 from weft.surfaces.cli.user_files import named_ledger
 
 
@@ -23,8 +25,10 @@ def command(call: Call, source: str, target: str) -> None:
     """
     from weft.opening import copy
 
+    source, target = named_ledger(source) or source, named_ledger(target) or target
     with progress(call, "copy") as bar:
-        copied = copy(named_ledger(source) or source, named_ledger(target) or target, progress=bar.counted)
+        copied = copy(source, target, progress=bar.counted)
+    carry_trust(call.looking, source, target, COPIED)
     facts = f"{counted(copied.events, 'event')}, {counted(copied.contents, 'content')}"
     call.answer(copied, [f"copied {facts} to ", Span(copied.target, "heading")])
     call.note(f"it is replica {copied.replica}")

@@ -8,12 +8,14 @@ import click
 from msgspec.structs import replace
 
 from weft.kernel.errors import LogCut
+from weft.store.trust_store import RECOVERED, identity_of
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import DIFFERENT, OK, exit_code
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
+from weft.surfaces.cli.trust import is_file_trusted
 from weft.surfaces.cli.user_files import find_ledger, named_ledger, place_for
 from weft.surfaces.wire.upkeep import RecoveryAnswer, SalvageAnswer
 
@@ -58,8 +60,11 @@ def _put_back(call: Call, backup: str) -> None:
     from weft.opening import restore
 
     path = named_ledger(call.ledger) or str(_present(call))
+    is_trusted = is_file_trusted(call.trust_store, path) or is_file_trusted(call.trust_store, backup)
     with progress(call, "restore") as bar:
         restored = restore(backup, path, progress=bar.counted)
+    if is_trusted:
+        call.trust_store.allow(identity_of(path, ""), RECOVERED)
     call.note(f"{backup} with {counted(restored.events, 'event')} lies at {path} now")
     if restored.replaced is not None:
         call.note(f"what lay there is {restored.replaced}")
@@ -105,6 +110,8 @@ def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int
 
     with progress(call, "search") as bar:
         saved = salvage(damaged, new, others=others, progress=bar.staged)
+    if is_file_trusted(call.trust_store, damaged):
+        call.trust_store.allow(identity_of(new, ""), RECOVERED)
     if call.json:
         call.document(SalvageAnswer(new=new, whole=saved.is_whole, salvaged=saved))
     else:

@@ -1,0 +1,195 @@
+"""Which ledgers a person made, cloned or allowed: one small file of their own, outside of every ledger.
+
+A ledger in a file is known by its real path, the owner and the inode of the file: another file at the same path is
+another ledger. One in PostgreSQL is known by server, database, schema and replica. The file is 0600; one that others
+could have written is not believed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import DecodeError, Struct, ValidationError, field
+from msgspec.json import decode, encode, format
+from msgspec.structs import replace
+
+from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.errors import InvalidInput, NotTrusted
+from weft.kernel.sites import Site
+from weft.store.atomic_files import new_file
+
+MADE, CLONED, COPIED, RECOVERED, ALLOWED = "made", "cloned", "copied", "recovered", "allowed"
+UNKNOWN = "you neither made nor allowed it"
+REPLACED = "the file is another one than the one you trusted"
+RENAMED = "it goes by another replica than the one you trusted"
+STRANGE = "it belongs to another user, and you did not allow it"
+
+
+class LedgerIdentity(Struct, frozen=True, kw_only=True):
+    """What tells one ledger from another without opening it: `owner` and `inode` of a file, `replica` on a server."""
+
+    place: str
+    owner: int | None = None
+    inode: int | None = None
+    replica: str | None = None
+
+
+class TrustedLedger(Struct, frozen=True, kw_only=True):
+    """A ledger that this person trusts. `replicas` says which replica answered at an address when it was first spoken
+    to from this ledger."""
+
+    identity: LedgerIdentity
+    how: str
+    since: int
+    replicas: dict[str, str] = field(default_factory=dict)
+
+
+class _TrustFile(Struct, frozen=True, kw_only=True):
+    version: int = 1
+    ledgers: tuple[TrustedLedger, ...] = ()
+
+
+def identity_of(path: str, replica: str) -> LedgerIdentity:
+    """Of an open ledger. A file has to be there."""
+    if Site.of(path) is not Site.FILE:
+        parts = urlsplit(path)
+        place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return LedgerIdentity(place=place, replica=replica)
+    real = os.path.realpath(path)
+    status = os.stat(real)
+    return LedgerIdentity(place=real, owner=status.st_uid, inode=status.st_ino)
+
+
+class TrustStore:
+    """The ledgers that one person trusts."""
+
+    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+        self.path, self._clock = Path(path), clock or SystemClock()
+
+    def ledgers(self) -> tuple[TrustedLedger, ...]:
+        return self._load().ledgers
+
+    def find(self, place: str) -> TrustedLedger | None:
+        return next((known for known in self.ledgers() if known.identity.place == place), None)
+
+    def allow(self, identity: LedgerIdentity, how: str = ALLOWED) -> None:
+        """Trust this ledger from now on, in place of whatever was trusted at its place."""
+
+        def change(ledgers: Sequence[TrustedLedger]) -> Iterator[TrustedLedger]:
+            yield from (known for known in ledgers if known.identity.place != identity.place)
+            same = (known.replicas for known in ledgers if known.identity == identity)
+            yield TrustedLedger(
+                identity=identity, how=how, since=self._clock.now_ms(), replicas=next(same, dict[str, str]())
+            )
+
+        self._change(change)
+
+    def revoke(self, place: str) -> bool:
+        """Trust the ledger at this place no longer. False: it was not trusted."""
+        was_known = self.find(place) is not None
+        self._change(lambda ledgers: (known for known in ledgers if known.identity.place != place))
+        return was_known
+
+    def pin(self, identity: LedgerIdentity, address: str, replica: str | None) -> None:
+        """Note which replica answers at an address, or with None forget it."""
+
+        def pinned(known: TrustedLedger) -> TrustedLedger:
+            others = {name: value for name, value in known.replicas.items() if name != address}
+            return replace(known, replicas=others if replica is None else {**others, address: replica})
+
+        self._change(lambda ledgers: (pinned(known) if known.identity == identity else known for known in ledgers))
+
+    def trust_of(self, path: str, replica: str) -> StoredTrust:
+        """What this person remembers of an open ledger."""
+        return StoredTrust(self, path, identity_of(path, replica))
+
+    def _load(self) -> _TrustFile:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return _TrustFile()
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise InvalidInput(f"{self.path} could have been written by others", f"chmod 600 {self.path}")
+            try:
+                return decode(file.read(), type=_TrustFile)
+            except (DecodeError, ValidationError) as error:
+                raise InvalidInput(
+                    f"{self.path} cannot be read: {error}", "mend it, or move it away and trust your ledgers again"
+                ) from error
+
+    def _change(self, change: Callable[[Sequence[TrustedLedger]], Iterator[TrustedLedger]]) -> None:
+        with self._locked():
+            ledgers = tuple(sorted(change(self._load().ledgers), key=lambda known: known.identity.place))
+            with new_file(self.path, 0o600) as file:
+                file.write(format(encode(_TrustFile(ledgers=ledgers)), indent=2) + b"\n")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time changes the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.path.with_name(f"{self.path.name}.lock"), flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class StoredTrust:
+    """One open ledger in the eyes of the person whose trust store this is."""
+
+    def __init__(self, store: TrustStore, path: str, identity: LedgerIdentity) -> None:
+        self._store, self._path, self.identity = store, path, identity
+        self.ask: Callable[[str], bool] | None = None
+        """Asks the person whether they trust the ledger, where one is there; the text says what would be done."""
+
+    @property
+    def is_trusted(self) -> bool:
+        known = self._store.find(self.identity.place)
+        return known is not None and known.identity == self.identity
+
+    @property
+    def how(self) -> str | None:
+        """Why it is trusted: made, cloned, copied, recovered or allowed. None: it is not."""
+        known = self._store.find(self.identity.place)
+        return known.how if known is not None and known.identity == self.identity else None
+
+    @property
+    def doubt(self) -> str:
+        """Why a ledger that is not trusted is not."""
+        known = self._store.find(self.identity.place)
+        if known is not None:
+            return REPLACED if known.identity.replica is None else RENAMED
+        return STRANGE if self.identity.owner not in (None, os.geteuid()) else UNKNOWN
+
+    def ensure(self, action: str) -> None:
+        if self.is_trusted:
+            return
+        if self.ask is None or not self.ask(action):
+            raise NotTrusted(self._path, action, self.doubt)
+        self.allow()
+
+    def allow(self, how: str = ALLOWED) -> None:
+        self._store.allow(self.identity, how)
+
+    def revoke(self) -> bool:
+        return self._store.revoke(self.identity.place)
+
+    def pinned_replica(self, address: str) -> str | None:
+        known = self._store.find(self.identity.place)
+        return known.replicas.get(address) if known is not None and known.identity == self.identity else None
+
+    def pin_replica(self, address: str, replica: str) -> None:
+        self._store.pin(self.identity, address, replica)
+
+    def unpin_replica(self, address: str) -> None:
+        self._store.pin(self.identity, address, None)

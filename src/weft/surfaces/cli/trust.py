@@ -1,0 +1,93 @@
+"""Which ledgers the person at the terminal trusts, and the question that is asked once about any other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.surfaces.cli.screen import Line, Span
+from weft.surfaces.cli.user_files import state_folder
+from weft.surfaces.wire.upkeep import TrustAnswer
+
+if TYPE_CHECKING:
+    from weft.ledger.api import Ledger
+    from weft.store.trust_store import StoredTrust, TrustStore
+
+TRUST_FILE = "trust.json"
+LISTED = 12
+"""So many lines of what trust would allow stand above the question; `weft trust --show` lists all."""
+
+
+def trust_store() -> TrustStore:
+    from weft.store.trust_store import TrustStore
+
+    return TrustStore(state_folder() / TRUST_FILE)
+
+
+def carry_trust(looking: Callable[[str], Ledger], source: str, target: str, how: str) -> None:
+    """A ledger that was made from a trusted one is trusted, too."""
+    from weft.store.trust_store import StoredTrust
+
+    with looking(source) as ledger:
+        is_trusted = ledger.trust.is_trusted
+    if is_trusted:
+        with looking(target) as ledger:
+            if isinstance(ledger.trust, StoredTrust):
+                ledger.trust.allow(how)
+
+
+def is_file_trusted(trusted: TrustStore, path: str) -> bool:
+    """The same question about a file that cannot be opened any more."""
+    from weft.store.trust_store import StoredTrust, identity_of
+
+    return os.path.exists(path) and StoredTrust(trusted, path, identity_of(path, "")).is_trusted
+
+
+def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:
+    """Where somebody is at the terminal, they are asked when something would act for the first time."""
+    from weft.store.trust_store import StoredTrust
+
+    trust = ledger.trust
+    if isinstance(trust, StoredTrust) and sys.stdin.isatty() and sys.stderr.isatty():
+        trust.ask = lambda action: ask(ledger, trust, action, note)
+
+
+def ask(ledger: Ledger, trust: StoredTrust, action: str, note: Callable[..., None]) -> bool:
+    note(Span(ledger.path, "heading"), f" would {action}, but {trust.doubt}")
+    lines = list(allowed_lines(describe_trust(ledger, trust)))
+    for line in lines[:LISTED]:
+        note(*line)
+    if len(lines) > LISTED:
+        note(f"  … {len(lines) - LISTED} more: `weft trust --show`")
+    return click.confirm("do you trust it?", err=True)
+
+
+def describe_trust(ledger: Ledger, trust: StoredTrust) -> TrustAnswer:
+    """Whether a ledger is trusted, and what it could do then."""
+    from weft.exchange.sync import remotes
+    from weft.programs import Programs
+    from weft.programs.reach import reach_of
+
+    return TrustAnswer(
+        ledger=trust.identity.place,
+        trusted=trust.is_trusted,
+        how=trust.how,
+        doubt=None if trust.is_trusted else trust.doubt,
+        remotes=remotes(ledger),
+        reaches=[reach for program in Programs(ledger).all() for reach in reach_of(program)],
+    )
+
+
+def allowed_lines(answer: TrustAnswer) -> Iterator[Line]:
+    """What trust allows, one line for each thing outside that the ledger names."""
+    for remote in answer.remotes:
+        verb = "start the command" if remote.address.startswith("cmd:") else "connect to"
+        yield ["  ", Span(f"remote {remote.name}", "label"), f" may {verb} {remote.address.removeprefix('cmd:')}"]
+    for reach in answer.reaches:
+        yield ["  ", Span(f"{reach.kind} {reach.program}", "label"), f" names the {reach.what} {reach.value}"]
+    if not answer.remotes and not answer.reaches:
+        yield ["  it names no remote, server, variable, folder or command"]

@@ -1,0 +1,250 @@
+"""A stranger's ledger in a folder that somebody entered: everything can be read, and nothing of it acts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.runtime.scripted import chat_saying
+from tests.surfaces.shell import Shell
+from tests.surfaces.talking import serving, typing
+from weft.exchange.sync import Remote, add_remote
+from weft.kernel.errors import NotTrusted
+from weft.programs import Programs
+from weft.store.trust_store import MADE, TrustStore, identity_of
+from weft.surfaces.cli.trust import trust_store
+
+CANARY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, folder = tmp_path / "home", tmp_path / "repository"
+    home.mkdir()
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("WEFT_LEDGER", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+@pytest.fixture
+def shell(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(folder, monkeypatch, capsys)
+
+
+@pytest.fixture
+def stranger(folder: Path) -> Path:
+    """A ledger as it comes with a repository: the library made it, and this person's trust store knows nothing."""
+    path = folder / ".weft" / "ledger.db"
+    path.parent.mkdir()
+    with weft.open(path) as ledger:
+        ledger.record_turn(session="main", query="what is here?", response="a trap")
+    return path
+
+
+def with_command(path: Path, mark: Path) -> None:
+    with weft.open(path) as ledger:
+        add_remote(ledger, Remote(name="origin", address=f"cmd:touch {mark}"))
+
+
+def test_pulling_in_a_repository_starts_no_command_of_its_ledger(shell: Shell, stranger: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    with_command(stranger, mark)
+    for verb in ("pull", "push"):
+        answer = shell(verb)
+        assert answer.code != 0
+        assert "not trusted" in answer.err
+        assert "weft trust" in answer.err
+    assert not mark.exists()
+    assert shell("trust").code == 0
+    shell("pull")
+    assert mark.exists()
+
+
+def test_a_provider_of_the_ledger_gets_no_variable_and_no_words(
+    shell: Shell, stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", CANARY)
+    with serving(chat_saying({"content": "hello"})) as server:
+        with weft.open(stranger) as ledger:
+            programs = Programs(ledger)
+            provider = {"providerType": "openai", "baseUrl": server.url, "apiKey": "${GITHUB_TOKEN}"}
+            programs.create("provider", "near", provider)
+            programs.create("model", "trap", {"provider": "@(near)", "modelId": "m"})
+            programs.create_session("chat", model="@(trap)")
+        answer = shell("chat", stdin="hi\n")
+        assert answer.code != 0
+        assert "not trusted" in answer.err
+        assert shell("program", "invoke", "trap", "hi").code != 0
+        assert server._server.received == []
+        shown = shell("trust", "--show")
+        assert "GITHUB_TOKEN" in shown.out
+        assert server.url in shown.out
+        assert "is not trusted" in shown.out
+        assert shell("program", "invoke", "trap", "hi").code != 0
+
+
+def test_an_approval_is_not_taken(shell: Shell, stranger: Path) -> None:
+    with weft.open(stranger) as ledger:
+        programs = Programs(ledger)
+        programs.create("human", "ada", {"name": "Ada", "permissions": ["approve"]})
+        request = programs.notify("ada", "may I?", asks=True)
+    answer = shell("human", "approve", "ada", request.id, "--json")
+    assert answer.error["type"] == "NotTrusted"
+
+
+def test_nothing_is_imported_under_the_secret_of_the_ledger(shell: Shell, stranger: Path, tmp_path: Path) -> None:
+    source = tmp_path / "b4a2.jsonl"
+    source.write_text('{"type":"user","sessionId":"b4a2","uuid":"u1","message":{"role":"user","content":"hi"}}\n')
+    answer = shell("import", str(source))
+    assert answer.code != 0
+    assert "not trusted" in answer.err
+
+
+def test_everything_can_be_read_and_recorded(shell: Shell, stranger: Path) -> None:
+    assert "a trap" in shell("show", "main").out
+    assert shell("record", "--session", "main", "--query", "q", "--response", "r").code == 0
+    assert shell("verify").code == 0
+
+
+def test_another_file_in_the_place_of_a_trusted_one_is_not_trusted(shell: Shell, stranger: Path, folder: Path) -> None:
+    assert shell("trust").code == 0
+    other = folder / "other.db"
+    shutil.copy(stranger, other)
+    for beside in stranger.parent.glob("ledger.db-*"):
+        beside.unlink()
+    os.replace(other, stranger)
+    shown = shell.json("trust", "--show")
+    assert not shown["trusted"]
+    assert "another one" in shown["doubt"]
+
+
+def test_a_ledger_that_was_made_here_is_trusted_and_so_are_its_copies(shell: Shell, folder: Path) -> None:
+    assert shell("init").code == 0
+    shell.record("hello")
+    assert shell.json("trust", "--show")["how"] == "made"
+    assert shell("copy", ".", "copy.db").code == 0
+    assert shell("backup", "backup.db").code == 0
+    assert shell("clone", ".", "clone.db").code == 0
+    for name, how in (("copy.db", "copied"), ("backup.db", "copied"), ("clone.db", "cloned")):
+        assert shell.json("--ledger", name, "trust", "--show")["how"] == how
+    assert shell("recover", "--from", "backup.db").code == 0
+    assert shell.json("trust", "--show")["how"] == "recovered"
+    assert shell("recover", "--salvage", "copy.db", "new.db").code == 0
+    assert shell.json("--ledger", "new.db", "trust", "--show")["how"] == "recovered"
+    assert shell("trust", "--revoke").code == 0
+    assert not shell.json("trust", "--show")["trusted"]
+    places = [known["identity"]["place"] for known in shell.json("trust", "--list")]
+    assert str(folder / ".weft" / "ledger.db") not in places
+    assert str(folder / "clone.db") in places
+
+
+def test_what_was_made_from_a_strangers_ledger_is_not_trusted(shell: Shell, stranger: Path) -> None:
+    assert shell("copy", ".", "copy.db").code == 0
+    assert shell("backup", "backup.db").code == 0
+    assert shell("recover", "--salvage", "copy.db", "new.db").code == 0
+    for name in ("copy.db", "backup.db", "new.db"):
+        assert not shell.json("--ledger", name, "trust", "--show")["trusted"]
+
+
+def test_a_backup_names_no_remote(shell: Shell, stranger: Path, tmp_path: Path) -> None:
+    with_command(stranger, tmp_path / "never")
+    assert shell("backup", "backup.db").code == 0
+    assert str(tmp_path / "never").encode() not in Path("backup.db").read_bytes()
+    assert shell.json("--ledger", "backup.db", "remote", "list") == []
+
+
+def test_the_person_at_a_terminal_is_asked_once(folder: Path, stranger: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    with_command(stranger, mark)
+    with typing(folder, "pull") as person:
+        person.wait("remote origin may start the command touch")
+        person.wait("do you trust it?")
+        person.line("n")
+        assert person.end() != 0
+    assert not mark.exists()
+    with typing(folder, "pull") as person:
+        person.wait("do you trust it?")
+        person.line("y")
+        person.end()
+    assert mark.exists()
+    with typing(folder, "pull") as person:
+        person.end()
+        assert "do you trust it?" not in person.shown
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")
+def test_a_ledger_of_another_user_is_not_used_unasked(shell: Shell, stranger: Path) -> None:
+    os.chown(stranger, 4321, 4321)
+    answer = shell("log")
+    assert answer.code != 0
+    assert "belongs to another user" in answer.err
+    assert shell("--ledger", str(stranger), "log").code == 0
+    os.chown(stranger, 0, 0)
+    os.chown(stranger.parent, 4321, 4321)
+    assert "belongs to another user" in shell("log").err
+
+
+def test_a_trust_file_that_others_could_have_written_is_not_believed(shell: Shell, stranger: Path) -> None:
+    assert shell("trust").code == 0
+    path = trust_store().path
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o666)
+    answer = shell("trust", "--show")
+    assert answer.code != 0
+    assert "could have been written by others" in answer.err
+    path.chmod(0o600)
+    path.write_text("{")
+    assert "cannot be read" in shell("trust", "--list").err
+
+
+def test_a_trust_file_that_is_a_link_is_not_followed(shell: Shell, stranger: Path, tmp_path: Path) -> None:
+    path = trust_store().path
+    path.parent.mkdir(parents=True)
+    (tmp_path / "elsewhere.json").write_text('{"version":1,"ledgers":[]}')
+    path.symlink_to(tmp_path / "elsewhere.json")
+    assert shell("trust", "--list").code != 0
+
+
+def test_the_library_acts_for_whoever_opened_the_ledger(stranger: Path, tmp_path: Path) -> None:
+    store = TrustStore(tmp_path / "trust.json")
+    with weft.open(stranger, trust=store) as ledger:
+        assert not ledger.trust.is_trusted
+        with pytest.raises(NotTrusted, match="run a program"):
+            ledger.trust.ensure("run a program")
+        with pytest.raises(NotTrusted):
+            ledger.programs["anything"].invoke("hello")
+        store.allow(identity_of(ledger.path, ledger.replica))
+        ledger.trust.ensure("run a program")
+    with weft.open(stranger) as ledger:
+        assert ledger.trust.is_trusted
+    with weft.open(tmp_path / "new.db", trust=store) as ledger:
+        assert ledger.trust.is_trusted
+    assert [known.how for known in store.ledgers()] == [MADE, "allowed"]
+
+
+def test_two_processes_that_trust_at_once_lose_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys, weft\nfrom pathlib import Path\n"
+        "from weft.store.trust_store import TrustStore\n"
+        "for n in range(5):\n"
+        "    weft.open(Path(sys.argv[1]) / f'{sys.argv[2]}-{n}.db',"
+        " trust=TrustStore(Path(sys.argv[1]) / 'trust.json')).close()\n"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in ("a", "b", "c")]
+    assert [other.wait(60) for other in others] == [0, 0, 0]
+    assert len(TrustStore(tmp_path / "trust.json").ledgers()) == 15
