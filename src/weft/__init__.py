@@ -93,6 +93,9 @@ if TYPE_CHECKING:
     from weft.ledger.read.threads import Thread as Thread
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
     from weft.ledger.read.tombstones import Tombstone as Tombstone
+    from weft.ledger.read.vouchers import VouchedMessage as VouchedMessage
+    from weft.ledger.read.vouchers import Voucher as Voucher
+    from weft.ledger.read.vouchers import VoucherKind as VoucherKind
     from weft.ledger.reports.actor_history import Deed as Deed
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
     from weft.ledger.reports.audit import FindingKind as FindingKind
@@ -190,6 +193,7 @@ _NAMES = {
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.threads": "Thread ThreadDiff",
     "weft.ledger.read.tombstones": "Tombstone",
+    "weft.ledger.read.vouchers": "VouchedMessage Voucher VoucherKind",
     "weft.ledger.reports.actor_history": "Deed",
     "weft.ledger.reports.audit": "AuditFinding FindingKind Severity",
     "weft.ledger.reports.file_touches": "Touch",

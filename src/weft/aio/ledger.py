@@ -54,6 +54,7 @@ from weft.ledger.model import (
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import ThreadDiff
+from weft.ledger.read.vouchers import VouchedMessage, Voucher
 from weft.ledger.reports.actor_history import Deed
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.file_touches import Touch
@@ -219,6 +220,15 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     async def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
         """What an agent saw at a turn; or, of a session, what its next turn would see."""
         return await self._run(partial(self._sync.context, turn=turn, session=session))
+
+    async def vouchers(self, turn: str | None = None, *, session: str | None = None) -> list[VouchedMessage]:
+        """Who vouches for each part of the same context, message by message: a person here, an agent, a tool, an
+        import or a peer."""
+        return await self._run(partial(self._sync.vouchers, turn=turn, session=session))
+
+    async def strangers(self, turn: str) -> list[Voucher]:
+        """The import or the peer that a turn came from; nothing where it was written here."""
+        return await self._run(partial(self._sync.strangers, turn=turn))
 
     async def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""

@@ -25,6 +25,7 @@ from weft.ledger.read.threads import (
 )
 from weft.ledger.read.turn_lists import CurrentTurns, newest_turns
 from weft.ledger.read.turns import calls_of, placed_messages, to_turn, to_turns
+from weft.ledger.read.vouchers import VouchedMessage, Voucher, strangers_of, vouchers_of
 from weft.ledger.reports.file_touches import Touch, touches
 from weft.ledger.views import codeblocks
 from weft.ledger.views.recorded_events import Recorded, recorded_after, run_events
@@ -92,12 +93,28 @@ class ReadVerbs(LedgerBase):
         if turn is not None and session is not None:
             raise InvalidInput("both a turn and a session are given", "ask for the context of one of them")
         with self._store.read() as txn:
-            if turn is not None:
-                return context_of_turn(txn, self._resolve(txn, turn).turn)
-            row = require(txn, session or "main")
-            head = None if row.head is None else load_turn(txn.sql, row.head)
-            compaction = compaction_for(row, head, row.head_events)
-            return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
+            return self._context(txn, turn, session)
+
+    def vouchers(self, turn: str | None = None, *, session: str | None = None) -> list[VouchedMessage]:
+        """Who vouches for each part of the same context, message by message: a person here, an agent, a tool, an
+        import or a peer."""
+        if turn is not None and session is not None:
+            raise InvalidInput("both a turn and a session are given", "ask for the context of one of them")
+        with self._store.read() as txn:
+            return vouchers_of(txn, self._context(txn, turn, session))
+
+    def strangers(self, turn: str) -> list[Voucher]:
+        """The import or the peer that a turn came from; nothing where it was written here."""
+        with self._store.read() as txn:
+            return strangers_of(txn, self._resolve(txn, turn).turn)
+
+    def _context(self, txn: ReadTxn, turn: str | None, session: str | None) -> Context:
+        if turn is not None:
+            return context_of_turn(txn, self._resolve(txn, turn).turn)
+        row = require(txn, session or "main")
+        head = None if row.head is None else load_turn(txn.sql, row.head)
+        compaction = compaction_for(row, head, row.head_events)
+        return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
 
     def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""

@@ -26,6 +26,7 @@ from weft.surfaces.cli.chat.models import ModelChoice, default_name, find_choice
 from weft.surfaces.cli.chat.readiness import ensure_installed
 from weft.surfaces.cli.chat.typed_input import free_label
 from weft.surfaces.cli.credentials import person_acting
+from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.history import turn_pages
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Conversation:
                 raise LabelTaken(session, "a session")
             self.label, self.is_new = session or free_label(LABEL, labels), True
             return
+        if session is None:
+            ensure_own_session(self.ledger, LABEL, "name it to continue it, or begin another with --new")
         try:
             opened = self.ledger.session(session or LABEL)
         except NotFound:

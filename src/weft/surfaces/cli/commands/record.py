@@ -14,6 +14,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.arguments import key_option, read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_input import TurnInput, read_turn
 
@@ -41,7 +42,11 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
     turn with that key is refused.
     """
     turn = _fields(file, {name: value for name, value in options.items() if value is not None})
+    is_default = not {"session", "parent"} & turn.keys()
     with call.writing() as ledger:
+        if is_default:
+            ensure_own_session(ledger, DEFAULT_SESSION, "name it, or another one, with --session")
+            turn["session"] = DEFAULT_SESSION
         for pin in ("parent", "expected"):
             if isinstance(turn.get(pin), str):
                 turn[pin] = _resolved(ledger, pin, turn[pin], turn.get("key"))
@@ -73,10 +78,7 @@ def _warn_of_a_short_name(call: Call, ledger: Ledger, label: str) -> None:
 def _fields(file: str | None, options: dict[str, str]) -> dict[str, Any]:
     is_in_options = file is None and ("query" in options or "response" in options)
     turn = TurnInput() if is_in_options else read_turn(read_input(file, NO_TURN))
-    fields = {**turn.given(), **options}
-    if not {"session", "parent"} & fields.keys():
-        fields["session"] = DEFAULT_SESSION
-    return fields
+    return {**turn.given(), **options}
 
 
 def _lines(recorded: RecordedTurn, receipt: Receipt) -> list[Line]:
