@@ -307,7 +307,7 @@ def _cost(steps: Callable[[], int], ask: Ask, cursor: str | None) -> int:
     return steps()
 
 
-ANSWERS = st.lists(st.sampled_from(["yes", "no"]), min_size=1, max_size=5)
+ANSWERS = st.lists(st.sampled_from(["yes", "no", "perhaps", "never"]), min_size=1, max_size=5)
 RETELL = st.tuples(st.just("retell"), st.integers(1, 2), st.integers(1, 6))
 WRITE = st.one_of(
     st.tuples(st.just("record"), st.sampled_from(["mine", "yours", "new"]), st.integers(0, 3)),

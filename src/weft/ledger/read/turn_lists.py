@@ -21,7 +21,7 @@ from weft.ledger.read.threads import CHUNK
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.recorded_events import recorded
 from weft.ledger.views.rows import TURN, TurnRow, load_turn
-from weft.ledger.views.versions import choose_version, stands_for
+from weft.ledger.views.versions import choose_version, is_last, stands_for
 from weft.store.facts import FactReader, refuse_standstill
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
@@ -39,6 +39,7 @@ class CurrentTurns:
         self._sql, self._facts, self.arrival = txn.sql, txn.facts, arrival
         self.is_now = arrival >= txn.facts.tip().n
         """Nothing has arrived since."""
+        self._rounds: tuple[int, dict[tuple[str, str], int]] | None = None
 
     def among(self, rows: Sequence[TurnRow]) -> list[TurnRow]:
         """Those of these turns that were current, in the same order."""
@@ -71,12 +72,29 @@ class CurrentTurns:
             return True
         versions = [version for version in group if version.n <= self.arrival]
         ids = {version.id for version in versions}
-        stated = [each for id in ids for each in replaced.get(id, ())]
-        pairs = [pair for pair, n in stated if n <= self.arrival and pair[:2] not in self._later.superseded]
-        pairs += [pair for pair in self._later.taken_back if pair[0] in ids and pair[1] in ids]
-        outside = {turn for turn, by, round in pairs if by not in ids and stands_for(self._sql, turn, by, round)}
+        if self._later.superseded.isdisjoint(ids):
+            pairs = [pair for id in ids for pair, n in replaced.get(id, ()) if n <= self.arrival]
+            outside = {turn for turn, by, round in pairs if by not in ids and stands_for(self._sql, turn, by, round)}
+        else:
+            rounds = self._rounds_since(min(version.n for version in versions))
+            pairs = [(turn, by, round) for (turn, by), round in rounds.items() if turn in ids]
+            outside = {
+                turn for turn, by, round in pairs if by not in ids and is_last(turn, by, round, rounds.get((by, turn)))
+            }
         chosen = choose_version(versions, pairs, outside)
         return chosen is not None and chosen.n == row.n
+
+    def _rounds_since(self, first: int) -> dict[tuple[str, str], int]:
+        """What stood in place of what at the moment, and in which round, as the events from this number on said until
+        then. The view has the last round alone, so this is read from the log, where somebody went on since."""
+        if self._rounds is None or first < self._rounds[0]:
+            rounds: dict[tuple[str, str], int] = {}
+            for _, line in self._facts.lines(first, self.arrival):
+                if _SUPERSEDED in line and (event := orjson.loads(line))["kind"] == "turn_superseded":
+                    pair = event["turn"], event["by"]
+                    rounds[pair] = max(rounds.get(pair, 0), event.get("round", 0))
+            self._rounds = first, rounds
+        return self._rounds[1]
 
     @cached_property
     def _later(self) -> LaterEvents:
@@ -125,28 +143,17 @@ class LaterEvents:
     """What the events beyond an arrival number say of turns that came before them."""
 
     def __init__(self, facts: FactReader, arrival: int) -> None:
-        self.superseded: dict[tuple[str, str], int] = {}
-        """A turn and what was put in its place, with the first round in which it was."""
+        self.superseded: set[str] = set()
+        """Turns that were put in place of others, and those others."""
         self.sightings: dict[str, set[bytes]] = {}
         """By turn: the ids of the sightings that tell of it."""
         for _, line in facts.lines(arrival):
             if _SUPERSEDED in line or _SIGHTING in line:
                 self._take(orjson.loads(line), line)
 
-    @cached_property
-    def taken_back(self) -> list[Pair]:
-        """What was so before, where these events put one turn in place of another and then the other way round: the
-        later of them has the round of the earlier one overwritten."""
-        order = {pair: i for i, pair in enumerate(self.superseded)}
-        return [
-            (by, turn, round - 1)
-            for (turn, by), round in self.superseded.items()
-            if round and order[turn, by] < order.get((by, turn), -1)
-        ]
-
     def _take(self, event: dict[str, Any], line: bytes) -> None:
         if event["kind"] == "turn_superseded":
-            self.superseded.setdefault((event["turn"], event["by"]), event.get("round", 0))
+            self.superseded |= {event["turn"], event["by"]}
         elif event["kind"] == "sighting" and "turn" in event:
             self.sightings.setdefault(event["turn"], set()).add(sha256(line).digest())
 

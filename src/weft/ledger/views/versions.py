@@ -124,7 +124,12 @@ def stands_for(sql: Sql, turn: str, by: str, round: int) -> bool:
     """Of two turns that took in each other the last one to do so stands; where two ledgers read a source in another
     order, the one with the smaller id."""
     back = sql.one("SELECT round FROM superseded WHERE turn = ? AND by = ?", (by, turn))
-    return back is None or round > back[0] or (round == back[0] and by < turn)
+    return is_last(turn, by, round, None if back is None else back[0])
+
+
+def is_last(turn: str, by: str, round: int, back: int | None) -> bool:
+    """Whether `by` stands in place of `turn`; `back` is the round in which it was the other way round, if ever."""
+    return back is None or round > back or (round == back and by < turn)
 
 
 def mapping_number(mapping: str | None) -> int:
