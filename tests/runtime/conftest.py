@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.postgres import shared_server
-from weft.kernel.errors import Unsupported
-from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox
+from tests.sandbox import machine_sandbox
+from weft.runtime.sandbox.bubblewrap import Sandbox
 
 
 @pytest.fixture(params=["disk", "postgres"])
@@ -24,7 +23,4 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Sandbox:
-    try:
-        return asyncio.run(find_sandbox())
-    except Unsupported as error:
-        pytest.skip(str(error))
+    return machine_sandbox()

@@ -7,12 +7,11 @@ but its own, and nothing of this process.
 
 from __future__ import annotations
 
-import os
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Sequence
 from enum import StrEnum
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,11 @@ from weft.kernel.canonical import dumps
 from weft.kernel.errors import Unsupported
 from weft.runtime.sandbox.bubblewrap import Sandbox, run_sandboxed
 from weft.runtime.sandbox.processes import MIB, Ending, Limits, ProcessOutcome
+from weft.runtime.sandbox.visible_files import SystemFiles
 
 CODE_LIMITS = Limits(memory=128 * MIB)
+_RUNTIME_BYTES = 128 * MIB
+"""What deno, or Python and monty, take for themselves at most."""
 _HINT = "install it with `pip install 'weft[code]'`"
 _DENO = ("run", "--no-remote", "--no-npm", "--no-prompt", "--no-config", "--no-lock", "--no-check", "--quiet")
 _JAVASCRIPT_RUNNER = """\
@@ -112,11 +114,14 @@ async def _run_javascript(
         sandbox,
         [str(deno), *_DENO, heap, "runner.mjs"],
         workspace=folder,
-        environment={"DENO_DIR": str(folder / ".deno"), "NO_COLOR": "1"},
+        environment={"DENO_DIR": "/tmp/deno", "NO_COLOR": "1"},
         readable=[deno],
+        system=SystemFiles.LIBRARIES,
         stdin=data,
         limits=limits,
-        limit_memory=False,
+        is_writable=False,
+        limit_address_space=False,
+        extra_memory=_RUNTIME_BYTES,
     )
 
 
@@ -138,15 +143,20 @@ async def _run_python(
     (folder / "runner.py").write_text(_PYTHON_RUNNER, encoding="utf-8")
     asked = {"code": source, "input": msgspec.Raw(data), "seconds": limits.seconds}
     asked |= {"memory": limits.memory, "output": limits.output}
-    python = os.path.realpath(sys.executable)
+    python = Path(sys.executable).resolve()
+    readable, hidden = _python_files()
     return await run_sandboxed(
         sandbox,
-        [python, "-I", "-S", "-B", "runner.py", str(site), str(monty)],
+        [str(python), "-I", "-S", "-B", "runner.py", str(site), str(monty)],
         workspace=folder,
-        readable=_outside_usr([Path(sys.base_prefix), Path(python), site, monty]),
+        readable=[*readable, python, *_monty_files(site), monty],
+        hidden=hidden,
+        system=SystemFiles.LIBRARIES,
         stdin=msgspec.json.encode(asked),
         limits=msgspec.structs.replace(limits, seconds=limits.seconds + 5),  # monty ends it first, and says where
-        limit_memory=False,
+        is_writable=False,
+        limit_address_space=False,
+        extra_memory=_RUNTIME_BYTES,
     )
 
 
@@ -162,17 +172,34 @@ def _monty() -> tuple[Path, Path]:
         raise Unsupported("the package pydantic-monty is here, its program is not", _HINT) from None
 
 
-def _outside_usr(paths: Sequence[Path]) -> list[Path]:
-    """Only what the sandbox does not show anyway."""
-    return [path for path in dict.fromkeys(paths) if path != Path("/usr") and Path("/usr") not in path.parents]
+def _monty_files(site: Path) -> list[Path]:
+    """The package, and what it imports of others: one module, and what Python compiled of it."""
+    module = site / "typing_extensions.py"
+    compiled = Path(cache_from_source(str(module)))
+    return [site / "pydantic_monty", module, *([compiled] if compiled.is_file() else [])]
+
+
+def _python_files() -> tuple[list[Path], list[Path]]:
+    """What the interpreter itself needs, and the folders of installed packages in that, which it does not."""
+    base = {"platbase": sys.base_exec_prefix}
+    folders = [Path(sysconfig.get_path(name, vars=base)) for name in ("stdlib", "platstdlib")]
+    libraries = Path(sysconfig.get_config_var("LIBDIR") or "/nowhere").glob("libpython3*")
+    installed = [folder / name for folder in folders for name in ("site-packages", "dist-packages")]
+    hidden = [folder for folder in dict.fromkeys(installed) if folder.is_dir()]
+    return list(dict.fromkeys([*folders, *libraries])), hidden
 
 
 def _read(outcome: ProcessOutcome, limits: Limits) -> CodeOutcome:
     printed = outcome.stderr.decode(errors="replace")
-    if outcome.ending is Ending.TIMED_OUT:
-        return CodeOutcome(ending=outcome.ending, error=f"it took longer than {limits.seconds} s", printed=printed)
-    if outcome.ending is Ending.TOO_MUCH_OUTPUT:
-        return CodeOutcome(ending=outcome.ending, error=f"it wrote more than {limits.output} bytes", printed=printed)
+    exceeded = {
+        Ending.TIMED_OUT: f"it took longer than {limits.seconds} s",
+        Ending.TOO_MUCH_OUTPUT: f"it wrote more than {limits.output} bytes",
+        Ending.TOO_MUCH_MEMORY: f"it took more than {limits.memory} bytes of memory",
+        Ending.TOO_MANY_PROCESSES: f"it had more than {limits.processes} processes and threads",
+        Ending.TOO_MUCH_DISK: "it made more files than it may",
+    }
+    if outcome.ending in exceeded:
+        return CodeOutcome(ending=outcome.ending, error=exceeded[outcome.ending], printed=printed)
     try:
         answer = msgspec.json.decode(outcome.stdout, type=_CodeAnswer)
     except msgspec.DecodeError:

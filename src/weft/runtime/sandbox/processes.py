@@ -1,35 +1,49 @@
 """The one place where processes are started.
 
-A process gets exactly the environment it is given, a session of its own, and limits of time and output. However it
-ends, and also when nobody waits for it any longer, its whole group is killed before anybody is answered.
+A process gets exactly the environment it is given, a session of its own, and limits of time and output. A thread of its
+own starts it, feeds it, reads it and waits for it, so that a busy event loop delays no limit. However the process ends,
+and also when nobody waits for it any longer, its whole group is killed before anybody is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import signal
-from collections.abc import Coroutine, Mapping, Sequence
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput, StoreFailed
 
 MIB = 1024 * 1024
-_CHUNK = 64 * 1024
-_GRACE = 1.0
+GIB = 1024 * MIB
+_CHUNK_BYTES = 64 * 1024
+_GRACE_SECONDS = 1.0
 """So long is read on after the end, where something that left the group holds the pipes open."""
+_POLL_SECONDS = 0.01
+"""How often the end is looked for where the system cannot announce it."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a process may take. `memory` is address space and is set by whoever makes the command."""
+    """How much a process may take. Time and output hold for every process, the others for what runs in the sandbox."""
 
     seconds: float = 30.0
     output: int = MIB
     memory: int = 512 * MIB
+    processes: int = 256
+    """Processes and threads, together."""
+    disk: int = GIB
+    """Bytes by which the workspace may grow; no file is larger."""
 
 
 DEFAULT_LIMITS = Limits()
@@ -39,6 +53,9 @@ class Ending(StrEnum):
     EXITED = "exited"
     TIMED_OUT = "timed_out"
     TOO_MUCH_OUTPUT = "too_much_output"
+    TOO_MUCH_MEMORY = "too_much_memory"
+    TOO_MANY_PROCESSES = "too_many_processes"
+    TOO_MUCH_DISK = "too_much_disk"
 
 
 class ProcessOutcome(Struct, frozen=True, kw_only=True):
@@ -54,8 +71,23 @@ class ProcessOutcome(Struct, frozen=True, kw_only=True):
         return self.ending is Ending.EXITED and self.code == 0
 
 
-class _TooMuch(Exception):
-    """Inside: more came than is taken."""
+class ProcessGuard(Protocol):
+    """Confines a process beyond time and output. Every method is called by the thread that starts the process."""
+
+    check_seconds: float
+    """How often `check` is called."""
+
+    def before_start(self) -> tuple[int, ...]:
+        """Prepare; the descriptors that the process inherits."""
+
+    def after_start(self, process_id: int) -> None:
+        """Set limits on it before it runs anything that is not trusted."""
+
+    def check(self) -> Ending | None:
+        """The limit that is exceeded now, if one is."""
+
+    def after_end(self, ending: Ending) -> Ending:
+        """Kill whatever is left, release what was prepared; how it really ended. Also called where nothing started."""
 
 
 async def run_process(
@@ -65,146 +97,233 @@ async def run_process(
     folder: Path,
     stdin: bytes = b"",
     limits: Limits = DEFAULT_LIMITS,
+    guard: ProcessGuard | None = None,
 ) -> ProcessOutcome:
     """Run a command to its end, or to its limits. What it is told on `argv` is seen by everybody on the machine."""
     if not argv or any("\0" in word for word in (*argv, *environment, *environment.values())):
         raise InvalidInput("a command without words, or with a NUL in them", "give a program and its arguments")
-    process = await _whole(_started(argv, environment, folder))
-    kept = _Kept(limits.output)
-    ending = Ending.EXITED
+    run = _ProcessRun(argv, environment, folder, stdin, limits, guard)
+    threading.Thread(target=run.run, name="weft-process", daemon=True).start()
+    outcome = asyncio.wrap_future(run.outcome)
     try:
-        async with asyncio.timeout(limits.seconds):
-            await _attended(process, stdin, kept)
-    except TimeoutError:
-        ending = Ending.TIMED_OUT
-    except _TooMuch:
-        ending = Ending.TOO_MUCH_OUTPUT
-    finally:
-        code = await asyncio.shield(asyncio.ensure_future(process.ended()))
-    return ProcessOutcome(ending=ending, code=code, stdout=bytes(kept.stdout), stderr=bytes(kept.stderr))
-
-
-class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """Tells of a process's end when it ends. `Process.wait` also waits for its pipes, which others may hold open."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limit=_CHUNK, loop=loop)
-        self.exited = asyncio.Event()
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        self.exited.set()
-
-
-class _Process:
-    """A running process and its pipes."""
-
-    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol) -> None:
-        self._transport, self._protocol = transport, protocol
-        assert protocol.stdin is not None
-        assert protocol.stdout is not None
-        assert protocol.stderr is not None
-        self.stdin, self.stdout, self.stderr = protocol.stdin, protocol.stdout, protocol.stderr
-
-    async def exited(self) -> None:
-        await self._protocol.exited.wait()
-
-    def kill_group(self) -> None:
-        try:
-            os.killpg(self._transport.get_pid(), signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # nobody is left in it (macOS says it the second way)
-            return
-
-    async def ended(self) -> int:
-        """Kill whatever is left, and wait for it."""
-        self.kill_group()
-        await self.exited()
-        self._transport.close()
-        code = self._transport.get_returncode()
-        assert code is not None
-        return code
-
-
-async def _started(argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> _Process:
-    loop = asyncio.get_running_loop()
-    try:
-        transport, protocol = await loop.subprocess_exec(
-            lambda: _Protocol(loop),
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(environment),
-            cwd=folder,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise StoreFailed(
-            f"{argv[0]} could not be started: {error.strerror}", "check that it is installed and may be run"
-        ) from None
-    return _Process(transport, protocol)
-
-
-async def _whole(start: Coroutine[Any, Any, _Process]) -> _Process:
-    """A start that is cancelled in its middle would leave what the process has started by then."""
-    starting = asyncio.ensure_future(start)
-    try:
-        return await asyncio.shield(starting)
+        return await asyncio.shield(outcome)
     except asyncio.CancelledError:
-        await asyncio.wait({starting})
-        if starting.exception() is None:
-            await starting.result().ended()
+        run.cancel()
+        await _settled(outcome)
         raise
 
 
-class _Kept:
-    """What came on both pipes, together at most so many bytes."""
+async def _settled(outcome: asyncio.Future[ProcessOutcome]) -> None:
+    """Wait until nothing of the process is left, however often the wait itself is cancelled: it was killed."""
+    while not outcome.done():
+        try:
+            await asyncio.wait({outcome})
+        except asyncio.CancelledError:
+            continue
+    outcome.exception()  # nobody is left to be told of it
+
+
+class _ProcessRun:
+    """One process from start to end. The thread that starts it stays: the sandbox dies with the thread it came from."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        stdin: bytes,
+        limits: Limits,
+        guard: ProcessGuard | None,
+    ) -> None:
+        self._argv, self._environment, self._folder = list(argv), dict(environment), folder
+        self._stdin, self._limits, self._guard = stdin, limits, guard
+        self._woken, self._wake = os.pipe()
+        self._lock = threading.Lock()
+        self.outcome: Future[ProcessOutcome] = Future()
+
+    def cancel(self) -> None:
+        with self._lock:
+            if self._wake >= 0:
+                os.write(self._wake, b"!")
+
+    def run(self) -> None:
+        try:
+            outcome = self._guarded()
+        except BaseException as error:  # it is raised where the process is awaited
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(outcome)
+        finally:
+            with self._lock:
+                os.close(self._woken)
+                os.close(self._wake)
+                self._wake = -1
+
+    def _guarded(self) -> ProcessOutcome:
+        ending = Ending.EXITED
+        pipes = _Pipes(self._limits.output)
+        try:
+            process = self._start(self._guard.before_start() if self._guard else ())
+            try:
+                if self._guard:
+                    self._guard.after_start(process.pid)
+                ending = self._attend(process, pipes)
+            finally:
+                _kill_group(process)
+                process.wait()
+                _close(process)
+        finally:
+            ending = self._guard.after_end(ending) if self._guard else ending
+        return ProcessOutcome(
+            ending=ending, code=process.returncode, stdout=bytes(pipes.stdout), stderr=bytes(pipes.stderr)
+        )
+
+    def _start(self, inherited: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd=self._folder,
+                start_new_session=True,
+                pass_fds=inherited,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise StoreFailed(
+                f"{self._argv[0]} could not be started: {error.strerror}", "check that it is installed and may be run"
+            ) from None
+
+    def _attend(self, process: subprocess.Popen[bytes], pipes: _Pipes) -> Ending:
+        """Feed it, read it, measure it until it has ended and what it wrote is read, or a limit ends it."""
+        deadline = time.monotonic() + self._limits.seconds
+        grace: float | None = None
+        with selectors.DefaultSelector() as selector, _EndOfProcess(process, selector) as end:
+            selector.register(self._woken, selectors.EVENT_READ)
+            pipes.register(process, self._stdin, selector)
+            while grace is None or pipes.open_outputs:
+                now = time.monotonic()
+                if grace is not None and now >= grace:
+                    break
+                if now >= deadline:
+                    return Ending.TIMED_OUT
+                pause = min(grace or deadline, deadline) - now
+                ready = selector.select(min(pause, end.poll_seconds, self._check_seconds))
+                if any(key.fd == self._woken for key, _ in ready):
+                    break  # nobody waits for it any longer
+                if not pipes.move(ready):
+                    return Ending.TOO_MUCH_OUTPUT
+                if self._guard and (exceeded := self._guard.check()):
+                    return exceeded
+                if grace is None and end.is_reached():
+                    _kill_group(process)  # what it left behind may not keep the pipes open
+                    grace = time.monotonic() + _GRACE_SECONDS
+        return Ending.EXITED
+
+    @property
+    def _check_seconds(self) -> float:
+        return self._guard.check_seconds if self._guard else 60.0
+
+
+class _EndOfProcess:
+    """Tells when a process has ended: announced by the selector where the system can, else asked for often."""
+
+    def __init__(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector) -> None:
+        self._process, self._selector, self._descriptor = process, selector, -1
+        self.poll_seconds = _POLL_SECONDS
+        if sys.platform == "linux":
+            try:
+                self._descriptor = os.pidfd_open(process.pid)
+            except OSError:  # an old kernel, or no descriptor left
+                return
+            selector.register(self._descriptor, selectors.EVENT_READ)
+            self.poll_seconds = 60.0
+
+    def is_reached(self) -> bool:
+        """Whether it has ended. Linux does not reap it here: its id stays its own until its group is killed."""
+        if sys.platform != "linux":
+            return self._process.poll() is not None
+        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        if self._descriptor >= 0:
+            self._selector.unregister(self._descriptor)
+        return True
+
+    def __enter__(self) -> _EndOfProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+class _Pipes:
+    """What goes into a process and what came on both of its pipes, together at most so many bytes."""
 
     def __init__(self, room: int) -> None:
         self.stdout, self.stderr, self._room = bytearray(), bytearray(), room
+        self.open_outputs = 0
 
-    async def read(self, pipe: asyncio.StreamReader, into: bytearray) -> None:
-        while piece := await pipe.read(_CHUNK):
-            into += piece[: self._room]
-            self._room -= len(piece)
-            if self._room < 0:
-                raise _TooMuch
+    def register(self, process: subprocess.Popen[bytes], stdin: bytes, selector: selectors.BaseSelector) -> None:
+        self._selector, self._unsent = selector, memoryview(stdin)
+        for pipe, received in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, selectors.EVENT_READ, received)
+            self.open_outputs += 1
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        if stdin:
+            selector.register(process.stdin, selectors.EVENT_WRITE, None)
+        else:
+            process.stdin.close()
+
+    def move(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
+        """Move what can be moved without waiting; False where more came than is taken."""
+        for key, _ in ready:
+            if isinstance(key.fileobj, int):
+                continue
+            if key.data is None:
+                self._feed(key.fileobj)
+            elif not self._read(key.fileobj, key.data):
+                return False
+        return True
+
+    def _feed(self, pipe: Any) -> None:
+        try:
+            self._unsent = self._unsent[os.write(pipe.fileno(), self._unsent[:_CHUNK_BYTES]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it does not read what it is told; that is its own affair
+            self._unsent = self._unsent[:0]
+        if not self._unsent:
+            self._selector.unregister(pipe)
+            pipe.close()
+
+    def _read(self, pipe: Any, received: bytearray) -> bool:
+        try:
+            piece = os.read(pipe.fileno(), _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        if not piece:
+            self._selector.unregister(pipe)
+            self.open_outputs -= 1
+        received += piece[: self._room]
+        self._room -= len(piece)
+        return self._room >= 0
 
 
-async def _attended(process: _Process, stdin: bytes, kept: _Kept) -> None:
-    """Feed it, read it, wait for it. Once it has ended, what it left behind may not keep the pipes open."""
-    pumps = [
-        asyncio.ensure_future(_fed(process.stdin, stdin)),
-        asyncio.ensure_future(kept.read(process.stdout, kept.stdout)),
-        asyncio.ensure_future(kept.read(process.stderr, kept.stderr)),
-    ]
-    end = asyncio.ensure_future(process.exited())
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
-        await _first_failure({*pumps, end}, until=end)
-        process.kill_group()
-        done, _ = await asyncio.wait(pumps, timeout=_GRACE, return_when=asyncio.FIRST_EXCEPTION)
-        for pump in done:
-            pump.result()
-    finally:
-        for task in (*pumps, end):
-            task.cancel()
-        await asyncio.gather(*pumps, end, return_exceptions=True)
-
-
-async def _first_failure(tasks: set[asyncio.Future[None]], until: asyncio.Future[None]) -> None:
-    """Wait for one of them; what another one raises meanwhile is raised at once."""
-    waiting = set(tasks)
-    while not until.done():
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-
-
-async def _fed(pipe: asyncio.StreamWriter, data: bytes) -> None:
-    try:
-        pipe.write(data)
-        await pipe.drain()
-        pipe.close()
-        await pipe.wait_closed()
-    except (BrokenPipeError, ConnectionResetError):  # it does not read what it is told; that is its own affair
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # nobody is left in it (macOS says it the second way)
         return
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    pipes: tuple[IO[bytes] | None, ...] = (process.stdin, process.stdout, process.stderr)
+    for pipe in pipes:
+        if pipe is not None:
+            pipe.close()

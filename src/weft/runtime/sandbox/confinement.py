@@ -1,0 +1,198 @@
+"""Confines one run of the sandbox: filter, keyring, limits, and the end of everything in it.
+
+Bubblewrap is started with the filter and waits before it runs the program. Meanwhile the limits are set on its inner
+process, from which everything in the sandbox descends. Without a cgroup memory and processes are measured, and killed
+when they exceed their limits. At the end the inner process is killed, and waited for: the kernel lets it go last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import select
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from weft.kernel.clock import SystemClock
+from weft.runtime.sandbox.cgroups import RunCgroup
+from weft.runtime.sandbox.leftovers import ChangedFiles
+from weft.runtime.sandbox.processes import GIB, Ending, Limits
+from weft.runtime.sandbox.system_calls import ARCHITECTURES
+from weft.runtime.sandbox.usage import ProcessTree, WorkspaceGrowth
+
+CHECK_SECONDS = 0.025
+_SETUP_MILLISECONDS = 10_000
+_OPEN_FILES = 1024
+_DATA_MARGIN_BYTES = 2 * GIB
+"""A runtime that reserves address space may map so much more, per process, than all of them may use."""
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_NAMESPACE_COUNTS = (5, 14)
+"""Since this kernel the limit of processes counts those of a user namespace, not all of the user."""
+
+
+class Confinement(Struct, frozen=True, kw_only=True):
+    """What confines a run, beside what bubblewrap does."""
+
+    limits: Limits
+    call_filter: bytes | None
+    cgroup: Path | None
+    workspace: str | None
+    """The folder that the program writes to and that stays."""
+    limit_address_space: bool
+    extra_memory: int = 0
+    """What the program's runtime takes beside the memory that the limit is about."""
+
+    @property
+    def memory(self) -> int:
+        return self.limits.memory + self.extra_memory
+
+
+class ConfinedRun:
+    """The guard of one process: see `ProcessGuard`."""
+
+    check_seconds = CHECK_SECONDS
+
+    def __init__(self, confinement: Confinement) -> None:
+        self._confinement = confinement
+        self._filter = _filled_pipe(confinement.call_filter) if confinement.call_filter else -1
+        self._told, self._tell = os.pipe()
+        self._blocked, self._unblock = os.pipe()
+        self._first_process = -1
+        self._tree: ProcessTree | None = None
+        self._cgroup: RunCgroup | None = None
+        self._growth: WorkspaceGrowth | None = None
+        self._next_check = 0.0
+        self._started = SystemClock().now_ms() / 1000
+        self.has_own_keyring = False
+
+    @property
+    def options(self) -> list[str]:
+        """How bubblewrap is told of it."""
+        seccomp = ["--seccomp", str(self._filter)] if self._filter >= 0 else []
+        return [*seccomp, "--info-fd", str(self._tell), "--block-fd", str(self._blocked)]
+
+    def before_start(self) -> tuple[int, ...]:
+        """The keyring is that of the calling thread, and of what it starts."""
+        confinement = self._confinement
+        self.has_own_keyring = _join_new_keyring()
+        if confinement.cgroup is not None:
+            self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
+        if confinement.workspace is not None:
+            self._growth = WorkspaceGrowth(confinement.workspace, self._started, confinement.limits.disk)
+        return tuple(descriptor for descriptor in (self._filter, self._tell, self._blocked) if descriptor >= 0)
+
+    def after_start(self, process_id: int) -> None:
+        self._filter, self._tell, self._blocked = map(_closed, (self._filter, self._tell, self._blocked))
+        first = self._inner_process()
+        if first is None:  # it ended, and says why on its standard error
+            return
+        self._first_process = os.pidfd_open(first)
+        self._tree = ProcessTree(first)
+        if self._cgroup is not None:
+            self._cgroup.add(first)
+        self._set_limits(first)
+        os.write(self._unblock, b"!")
+
+    def check(self) -> Ending | None:
+        now = time.monotonic()
+        if self._tree is None or now < self._next_check:
+            return None
+        exceeded = self._exceeded(self._tree)
+        self._next_check = time.monotonic() + CHECK_SECONDS
+        return exceeded
+
+    def after_end(self, ending: Ending) -> Ending:
+        """Nothing is left when this returns: the first process of a process namespace ends after all others."""
+        if self._first_process >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first_process, signal.SIGKILL)
+            select.select([self._first_process], [], [])
+        if self._cgroup is not None:
+            if self._cgroup.ran_out_of_memory():
+                ending = Ending.TOO_MUCH_MEMORY
+            self._cgroup.remove()
+        for descriptor in (self._filter, self._tell, self._blocked, self._told, self._unblock, self._first_process):
+            _closed(descriptor)
+        if self._confinement.workspace is not None:
+            ChangedFiles(self._confinement.workspace, self._started).remove_privileges()
+        return ending
+
+    def _inner_process(self) -> int | None:
+        """Its number, as bubblewrap tells it."""
+        told = b""
+        waiting = select.poll()
+        waiting.register(self._told, select.POLLIN)
+        while not told.rstrip().endswith(b"}"):
+            if not waiting.poll(_SETUP_MILLISECONDS):
+                return None
+            piece = os.read(self._told, 4096)
+            if not piece:
+                return None
+            told += piece
+        return int(json.loads(told)["child-pid"])
+
+    def _set_limits(self, process_id: int) -> None:
+        limits, memory = self._confinement.limits, self._confinement.memory
+        _set_limit(process_id, resource.RLIMIT_CORE, 0)
+        _set_limit(process_id, resource.RLIMIT_NOFILE, _OPEN_FILES)
+        _set_limit(process_id, resource.RLIMIT_FSIZE, limits.disk)
+        if self._confinement.limit_address_space:
+            _set_limit(process_id, resource.RLIMIT_AS, memory)
+        else:
+            _set_limit(process_id, resource.RLIMIT_DATA, memory + _DATA_MARGIN_BYTES)
+        if _kernel_version() >= _NAMESPACE_COUNTS:
+            _set_limit(process_id, resource.RLIMIT_NPROC, limits.processes)
+
+    def _exceeded(self, tree: ProcessTree) -> Ending | None:
+        limits = self._confinement.limits
+        processes, threads = tree.members(enough=limits.processes + 1)
+        if threads > limits.processes + 1:  # the first one is bubblewrap's own
+            return Ending.TOO_MANY_PROCESSES
+        if self._cgroup is None and tree.exceeds_memory(processes, self._confinement.memory):
+            return Ending.TOO_MUCH_MEMORY
+        is_over = tree.has_too_many_files() or (self._growth is not None and self._growth.is_exceeded(tree, processes))
+        return Ending.TOO_MUCH_DISK if is_over else None
+
+
+def _filled_pipe(data: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, data)
+    os.close(writing)
+    return reading
+
+
+def _closed(descriptor: int) -> int:
+    if descriptor >= 0:
+        os.close(descriptor)
+    return -1
+
+
+def _set_limit(process_id: int, kind: int, value: int) -> None:
+    """Set soft and hard limit, or leave a lower hard limit as it is."""
+    with suppress(ProcessLookupError):
+        _, hard = resource.prlimit(process_id, kind)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(process_id, kind, (value, value))
+
+
+def _kernel_version() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(character for character in minor if character.isdecimal()) or 0)
+
+
+def _join_new_keyring() -> bool:
+    """Give this thread an empty session keyring; whether it has one. A kernel without keyrings has nothing to share."""
+    architecture = ARCHITECTURES.get(os.uname().machine)
+    if architecture is None:
+        return False
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    if call(architecture.refused["keyctl"], _KEYCTL_JOIN_SESSION_KEYRING, None) >= 0:
+        return True
+    return ctypes.get_errno() == errno.ENOSYS

@@ -1,0 +1,172 @@
+"""What a program in the sandbox sees of the machine's files, as options of bubblewrap.
+
+A command sees the system's programs (`/usr`), a code program only the libraries that its runtime is linked with. Both
+get a few device nodes, a `/tmp` and a `/dev/shm` of bounded size, and of `/proc` their own processes and a few
+numbers of the machine. Whatever root starts could else write the kernel's settings in `/proc/sys`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+from weft.runtime.sandbox.processes import MIB
+
+TEMPORARY_BYTES = 64 * MIB
+SHARED_MEMORY_BYTES = 32 * MIB
+_DEVICE_FOLDER_BYTES = 64 * 1024
+_TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64")
+_LIBRARY_LEVEL = ("lib", "lib32", "lib64")
+_LOADERS = ("/lib/ld-*.so*", "/lib64/ld-*.so*")
+_ETC = ("alternatives", "ld.so.cache", "localtime")
+_LIBRARY_ETC = ("ld.so.cache", "localtime")
+_DEVICES = {"null": 3, "zero": 5, "full": 7, "urandom": 9}
+"""Minor numbers; the major number of all is 1."""
+_DEVICE_LINKS = {
+    "random": "urandom",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+_HARMLESS_FOLDERS_OF_PROC = frozenset({"sysvipc", "tty"})
+"""Of the own namespace, and without anything that can be written."""
+_TELLING_OF_PROC = frozenset(
+    "cmdline config.gz diskstats kallsyms kcore key-users keys kmsg locks modules partitions sched_debug swaps "
+    "timer_list vmallocinfo".split()
+)
+
+
+class SystemFiles(Enum):
+    """How much of the system is shown."""
+
+    PROGRAMS = "programs"
+    LIBRARIES = "libraries"
+
+
+def file_options(system: SystemFiles, readable: Sequence[Path], hidden: Sequence[Path], devices: Path) -> list[str]:
+    """Everything but the workspace. Of `hidden`, folders in what is readable, only what is itself readable is shown."""
+    return [
+        *(_programs() if system is SystemFiles.PROGRAMS else _libraries()),
+        "--proc", "/proc", *_covered_proc(os.geteuid() == 0),
+        *_device_options(devices),
+        "--size", str(TEMPORARY_BYTES), "--tmpfs", "/tmp",
+        *_readable_options(readable, hidden),
+    ]  # fmt: skip
+
+
+def _readable_options(readable: Sequence[Path], hidden: Sequence[Path]) -> Iterator[str]:
+    within = [path for path in readable if any(folder in path.parents for folder in hidden)]
+    for path in readable:
+        if path not in within:
+            yield from ("--ro-bind", str(path), str(path))
+    for folder in hidden:
+        yield from ("--tmpfs", str(folder))
+    for path in within:
+        yield from ("--ro-bind", str(path), str(path))
+    for folder in hidden:
+        yield from ("--remount-ro", str(folder))
+
+
+def _programs() -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    yield from _top_level(_TOP_LEVEL)
+    yield from _etc(_ETC)
+
+
+def _libraries() -> Iterator[str]:
+    """The loader and the folders that it looks into."""
+    yield from _top_level(_LIBRARY_LEVEL, real_folders=False)
+    folder = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
+    if os.path.isdir(folder):
+        yield from ("--ro-bind", folder, folder)
+        for loader in sorted({path for pattern in _LOADERS for path in glob.glob(pattern)}):
+            place = os.path.join(os.path.realpath(os.path.dirname(loader)), os.path.basename(loader))
+            yield from ("--ro-bind", os.path.realpath(loader), place)
+    else:
+        for folder in ("/usr/lib", "/usr/lib64", "/lib", "/lib64"):
+            if os.path.isdir(folder) and not os.path.islink(folder):
+                yield from ("--ro-bind", folder, folder)
+    yield from _etc(_LIBRARY_ETC)
+
+
+def _top_level(names: Sequence[str], real_folders: bool = True) -> Iterator[str]:
+    """The old top-level names of what lies in /usr."""
+    for name in names:
+        path = f"/{name}"
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif real_folders and os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+
+
+def _etc(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+
+
+def _covered_proc(is_root: bool) -> Iterator[str]:
+    """Folders are shown empty, and files cannot be opened, where they can be written or tell of others.
+
+    The rest are a few numbers of the machine. To cover all of them takes longer than the program's own start.
+    """
+    for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name):
+        if entry.name.isdecimal() or entry.is_symlink():
+            continue
+        mode = entry.stat().st_mode
+        if entry.is_dir():
+            if entry.name == "sys" or (is_root and entry.name not in _HARMLESS_FOLDERS_OF_PROC):
+                yield from ("--tmpfs", entry.path, "--remount-ro", entry.path)
+        elif (is_root and mode & 0o222) or (entry.name in _TELLING_OF_PROC and (is_root or mode & 0o044)):
+            yield from ("--ro-bind-try", "/dev/null", entry.path)
+
+
+def _device_options(devices: Path) -> Iterator[str]:
+    yield from ("--size", str(_DEVICE_FOLDER_BYTES), "--tmpfs", "/dev")
+    for name in _DEVICES:
+        yield from ("--dev-bind", str(devices / name), f"/dev/{name}")
+    for name, target in _DEVICE_LINKS.items():
+        yield from ("--symlink", target, f"/dev/{name}")
+    yield from ("--dir", "/dev/shm", "--remount-ro", "/dev")
+    yield from ("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm")
+
+
+def has_private_devices(is_root: bool) -> bool:
+    """Whether a program cannot change the owner or mode of the machine's device nodes."""
+    if not is_root:
+        return True
+    with device_folder(is_root) as devices:
+        return devices != Path("/dev")
+
+
+@contextmanager
+def device_folder(is_root: bool) -> Iterator[Path]:
+    """Where the device nodes lie that the program gets.
+
+    What root started owns the machine's nodes inside too, and could change their modes for everybody. So root makes
+    nodes for this one run. Where that cannot be done, the nodes are those of the machine.
+    """
+    if not is_root:
+        yield Path("/dev")
+        return
+    with tempfile.TemporaryDirectory(prefix="weft-devices-") as folder:
+        yield Path(folder) if _make_devices(folder) else Path("/dev")
+
+
+def _make_devices(folder: str) -> bool:
+    if os.statvfs(folder).f_flag & os.ST_NODEV:
+        return False
+    try:
+        for name, minor in _DEVICES.items():
+            os.mknod(os.path.join(folder, name), stat.S_IFCHR | 0o666, os.makedev(1, minor))
+            os.chmod(os.path.join(folder, name), 0o666)
+    except PermissionError:  # a container that may not make nodes
+        return False
+    return True

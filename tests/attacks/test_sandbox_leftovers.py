@@ -1,0 +1,91 @@
+"""Programs in the sandbox try to leave something behind that acts with other rights."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox import run_python, run_shell
+from weft.runtime.sandbox.leftovers import ChangedFiles
+
+SPECIAL = stat.S_ISUID | stat.S_ISGID
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.open('x', os.O_CREAT | os.O_WRONLY, 0o755); os.chmod('x', 0o4755)",
+        "descriptor = os.open('x', os.O_CREAT | os.O_WRONLY, 0o755); os.fchmod(descriptor, 0o6755)",
+        "os.umask(0); os.open('x', os.O_CREAT | os.O_WRONLY, 0o4755)",
+        "os.umask(0); os.mknod('x', 0o104755)",
+        "os.umask(0); os.open('.', os.O_TMPFILE | os.O_WRONLY, 0o4755)",
+    ],
+)
+def test_a_setuid_file_cannot_be_made(tmp_path: Path, source: str) -> None:
+    assert b"PermissionError" in run_python(f"import os\n{source}", tmp_path).stderr
+    assert not any(path.lstat().st_mode & SPECIAL for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["c 1 3", "b 254 0"])
+def test_a_device_node_cannot_be_made(tmp_path: Path, kind: str) -> None:
+    assert not run_shell(f"mknod node {kind}", tmp_path).succeeded
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_setuid_bits_are_taken_from_what_changed_and_from_nothing_else(tmp_path: Path) -> None:
+    """The second wall, for processors without a filter: here the files are made outside."""
+    old = tmp_path / "old"
+    old.write_text("")
+    old.chmod(0o4755)
+    changed = ChangedFiles(str(tmp_path), time.time() + 1000)
+    changed.remove_privileges()
+    assert stat.S_IMODE(old.stat().st_mode) == 0o4755
+    ChangedFiles(str(tmp_path), time.time()).remove_privileges()
+    assert stat.S_IMODE(old.stat().st_mode) == 0o755
+
+
+def test_a_setuid_file_is_found_however_it_is_hidden(tmp_path: Path) -> None:
+    started = time.time()
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "x").write_text("")
+    (closed / "x").chmod(0o6000)
+    target = tmp_path.parent / f"{tmp_path.name}-outside"
+    target.write_text("")
+    target.chmod(0o4755)
+    (tmp_path / "link").symlink_to(target)
+    closed.chmod(0o000)
+    ChangedFiles(str(tmp_path), started).remove_privileges()
+    closed.chmod(0o700)
+    assert stat.S_IMODE((closed / "x").stat().st_mode) == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o4755
+
+
+def test_folders_deeper_than_a_path_is_long_are_looked_through(tmp_path: Path) -> None:
+    started = time.time()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(60):
+        os.mkdir("d" * 100, dir_fd=folder)
+        inner = os.open("d" * 100, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("x", os.O_CREAT | os.O_WRONLY, 0o700, dir_fd=folder))
+    os.chmod("x", 0o4700, dir_fd=folder)
+    changed = ChangedFiles(str(tmp_path), started)
+    changed.remove_privileges()
+    assert stat.S_IMODE(os.stat("x", dir_fd=folder).st_mode) == 0o700
+    assert changed.size().files == 61
+    os.close(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_a_device_node_is_removed(tmp_path: Path) -> None:
+    started = time.time()
+    os.mknod(tmp_path / "node", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    (tmp_path / "file").write_text("kept")
+    ChangedFiles(str(tmp_path), started).remove_privileges()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
