@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.sandbox import machine_sandbox
 from tests.surfaces.shell import Shell, on_terminal
+from weft.runtime.sandbox.bubblewrap import NO_CGROUP
 from weft.surfaces.cli.chat import readiness
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -67,11 +69,34 @@ def test_all_extras_are_found_where_they_are_installed(weft: Shell) -> None:
     assert {grade for grade, _, _ in grades(weft, "talking", "extras")} == {"good"}
 
 
+def test_what_the_sandbox_lacks_is_a_note_and_nothing_is_run_where_it_must_be_whole(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_sandbox()
+    monkeypatch.setattr("weft.runtime.sandbox.bubblewrap.delegated_cgroup", lambda: None)
+    findings = grades(weft, "sandbox")
+    assert ("good", "bubblewrap works here: code programs run in namespaces of their own") in [
+        (grade, what) for grade, what, _ in findings
+    ]
+    assert NO_CGROUP in [what for grade, what, _ in findings if grade == "note"]
+    weft.json("code", "create", "double", "--source", "export default (n) => n * 2")
+    assert weft.json("program", "invoke", "double", "--input", "21")["result"] == {"result": 42}
+    monkeypatch.setenv("WEFT_SANDBOX", "strict")
+    refused = weft("program", "invoke", "double", "--input", "21")
+    assert refused.code != 0
+    assert "there is no strict sandbox here" in refused.err
+    assert "no cgroup of version 2" in " ".join(refused.err.split())
+    assert any("there is no strict sandbox here" in what for _, what, _ in grades(weft, "sandbox"))
+    monkeypatch.setenv("WEFT_SANDBOX", "lax")
+    assert "set it to strict, or not at all" in weft("program", "invoke", "double", "--input", "21").err
+
+
 def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     weft: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     answer = weft("doctor", "--strict")
     assert answer.code == 0
     assert "nothing is wrong" in answer.err

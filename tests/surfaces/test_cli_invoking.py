@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import pytest
 
 from tests.runtime.inference.asking import CANARY
 from tests.runtime.scripted import CHAT_STREAM, Scripted, answer, chat, failure, message_stream
+from tests.sandbox import machine_sandbox
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
-from weft.kernel.errors import Unsupported
-from weft.runtime.sandbox.bubblewrap import Sandbox, find_sandbox
+from weft.runtime.sandbox.bubblewrap import Sandbox
 
 
 @pytest.fixture
@@ -24,10 +23,7 @@ def server() -> Iterator[Scripted]:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Sandbox:
-    try:
-        return asyncio.run(find_sandbox())
-    except Unsupported as error:
-        pytest.skip(str(error))
+    return machine_sandbox()
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.invoke.agent_rights import agent_context, soul_of
-from weft.runtime.invoke.criterion_commands import run_criterion
+from weft.runtime.invoke.criterion_commands import criterion_runner
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model import default_model, outgoing_message
 from weft.runtime.invoke.model_settings import ConfiguredModel
@@ -180,11 +180,10 @@ class TaskWork:
     async def _unmet_criteria(self, answer: str) -> list[str]:
         """What does not hold yet; where nothing is left, the task is completed."""
         await self._turns.step("execute", "checking the success criteria")
+        run = criterion_runner(self._context.variable)
         try:
             await self._context.across(
-                lambda: self._programs.complete_task(
-                    self._task.id, answer=answer, workspace=self._workspace, run=run_criterion
-                )
+                lambda: self._programs.complete_task(self._task.id, answer=answer, workspace=self._workspace, run=run)
             )
         except CriteriaUnmet as error:
             return list(error.told)

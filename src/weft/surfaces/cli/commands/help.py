@@ -28,6 +28,7 @@ What the environment says:
   XDG_CONFIG_HOME  where your prices (weft/prices.toml), keys (weft/keys/) and credentials
                    (weft/credentials.json) lie; default ~/.config
   WEFT_KEY_PASSPHRASE  of the key to sign with, where nobody is there to be asked
+  WEFT_SANDBOX     strict: run no program where the sandbox lacks something that `weft doctor` names
   NO_COLOR         any value: no colours
   COLUMNS, LINES   the size of the terminal, where it is not what the terminal says
   PAGER, LESS      how long output is shown on a terminal
