@@ -109,7 +109,7 @@ def emulate(program: bytes, audit: int, number: int, *arguments: int) -> int:
             case 0x45:
                 at += if_true if loaded & value else if_false
             case 0x06:
-                return value
+                return int(value)
             case _:
                 raise AssertionError(f"no such code: {code:#x}")
 

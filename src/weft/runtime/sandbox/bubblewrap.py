@@ -19,13 +19,16 @@ from weft.runtime.sandbox.cgroups import delegated_cgroup
 from weft.runtime.sandbox.confinement import CHECK_SECONDS, ConfinedRun, Confinement
 from weft.runtime.sandbox.processes import DEFAULT_LIMITS, Limits, ProcessOutcome, run_process
 from weft.runtime.sandbox.system_calls import system_call_filter
-from weft.runtime.sandbox.visible_files import SystemFiles, device_folder, file_options, has_private_devices
+from weft.runtime.sandbox.visible_files import SystemFiles, file_options
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
 INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 STRICT_VARIABLE = "WEFT_SANDBOX"
+PROGRAM_FOLDER = "/program"
+"""Where a program without a workspace starts."""
 _TRIAL_LIMITS = Limits(seconds=20)
+_STATUS = "/proc/self/status"
 _ADVICE = "allow user namespaces without privileges, and have bubblewrap 0.8 or later"
 NO_CGROUP = (
     f"memory and processes are not limited by the kernel, but measured every {CHECK_SECONDS * 1000:.0f} ms: "
@@ -73,22 +76,13 @@ async def find_sandbox(searched: str = SEARCHED, *, strict: bool = False) -> San
 
 async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
     """Run something harmless and look at how it is confined."""
-    is_root = os.geteuid() == 0
-    run = ConfinedRun(_confinement(sandbox, _TRIAL_LIMITS))
-    with device_folder(is_root) as devices:
-        argv = [
-            *_walls(sandbox, run, file_options(SystemFiles.PROGRAMS, (), (), devices)),
-            "--",
-            "cat",
-            "/proc/self/status",
-        ]
-        environment = {"PATH": INSIDE_PATH}
-        try:
-            outcome = await run_process(
-                argv, environment=environment, folder=Path("/"), limits=_TRIAL_LIMITS, guard=run
-            )
-        except StoreFailed as error:
-            raise Unsupported(f"there is no sandbox here: {error}", error.advice) from None
+    run = ConfinedRun(Confinement(limits=_TRIAL_LIMITS, call_filter=sandbox.call_filter, cgroup=sandbox.cgroup))
+    argv = [*_walls(sandbox, run, file_options(SystemFiles.PROGRAMS, (), (), run.devices)), "--", "cat", _STATUS]
+    environment = {"PATH": INSIDE_PATH}
+    try:
+        outcome = await run_process(argv, environment=environment, folder=Path("/"), limits=_TRIAL_LIMITS, guard=run)
+    except StoreFailed as error:
+        raise Unsupported(f"there is no sandbox here: {error}", error.advice) from None
     is_filtered = b"Seccomp:\t2" in outcome.stdout
     if not outcome.succeeded or (sandbox.call_filter is not None and not is_filtered):
         lines = outcome.stderr.decode(errors="replace").strip().splitlines()
@@ -98,7 +92,7 @@ async def _gaps(sandbox: Sandbox) -> tuple[str, ...]:
         NO_CGROUP: sandbox.cgroup is not None,
         NO_FILTER: is_filtered,
         NO_KEYRING: run.has_own_keyring,
-        NO_DEVICES: has_private_devices(is_root),
+        NO_DEVICES: run.has_private_devices,
     }
     return tuple(gap for gap, is_held in held.items() if not is_held)
 
@@ -107,41 +101,45 @@ async def run_sandboxed(
     sandbox: Sandbox,
     argv: Sequence[str],
     *,
-    workspace: Path,
+    workspace: Path | None = None,
+    files: Mapping[str, bytes] | None = None,
     environment: Mapping[str, str] | None = None,
     readable: Sequence[Path] = (),
     hidden: Sequence[Path] = (),
     system: SystemFiles = SystemFiles.PROGRAMS,
     stdin: bytes = b"",
     limits: Limits = DEFAULT_LIMITS,
-    is_writable: bool = True,
     limit_address_space: bool = True,
     extra_memory: int = 0,
 ) -> ProcessOutcome:
-    """Run a command in a workspace: the one place that it can write to, if it can. `readable` is shown to it beside.
+    """Run a command in a workspace, the one place where what it writes stays; `readable` is shown to it beside.
 
+    Without a workspace it starts in `/program`, which holds `files`, and nothing that it writes stays.
     `limit_address_space=False` is for programs that reserve more than they use. `extra_memory` is what a runtime takes
     for itself, beside the memory that the limit leaves to its program.
     """
-    place = _place(workspace)
-    kept = place if is_writable else None
+    place = None if workspace is None else _place(workspace)
     run = ConfinedRun(
-        _confinement(
-            sandbox, limits, workspace=kept, limit_address_space=limit_address_space, extra_memory=extra_memory
+        Confinement(
+            limits=limits,
+            call_filter=sandbox.call_filter,
+            cgroup=sandbox.cgroup,
+            workspace=place,
+            files={f"{PROGRAM_FOLDER}/{name}": data for name, data in (files or {}).items()},
+            limit_address_space=limit_address_space,
+            extra_memory=extra_memory,
         )
     )
-    with device_folder(os.geteuid() == 0) as devices:
-        walls = _walls(sandbox, run, file_options(system, readable, hidden, devices))
-        walls += ["--bind" if is_writable else "--ro-bind", place, place, "--remount-ro", "/", "--chdir", place]
-        home = place if is_writable else "/tmp"
-        return await run_process(
-            [*walls, "--", *argv],
-            environment={"PATH": INSIDE_PATH, "HOME": home, **(environment or {})},
-            folder=Path("/"),
-            stdin=stdin,
-            limits=limits,
-            guard=run,
-        )
+    walls = _walls(sandbox, run, file_options(system, readable, hidden, run.devices))
+    walls += ["--dir", PROGRAM_FOLDER] if place is None else ["--bind", place, place]
+    return await run_process(
+        [*walls, "--remount-ro", "/", "--chdir", place or PROGRAM_FOLDER, "--", *argv],
+        environment={"PATH": INSIDE_PATH, "HOME": place or "/tmp", **(environment or {})},
+        folder=Path("/"),
+        stdin=stdin,
+        limits=limits,
+        guard=run,
+    )
 
 
 def _place(workspace: Path) -> str:
@@ -151,24 +149,6 @@ def _place(workspace: Path) -> str:
     if place == "/" or place.startswith(("/proc", "/dev", "/sys")):
         raise InvalidInput(f"the workspace cannot be {place}", "give it a folder of its own")
     return place
-
-
-def _confinement(
-    sandbox: Sandbox,
-    limits: Limits,
-    *,
-    workspace: str | None = None,
-    limit_address_space: bool = False,
-    extra_memory: int = 0,
-) -> Confinement:
-    return Confinement(
-        limits=limits,
-        call_filter=sandbox.call_filter,
-        cgroup=sandbox.cgroup,
-        workspace=workspace,
-        limit_address_space=limit_address_space,
-        extra_memory=extra_memory,
-    )
 
 
 def _walls(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:

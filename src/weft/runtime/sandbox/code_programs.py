@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-import tempfile
 from enum import StrEnum
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -96,30 +95,26 @@ async def run_code(
 ) -> CodeOutcome:
     """Run a program once. Its own faults are in the outcome; what is raised is that it could not be run."""
     data = dumps(input)
-    with tempfile.TemporaryDirectory(prefix="weft-code-") as folder:
-        run = _run_python if language is Language.PYTHON else _run_javascript
-        outcome = await run(sandbox, Path(folder), language, source, data, limits)
-    return _read(outcome, limits)
+    run = _run_python if language is Language.PYTHON else _run_javascript
+    return _read(await run(sandbox, language, source, data, limits), limits)
 
 
 async def _run_javascript(
-    sandbox: Sandbox, folder: Path, language: Language, source: str, data: bytes, limits: Limits
+    sandbox: Sandbox, language: Language, source: str, data: bytes, limits: Limits
 ) -> ProcessOutcome:
     deno = _deno()
     ending = "ts" if language is Language.TYPESCRIPT else "mjs"
-    (folder / f"program.{ending}").write_text(source, encoding="utf-8")
-    (folder / "runner.mjs").write_text(_JAVASCRIPT_RUNNER % ending, encoding="utf-8")
+    files = {f"program.{ending}": source.encode(), "runner.mjs": (_JAVASCRIPT_RUNNER % ending).encode()}
     heap = f"--v8-flags=--max-old-space-size={max(16, limits.memory // MIB)}"
     return await run_sandboxed(
         sandbox,
         [str(deno), *_DENO, heap, "runner.mjs"],
-        workspace=folder,
+        files=files,
         environment={"DENO_DIR": "/tmp/deno", "NO_COLOR": "1"},
         readable=[deno],
         system=SystemFiles.LIBRARIES,
         stdin=data,
         limits=limits,
-        is_writable=False,
         limit_address_space=False,
         extra_memory=_RUNTIME_BYTES,
     )
@@ -136,11 +131,8 @@ def _deno() -> Path:
         raise Unsupported("the package deno is here, its program is not", _HINT) from None
 
 
-async def _run_python(
-    sandbox: Sandbox, folder: Path, _: Language, source: str, data: bytes, limits: Limits
-) -> ProcessOutcome:
+async def _run_python(sandbox: Sandbox, _: Language, source: str, data: bytes, limits: Limits) -> ProcessOutcome:
     site, monty = _monty()
-    (folder / "runner.py").write_text(_PYTHON_RUNNER, encoding="utf-8")
     asked = {"code": source, "input": msgspec.Raw(data), "seconds": limits.seconds}
     asked |= {"memory": limits.memory, "output": limits.output}
     python = Path(sys.executable).resolve()
@@ -148,13 +140,12 @@ async def _run_python(
     return await run_sandboxed(
         sandbox,
         [str(python), "-I", "-S", "-B", "runner.py", str(site), str(monty)],
-        workspace=folder,
+        files={"runner.py": _PYTHON_RUNNER.encode()},
         readable=[*readable, python, *_monty_files(site), monty],
         hidden=hidden,
         system=SystemFiles.LIBRARIES,
         stdin=msgspec.json.encode(asked),
         limits=msgspec.structs.replace(limits, seconds=limits.seconds + 5),  # monty ends it first, and says where
-        is_writable=False,
         limit_address_space=False,
         extra_memory=_RUNTIME_BYTES,
     )

@@ -15,6 +15,7 @@ import resource
 import select
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from weft.runtime.sandbox.leftovers import ChangedFiles
 from weft.runtime.sandbox.processes import GIB, Ending, Limits
 from weft.runtime.sandbox.system_calls import ARCHITECTURES
 from weft.runtime.sandbox.usage import ProcessTree, WorkspaceGrowth
+from weft.runtime.sandbox.visible_files import MACHINE_DEVICES, make_devices, remove_devices
 
 CHECK_SECONDS = 0.025
 _SETUP_MILLISECONDS = 10_000
@@ -43,9 +45,11 @@ class Confinement(Struct, frozen=True, kw_only=True):
     limits: Limits
     call_filter: bytes | None
     cgroup: Path | None
-    workspace: str | None
+    workspace: str | None = None
     """The folder that the program writes to and that stays."""
-    limit_address_space: bool
+    files: Mapping[str, bytes] = {}
+    """Files that the program is shown, by their paths inside."""
+    limit_address_space: bool = False
     extra_memory: int = 0
     """What the program's runtime takes beside the memory that the limit is about."""
 
@@ -64,6 +68,9 @@ class ConfinedRun:
         self._filter = _filled_pipe(confinement.call_filter) if confinement.call_filter else -1
         self._told, self._tell = os.pipe()
         self._blocked, self._unblock = os.pipe()
+        self._files = {path: _filled_file(data) for path, data in confinement.files.items()}
+        self.devices = make_devices(os.geteuid() == 0)
+        self.has_private_devices = os.geteuid() != 0 or self.devices != MACHINE_DEVICES
         self._first_process = -1
         self._tree: ProcessTree | None = None
         self._cgroup: RunCgroup | None = None
@@ -76,7 +83,8 @@ class ConfinedRun:
     def options(self) -> list[str]:
         """How bubblewrap is told of it."""
         seccomp = ["--seccomp", str(self._filter)] if self._filter >= 0 else []
-        return [*seccomp, "--info-fd", str(self._tell), "--block-fd", str(self._blocked)]
+        files = [word for path, file in self._files.items() for word in ("--file", str(file), path)]
+        return [*seccomp, *files, "--info-fd", str(self._tell), "--block-fd", str(self._blocked)]
 
     def before_start(self) -> tuple[int, ...]:
         """The keyring is that of the calling thread, and of what it starts."""
@@ -86,7 +94,8 @@ class ConfinedRun:
             self._cgroup = RunCgroup(confinement.cgroup, confinement.memory, confinement.limits.processes)
         if confinement.workspace is not None:
             self._growth = WorkspaceGrowth(confinement.workspace, self._started, confinement.limits.disk)
-        return tuple(descriptor for descriptor in (self._filter, self._tell, self._blocked) if descriptor >= 0)
+        inherited = (self._filter, self._tell, self._blocked, *self._files.values())
+        return tuple(descriptor for descriptor in inherited if descriptor >= 0)
 
     def after_start(self, process_id: int) -> None:
         self._filter, self._tell, self._blocked = map(_closed, (self._filter, self._tell, self._blocked))
@@ -104,6 +113,9 @@ class ConfinedRun:
         now = time.monotonic()
         if self._tree is None or now < self._next_check:
             return None
+        if self.devices != MACHINE_DEVICES and self._tree.is_set_up():
+            remove_devices(self.devices)
+            self.devices = MACHINE_DEVICES
         exceeded = self._exceeded(self._tree)
         self._next_check = time.monotonic() + CHECK_SECONDS
         return exceeded
@@ -118,7 +130,9 @@ class ConfinedRun:
             if self._cgroup.ran_out_of_memory():
                 ending = Ending.TOO_MUCH_MEMORY
             self._cgroup.remove()
-        for descriptor in (self._filter, self._tell, self._blocked, self._told, self._unblock, self._first_process):
+        remove_devices(self.devices)
+        descriptors = (self._filter, self._tell, self._blocked, self._told, self._unblock, self._first_process)
+        for descriptor in (*descriptors, *self._files.values()):
             _closed(descriptor)
         if self._confinement.workspace is not None:
             ChangedFiles(self._confinement.workspace, self._started).remove_privileges()
@@ -166,6 +180,15 @@ def _filled_pipe(data: bytes) -> int:
     os.write(writing, data)
     os.close(writing)
     return reading
+
+
+def _filled_file(data: bytes) -> int:
+    """A file without a name, in memory."""
+    file = os.memfd_create("weft-program")
+    with open(file, "wb", closefd=False) as content:
+        content.write(data)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _closed(descriptor: int) -> int:

@@ -61,15 +61,24 @@ class ProcessTree:
                             blocks[status.st_ino] = status.st_blocks
         return 512 * sum(blocks.values())
 
+    def is_set_up(self) -> bool:
+        """Whether bubblewrap has made the sandbox's files: before that the folders are not there, or the machine's."""
+        return all(self._in_memory(folder, size) is not None for folder, size in _IN_MEMORY.items())
+
     def has_too_many_files(self) -> bool:
         """Whether the folders that are held in memory hold more files than a program may make."""
         for folder, size in _IN_MEMORY.items():
-            with suppress(OSError):
-                status = os.statvfs(f"/proc/{self._first}/root/{folder}")
-                is_ours = status.f_blocks * status.f_frsize == size  # not so while bubblewrap still mounts
-                if is_ours and status.f_files - status.f_ffree > MAXIMUM_FILES:
-                    return True
+            status = self._in_memory(folder, size)
+            if status is not None and status.f_files - status.f_ffree > MAXIMUM_FILES:
+                return True
         return False
+
+    def _in_memory(self, folder: str, size: int) -> os.statvfs_result | None:
+        with suppress(OSError):
+            status = os.statvfs(f"/proc/{self._first}/root/{folder}")
+            if status.f_blocks * status.f_frsize == size:
+                return status
+        return None
 
 
 def _memory(path: str, fields: tuple[str, ...]) -> int:

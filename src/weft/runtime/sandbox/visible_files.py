@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import stat
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
@@ -138,35 +138,31 @@ def _device_options(devices: Path) -> Iterator[str]:
     yield from ("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm")
 
 
-def has_private_devices(is_root: bool) -> bool:
-    """Whether a program cannot change the owner or mode of the machine's device nodes."""
-    if not is_root:
-        return True
-    with device_folder(is_root) as devices:
-        return devices != Path("/dev")
+MACHINE_DEVICES = Path("/dev")
 
 
-@contextmanager
-def device_folder(is_root: bool) -> Iterator[Path]:
+def make_devices(is_root: bool) -> Path:
     """Where the device nodes lie that the program gets.
 
     What root started owns the machine's nodes inside too, and could change their modes for everybody. So root makes
     nodes for this one run. Where that cannot be done, the nodes are those of the machine.
     """
     if not is_root:
-        yield Path("/dev")
-        return
-    with tempfile.TemporaryDirectory(prefix="weft-devices-") as folder:
-        yield Path(folder) if _make_devices(folder) else Path("/dev")
-
-
-def _make_devices(folder: str) -> bool:
-    if os.statvfs(folder).f_flag & os.ST_NODEV:
-        return False
+        return MACHINE_DEVICES
+    folder = Path(tempfile.mkdtemp(prefix="weft-devices-"))
     try:
-        for name, minor in _DEVICES.items():
-            os.mknod(os.path.join(folder, name), stat.S_IFCHR | 0o666, os.makedev(1, minor))
-            os.chmod(os.path.join(folder, name), 0o666)
+        if not os.statvfs(folder).f_flag & os.ST_NODEV:
+            for name, minor in _DEVICES.items():
+                os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+                os.chmod(folder / name, 0o666)
+            return folder
     except PermissionError:  # a container that may not make nodes
-        return False
-    return True
+        pass
+    remove_devices(folder)
+    return MACHINE_DEVICES
+
+
+def remove_devices(folder: Path) -> None:
+    """When they are bound, or not needed any more."""
+    if folder != MACHINE_DEVICES:
+        shutil.rmtree(folder, ignore_errors=True)
