@@ -83,14 +83,14 @@ def spawn(
 def running(folder: Path, *arguments: str, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A program beside the test. However the test ends, the program ends before it."""
     command = [*PROGRAM, *arguments]
-    with subprocess.Popen(command, cwd=folder, preexec_fn=_hear_interrupts, **streams) as program:  # noqa: PLW1509
+    with subprocess.Popen(command, cwd=folder, preexec_fn=hear_interrupts, **streams) as program:  # noqa: PLW1509
         try:
             yield program
         finally:
             program.kill()
 
 
-def _hear_interrupts() -> None:
+def hear_interrupts() -> None:
     """What a shell starts in the background, as a run of all tests may be, ignores Ctrl-C; its children would, too."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -7,6 +7,7 @@ same session, by the last checkpoint or else from where the session stands. Tool
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -19,7 +20,7 @@ from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.programs.programs import Programs
 from weft.runtime.invoke.agent_rights import agent_context, soul_of
-from weft.runtime.invoke.criterion_commands import criterion_runner
+from weft.runtime.invoke.criterion_commands import CriterionCommands
 from weft.runtime.invoke.invocation import Invocation, InvocationContext, InvocationResult
 from weft.runtime.invoke.model import default_model, outgoing_message
 from weft.runtime.invoke.model_settings import ConfiguredModel
@@ -180,11 +181,16 @@ class TaskWork:
     async def _unmet_criteria(self, answer: str) -> list[str]:
         """What does not hold yet; where nothing is left, the task is completed."""
         await self._turns.step("execute", "checking the success criteria")
-        run = criterion_runner(self._context.variable)
+        commands = CriterionCommands(self._context.variable)
         try:
             await self._context.across(
-                lambda: self._programs.complete_task(self._task.id, answer=answer, workspace=self._workspace, run=run)
+                lambda: self._programs.complete_task(
+                    self._task.id, answer=answer, workspace=self._workspace, run=commands.run
+                )
             )
+        except asyncio.CancelledError:
+            commands.cancel()
+            raise
         except CriteriaUnmet as error:
             return list(error.told)
         except WeftError as error:

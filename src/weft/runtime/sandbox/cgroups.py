@@ -6,12 +6,17 @@ the controllers `memory` and `pids` down. It is removed at the end, when nothing
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import time
 from pathlib import Path
+
+from weft.kernel.errors import StoreFailed
 
 _ROOT = Path("/sys/fs/cgroup")
 _CONTROLLERS = frozenset({"memory", "pids"})
+_REMOVAL_ATTEMPTS, _REMOVAL_PAUSE_SECONDS = 200, 0.01
 
 
 def delegated_cgroup(root: Path = _ROOT, membership: Path = Path("/proc/self/cgroup")) -> Path | None:
@@ -70,8 +75,15 @@ class RunCgroup:
         return self._count("memory.events", "oom_kill") > 0
 
     def remove(self) -> None:
-        """When everything in it has ended."""
-        self._folder.rmdir()
+        """When everything in it has ended. The kernel may take a moment to notice."""
+        for _ in range(_REMOVAL_ATTEMPTS):
+            try:
+                return self._folder.rmdir()
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+            time.sleep(_REMOVAL_PAUSE_SECONDS)
+        raise StoreFailed(f"the cgroup {self._folder} could not be removed", "remove it when nothing runs in it")
 
     def _count(self, file: str, name: str) -> int:
         counts = dict(line.split() for line in (self._folder / file).read_text().splitlines())

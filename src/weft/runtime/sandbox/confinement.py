@@ -31,6 +31,7 @@ from weft.runtime.sandbox.visible_files import MACHINE_DEVICES, make_devices, re
 
 CHECK_SECONDS = 0.025
 _SETUP_MILLISECONDS = 10_000
+_SETUP_POLL_SECONDS = 0.0005
 _OPEN_FILES = 1024
 _DATA_MARGIN_BYTES = 2 * GIB
 """A runtime that reserves address space may map so much more, per process, than all of them may use."""
@@ -107,15 +108,14 @@ class ConfinedRun:
         if self._cgroup is not None:
             self._cgroup.add(first)
         self._set_limits(first)
+        if self.devices != MACHINE_DEVICES:
+            self._remove_bound_devices(self._tree)
         os.write(self._unblock, b"!")
 
     def check(self) -> Ending | None:
         now = time.monotonic()
         if self._tree is None or now < self._next_check:
             return None
-        if self.devices != MACHINE_DEVICES and self._tree.is_set_up():
-            remove_devices(self.devices)
-            self.devices = MACHINE_DEVICES
         exceeded = self._exceeded(self._tree)
         self._next_check = time.monotonic() + CHECK_SECONDS
         return exceeded
@@ -151,6 +151,13 @@ class ConfinedRun:
                 return None
             told += piece
         return int(json.loads(told)["child-pid"])
+
+    def _remove_bound_devices(self, tree: ProcessTree) -> None:
+        """Before the program runs: what is bound needs no name any more, and nothing is left should this be killed."""
+        while not tree.is_set_up():
+            if select.select([self._first_process], [], [], _SETUP_POLL_SECONDS)[0]:
+                return  # it ended
+        remove_devices(self.devices)
 
     def _set_limits(self, process_id: int) -> None:
         limits, memory = self._confinement.limits, self._confinement.memory

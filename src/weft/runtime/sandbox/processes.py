@@ -103,7 +103,8 @@ async def run_process(
     if not argv or any("\0" in word for word in (*argv, *environment, *environment.values())):
         raise InvalidInput("a command without words, or with a NUL in them", "give a program and its arguments")
     run = _ProcessRun(argv, environment, folder, stdin, limits, guard)
-    threading.Thread(target=run.run, name="weft-process", daemon=True).start()
+    thread = threading.Thread(target=run.run, name="weft-process", daemon=True)
+    thread.start()
     outcome = asyncio.wrap_future(run.outcome)
     try:
         return await asyncio.shield(outcome)
@@ -111,6 +112,11 @@ async def run_process(
         run.cancel()
         await _settled(outcome)
         raise
+    except BaseException:  # interrupted right here, where nothing can be awaited
+        run.cancel()
+        raise
+    finally:
+        thread.join()  # it has handed its outcome over, and ends
 
 
 async def _settled(outcome: asyncio.Future[ProcessOutcome]) -> None:
@@ -147,17 +153,22 @@ class _ProcessRun:
                 os.write(self._wake, b"!")
 
     def run(self) -> None:
+        """Whoever awaits the outcome finds nothing of the process left, nor of what attended it."""
         try:
-            outcome = self._guarded()
+            try:
+                outcome = self._guarded()
+            finally:
+                self._close()
         except BaseException as error:  # it is raised where the process is awaited
             self.outcome.set_exception(error)
         else:
             self.outcome.set_result(outcome)
-        finally:
-            with self._lock:
-                os.close(self._woken)
-                os.close(self._wake)
-                self._wake = -1
+
+    def _close(self) -> None:
+        with self._lock:
+            os.close(self._woken)
+            os.close(self._wake)
+            self._wake = -1
 
     def _guarded(self) -> ProcessOutcome:
         ending = Ending.EXITED

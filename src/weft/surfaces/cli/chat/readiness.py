@@ -1,8 +1,10 @@
-"""What this machine has for talking to models: packages and keys, looked for without loading any of it."""
+"""What this machine has for talking to models and running programs.
+
+Packages and keys are looked for without loading any of it; the sandbox is tried out.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -111,6 +113,8 @@ def _keys(variable: Variable) -> Iterator[Diagnosis]:
 
 
 def _code(variable: Variable) -> Iterator[Diagnosis]:
+    import asyncio
+
     from weft.runtime.sandbox.bubblewrap import STRICT_VARIABLE, find_sandbox, is_strict
 
     try:

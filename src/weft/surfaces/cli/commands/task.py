@@ -122,14 +122,14 @@ def start(call: Call, name: str, reason: str | None, actor: str, retry_key: str 
 @acting
 def complete(call: Call, name: str, text: str | None, workspace: str | None, actor: str, retry_key: str | None) -> None:
     """End a task, if every success criterion holds; what was observed is recorded either way."""
-    from weft.runtime.invoke.criterion_commands import criterion_runner
+    from weft.runtime.invoke.criterion_commands import CriterionCommands
 
     final = decode_utf8(read_input(None, "no answer was given: pipe it in"), "the answer") if text == "-" else text
     with changing(call, actor) as programs:
         config = programs.get(name, "task").config
         own = config.get("workspace") if isinstance(config, dict) else None
         folder = workspace or own or "."
-        run = criterion_runner(os.environ.get)
+        run = CriterionCommands(os.environ.get).run
         done = programs.complete_task(name, answer=final, workspace=folder, run=run, key=retry_key)
         checks = [one for one in programs.checks(name) if one.version == done.version]
     lines: list[Line] = [[Span("  held ", "good"), f"{one.type}: {one.observed!r:.80}"] for one in checks if one.passed]
