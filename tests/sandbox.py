@@ -28,12 +28,14 @@ def run_shell(script: str, workspace: Path, *words: str, limits: Limits = DEFAUL
     return asyncio.run(run_sandboxed(machine_sandbox(), argv, workspace=workspace, limits=limits))
 
 
-def run_python(source: str, workspace: Path, *words: str, limits: Limits = DEFAULT_LIMITS) -> ProcessOutcome:
+def run_python(
+    source: str, workspace: Path, *words: str, limits: Limits = DEFAULT_LIMITS, sandbox: Sandbox | None = None
+) -> ProcessOutcome:
     """Real Python, which can do whatever a program that broke out of its interpreter could."""
     python = Path(sys.executable).resolve()
     return asyncio.run(
         run_sandboxed(
-            machine_sandbox(),
+            sandbox or machine_sandbox(),
             [str(python), "-I", "-S", "-B", "-c", dedent(source), *words],
             workspace=workspace,
             readable=[Path(sys.base_prefix)],

@@ -107,3 +107,12 @@ def test_looking_around_after_breaking_out_of_the_interpreter(tmp_path: Path) ->
 def test_code_programs_run_with_libraries_alone(language: Language) -> None:
     source = {"javascript": "export default (n) => n + 1", "python": "def main(input):\n    return input + 1"}[language]
     assert asyncio.run(run_code(machine_sandbox(), language, source, 1)).result == 2
+
+
+def test_a_command_reaching_for_the_ledger_in_its_workspace(tmp_path: Path) -> None:
+    """The folder that a task is about is often the one that its ledger lies in."""
+    (tmp_path / ".weft").mkdir()
+    (tmp_path / ".weft" / "ledger.db").write_text("canary")
+    script = "cat .weft/ledger.db; echo x > .weft/ledger.db; rm -rf .weft; mv .weft elsewhere; echo x > .weft/head"
+    assert b"canary" not in run_shell(script, tmp_path).stdout
+    assert {path.name: path.read_text() for path in (tmp_path / ".weft").iterdir()} == {"ledger.db": "canary"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import struct
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.sandbox import machine_sandbox, run_python, run_shell
@@ -78,6 +83,36 @@ def test_a_call_that_reaches_out_is_refused(tmp_path: Path, source: str, refusal
 
 def test_a_nested_user_namespace_cannot_be_made(tmp_path: Path) -> None:
     assert not run_shell("unshare --user --map-root-user id", tmp_path).succeeded
+
+
+SEARCH = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.syscall({number}, 10, -3, b"user", b"weft-canary", 0) >= 0)
+"""
+
+
+def test_a_key_of_the_persons_session_is_not_found_even_without_the_filter(tmp_path: Path) -> None:
+    """A thread with a keyring of its own stands for the person, so that the real one is left alone."""
+    numbers = ARCHITECTURES[os.uname().machine].refused
+    search = SEARCH.format(number=numbers["keyctl"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    answers: list[bytes] = []
+
+    def person() -> None:
+        if libc.syscall(numbers["keyctl"], 1, None) < 0:
+            return
+        libc.syscall(numbers["add_key"], b"user", b"weft-canary", b"secret", 6, -3)
+        process = subprocess.run([sys.executable, "-c", search], capture_output=True, check=True)
+        sandbox = msgspec.structs.replace(machine_sandbox(), call_filter=None)
+        answers.extend([process.stdout, run_python(search, tmp_path, sandbox=sandbox).stdout])
+
+    thread = threading.Thread(target=person)
+    thread.start()
+    thread.join()
+    if not answers:
+        pytest.skip("this kernel has no keyrings, or this user may not use them")
+    assert answers == [b"True\n", b"False\n"]
 
 
 def test_a_session_keyring_of_the_person_is_not_shown(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 """Where bubblewrap is looked for. Not in PATH, which anybody may have changed."""
 INSIDE_PATH = "/usr/local/bin:/usr/bin:/bin"
 STRICT_VARIABLE = "WEFT_SANDBOX"
+LEDGER_FOLDER = ".weft"
 PROGRAM_FOLDER = "/program"
 """Where a program without a workspace starts."""
 _TRIAL_LIMITS = Limits(seconds=20)
@@ -131,7 +132,7 @@ async def run_sandboxed(
         )
     )
     walls = _walls(sandbox, run, file_options(system, readable, hidden, run.devices))
-    walls += ["--dir", PROGRAM_FOLDER] if place is None else ["--bind", place, place]
+    walls += ["--dir", PROGRAM_FOLDER] if place is None else _workspace_options(place)
     return await run_process(
         [*walls, "--remount-ro", "/", "--chdir", place or PROGRAM_FOLDER, "--", *argv],
         environment={"PATH": INSIDE_PATH, "HOME": place or "/tmp", **(environment or {})},
@@ -149,6 +150,13 @@ def _place(workspace: Path) -> str:
     if place == "/" or place.startswith(("/proc", "/dev", "/sys")):
         raise InvalidInput(f"the workspace cannot be {place}", "give it a folder of its own")
     return place
+
+
+def _workspace_options(place: str) -> list[str]:
+    """The workspace, without the ledger in it: a command neither reads nor writes what is recorded."""
+    ledger = os.path.join(place, LEDGER_FOLDER)
+    is_there = os.path.isdir(ledger) and not os.path.islink(ledger)
+    return ["--bind", place, place, *(("--tmpfs", ledger, "--remount-ro", ledger) if is_there else ())]
 
 
 def _walls(sandbox: Sandbox, run: ConfinedRun, files: Sequence[str]) -> list[str]:
