@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,11 @@ def runners(ancestor: int) -> list[int]:
     return [process for process in processes if process != ancestor and b"\0runner." in command_line(process)]
 
 
-def open_files() -> list[str]:
+def open_descriptors() -> Counter[str]:
+    """Of the kinds that a run has, each pipe by its own name."""
     links = Path("/proc/self/fd")
-    return sorted(os.readlink(links / name) for name in os.listdir(links) if (links / name).is_symlink())
+    targets = [os.readlink(links / name) for name in os.listdir(links) if (links / name).is_symlink()]
+    return Counter(target for target in targets if target.startswith(("pipe:", "/memfd:weft", "anon_inode:[pidfd]")))
 
 
 def command_line(process: int) -> bytes:
@@ -101,9 +104,9 @@ def test_a_cancelled_code_program_leaves_no_file_descriptor_and_no_thread(langua
             await task
 
     gc.collect()
-    before = open_files()
+    before = open_descriptors()
     asyncio.run(cancelled())
-    assert open_files() == before
+    assert open_descriptors() - before == Counter()
     assert [thread.name for thread in threading.enumerate() if thread.name == "weft-process"] == []
 
 
