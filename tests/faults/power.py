@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from tests.faults.scenarios import Ack
 from weft.store.sqlite.connection import HeadFile, HeadSlot
+from weft.store.sqlite.files import LedgerFile
 
 SECTOR = 512
 SUFFIXES = ("", "-wal", "-journal", "-head")
@@ -286,3 +287,15 @@ def recorded_head_file(recording: Recording) -> type[HeadFile]:
             recording.steps.append(Wrote("-head", 0, Path(f"{recording.path}-head").read_bytes()))
 
     return RecordedHeadFile
+
+
+def recorded_ledger_file(recording: Recording) -> type[LedgerFile]:
+    """The file of a recorded ledger: it is made before SQLite opens it."""
+
+    class RecordedLedgerFile(LedgerFile):
+        def create(self) -> None:
+            if not self.path.exists():
+                recording.steps.append(Made(""))
+            super().create()
+
+    return RecordedLedgerFile

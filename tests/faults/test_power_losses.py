@@ -17,7 +17,15 @@ import pytest
 
 import weft
 from tests.faults.checks import assert_kept, assert_unbroken, kinds_after
-from tests.faults.power import PowerLoss, RecordedVfs, Recording, image_of, put_image, recorded_head_file
+from tests.faults.power import (
+    PowerLoss,
+    RecordedVfs,
+    Recording,
+    image_of,
+    put_image,
+    recorded_head_file,
+    recorded_ledger_file,
+)
 from tests.faults.scenarios import SCENARIOS, Ack, ack, make_ledger
 from tests.faults.sizes import Record, chance, sized
 from weft.kernel.clock import SystemClock, UlidSource, system_random
@@ -52,6 +60,7 @@ def recorded(path: Path) -> Iterator[tuple[Recording, str]]:
     try:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(sqlite_store, "HeadFile", recorded_head_file(recording))
+            patched.setattr(sqlite_store, "LedgerFile", recorded_ledger_file(recording))
             yield recording, name
     finally:
         vfs.unregister()

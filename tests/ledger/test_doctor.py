@@ -26,8 +26,9 @@ from weft.store.diagnosis import Diagnosis, Grade
 from weft.store.postgres import PostgresStore
 from weft.store.postgres.address import parse_address
 from weft.store.postgres.migrations import shipped_schema
-from weft.store.sqlite import examination
+from weft.store.sqlite import SqliteStore, examination
 from weft.store.sqlite.lock_holders import holders_of
+from weft.store.sqlite.migrations import shipped_schema as shipped_file_schema
 from weft.surfaces.wire.hints import phrase
 
 
@@ -288,9 +289,10 @@ def notes(path: Path, clock: FixedClock) -> str:
     return "\n".join(one.what for one in examined(path, clock) if one.grade in (Grade.NOTE, Grade.WARNING))
 
 
-def test_an_older_schema_is_told_before_it_is_upgraded(closed: Path, clock: FixedClock) -> None:
-    change(closed, "PRAGMA user_version = 1")
-    found = [one for one in examined(closed, clock) if one.check == "schema"]
+def test_an_older_schema_is_told_before_it_is_upgraded(path: Path, clock: FixedClock) -> None:
+    first = shipped_file_schema()
+    SqliteStore(path, clock=clock, schema=replace(first, migrations=first.migrations[:-1], surface="")).close()
+    found = [one for one in examined(path, clock) if one.check == "schema"]
     assert [one.grade for one in found] == [Grade.WARNING]
     assert "backup" in found[0].why
 

@@ -27,7 +27,7 @@ from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 def earlier(schema: Schema) -> Schema:
     """As a program knew it that had no programs yet."""
     own = next(i for i, step in enumerate(schema.migrations) if "CREATE TABLE program_history" in step.sql)
-    return replace(schema, migrations=schema.migrations[:own], surface="CREATE VIEW bare AS SELECT 1 AS one;")
+    return replace(schema, migrations=schema.migrations[:own], surface="CREATE VIEW turns AS SELECT 1 AS one;")
 
 
 def name_agents(agents: list[str], names: list[str], txn: WriteTxn) -> None:

@@ -40,7 +40,7 @@ def _fail_halfway(path: Path, failure: BaseException) -> None:
 def test_what_a_dead_process_left_gives_way(tmp_path: Path) -> None:
     path = tmp_path / "key"
     aside_of(path).write_bytes(b"left behind by somebody, for all to read")
-    with new_file(path, 0o600) as file:
+    with new_file(path) as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600

@@ -172,6 +172,8 @@ class Action(StrEnum):
     UPGRADE_AFTER_BACKUP = "upgrade_after_backup", "make a backup, then open it for writing"
     OPEN_TO_UPGRADE = "open_to_upgrade", "open it for writing: that upgrades it"
     REPEAT_COPY = "repeat_copy", "run the same copy again; it goes on there"
+    OPEN_WHERE_IT_IS = "open_where_it_is", "put the file back or open it where it is now, then record again"
+    KEEP_ONE_NAME = "keep_one_name", "remove the other names, or make a copy of the file and open that"
     END_OTHER_PROGRAM = "end_other_program", "end it, then try again"
     OPEN_FOR_WRITING = "open_for_writing", "open it for writing, or check the file's permissions"
     USE_LOCAL_DISK = "use_local_disk", "put the ledger on a local disk that SQLite can lock and sync"

@@ -20,6 +20,9 @@ from collections.abc import Mapping, Sequence
 
 from weft.kernel.advice import Action, Hint, advice_of
 
+SHOWN_OBJECTS = 5
+"""So many unknown objects of a database an error names."""
+
 
 class WeftError(Exception):
     """The root. `advice` says what to do next: an action code with arguments, which each surface phrases. A class has
@@ -374,6 +377,26 @@ class InUse(StoreError):
         self.path, self.by = path, by
 
 
+class LedgerMoved(StoreError):
+    """The file under the ledger's name is no longer the one that was opened. Nothing of this append is acknowledged."""
+
+    usual_action = Action.OPEN_WHERE_IT_IS
+
+    def __init__(self, path: str, change: str) -> None:
+        super().__init__(f"{path} {change} while it was open; the append is not acknowledged")
+        self.path, self.change = path, change
+
+
+class SeveralNames(StoreError):
+    """The file has several names, each of which would have a lock and a write-ahead log of its own."""
+
+    usual_action = Action.KEEP_ONE_NAME
+
+    def __init__(self, path: str, names: int) -> None:
+        super().__init__(f"{path} is one of {names} names (hard links) of the same file, and turns would be lost")
+        self.path, self.names = path, names
+
+
 class ReadOnlyLedger(StoreError):
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is open for reading only", Action.OPEN_FOR_WRITING)
@@ -422,6 +445,18 @@ class Damaged(StoreError):
     """What is stored is not what was written. Verifying the ledger lists every place."""
 
     usual_action = Action.EXAMINE_OR_RECOVER
+
+
+class UnknownObjects(Damaged):
+    """The database holds tables, views, indexes or triggers that Weft did not make. It is not opened."""
+
+    usual_action = Action.RESTORE_OR_SALVAGE
+
+    def __init__(self, path: str, objects: Sequence[str]) -> None:
+        listed = ", ".join(objects[:SHOWN_OBJECTS])
+        more = f" and {len(objects) - SHOWN_OBJECTS} more" if len(objects) > SHOWN_OBJECTS else ""
+        super().__init__(f"{path} holds what Weft did not make: {listed}{more}")
+        self.path, self.objects = path, tuple(objects)
 
 
 class FactDamaged(Damaged):

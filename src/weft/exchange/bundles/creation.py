@@ -26,7 +26,7 @@ from weft.ledger.arguments import checked_file, checked_path, path_error
 from weft.ledger.read.thread_facts import ThreadFacts
 from weft.ledger.upkeep.copy_register import BUNDLE, remembered
 from weft.ledger.upkeep.facts_file import event_line
-from weft.store.atomic_files import aside_of, put_in_place
+from weft.store.atomic_files import aside_of, open_aside, put_in_place
 
 LEAKS = 20
 Report = Callable[[int, int], None]
@@ -65,7 +65,7 @@ def create_bundle(
     try:
         with open_thread_facts(ledger, threads) as facts, KnownNames() as known:
             withholding = Withholding(facts, ledger, withhold, matching)
-            with aside.open("wb") as out:
+            with open_aside(aside) as out:
                 writing = _Writing(facts, withholding, known, Packer(out))
                 writing.write(signers, progress)
             if writing.leaks and not force:
@@ -91,7 +91,7 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
     aside = aside_of(path)
     statement = form.statement(proved.digest, proved.heads)
     try:
-        with checked_path(source, "bundle").open("rb") as file, aside.open("wb") as out:
+        with checked_path(source, "bundle").open("rb") as file, open_aside(aside) as out:
             packer = Packer(out)
             signatures = {
                 signer.public.bytes: form.signature_line(signer.public.bytes, signer.sign(statement))

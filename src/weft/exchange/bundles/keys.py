@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidKey, StoreError, Unsupported
+from weft.store.atomic_files import make_folder
 
 FORM = "weft-key ed25519"
 TRUSTED = "trusted"
@@ -68,7 +69,7 @@ class KeyRing:
             lib.serialization.PrivateFormat.PKCS8,
             sealed or lib.serialization.NoEncryption(),
         )
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         _write_new(path, data, 0o600)
         _write_new(self._public(name), public.line.encode(), 0o644)
         return public
@@ -115,7 +116,7 @@ class KeyRing:
         path = self._trusted(key.name)
         if path.exists() and self._read_public(path).bytes != key.bytes:
             raise InvalidKey(f"another key named {key.name!r} is trusted already", Action.GIVE_ANOTHER_KEY_NAME)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         if not path.exists():
             _write_new(path, key.line.encode(), 0o644)
         return key

@@ -23,7 +23,7 @@ from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.ledger.api import FullTurn, Ledger, Strand, has_title
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import Message, Session
-from weft.store.atomic_files import new_file
+from weft.store.atomic_files import make_folder, new_file
 from weft.store.port import Progress
 
 LONGEST_TITLE = 120
@@ -209,7 +209,7 @@ class Folder:
         name = sha256(data).hexdigest()[:24] + suffix
         place = self._path / name
         if not place.exists():
-            self._path.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path)
             with new_file(place) as file:
                 file.write(data)
             self.count += 1

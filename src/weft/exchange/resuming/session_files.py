@@ -30,9 +30,9 @@ from weft.kernel.errors import InvalidInput, NotApplicable
 from weft.ledger.api import Ledger
 from weft.ledger.model import Turn
 from weft.ledger.upkeep.copy_register import EXPORT, remembered
+from weft.store.atomic_files import make_folder, open_private
 
 _no_letter = re.compile(r"[^A-Za-z0-9]")
-SESSION_MODE = 0o600
 
 
 class Resume(Struct, frozen=True, kw_only=True):
@@ -124,10 +124,10 @@ def write_resume(ledger: Ledger, resume: Resume) -> None:
     (importer,) = load_importers(resume.tool)
     ledger.imports.writer(resume.tool, importer.mapping).claim(resume.claims)
     path = Path(resume.path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     beside = path.with_name(f".{path.name}.part")
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SESSION_MODE), "wb") as file:
+        with open(open_private(beside), "wb") as file:
             file.write(resume.data)
             file.flush()
             os.fsync(file.fileno())

@@ -33,6 +33,7 @@ from weft.ledger.upkeep.facts_file import (
     views_are_stale,
 )
 from weft.ledger.upkeep.recompute import rebuild, silent
+from weft.store.atomic_files import open_private
 from weft.store.port import Progress, Store
 from weft.store.records import LACKS
 from weft.store.salvaged_rows import ProvedContent, ProvedEvent
@@ -215,7 +216,7 @@ def _write_unplaced(finds: Finds, target: Path) -> int:
     count, file = 0, None
     try:
         for line in finds.unplaced():
-            file = file or target.open("xb")
+            file = file or open(open_private(target), "wb")  # noqa: SIM115  # closed below
             file.write(event_line(line) + b"\n")
             count += 1
     finally:

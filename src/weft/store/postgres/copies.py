@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.sites import IN_MEMORY
-from weft.store.atomic_files import aside_of, put_in_place
+from weft.store.atomic_files import aside_of, create_private, put_in_place
 from weft.store.port import Progress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.sqlite.connection import SqliteSql
@@ -31,7 +31,7 @@ _TABLES = (
 def write_copy(sql: PostgresSql, target: Path, progress: Progress | None) -> None:
     """Aside, then renamed: either it is complete or it is not there."""
     aside = aside_of(target)
-    aside.unlink(missing_ok=True)
+    create_private(aside)
     connection = apsw.Connection(str(aside))
     try:
         connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536")

@@ -24,8 +24,10 @@ from msgspec import Struct
 from weft.kernel.advice import Action
 from weft.kernel.errors import Damaged, NotALedger, ReadOnlyLedger, StoreError, StoreFailed, WeakDurability
 from weft.store.sql import Sql, WriteBuffer, words_of
+from weft.store.sqlite.files import open_beside, open_or_create_beside
+from weft.store.sqlite.schema_objects import as_literal, quoted
 
-READ_WRITE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+READ_WRITE = apsw.SQLITE_OPEN_READWRITE
 READ_ONLY = apsw.SQLITE_OPEN_READONLY
 BUSY_MS = 30_000
 CHECKPOINT_PAGES = 4_000
@@ -79,9 +81,25 @@ class SqliteSql:
         self._execute_many(sql, rows)
 
 
+def harden(connection: apsw.Connection) -> None:
+    """The file may be a stranger's: no schema of it runs a trigger or a function that could do harm, and no
+    statement changes the file's structure past SQLite's own rules. None of these asks anything of the file."""
+    for setting, value in _GUARDS:
+        connection.config(setting, value)
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+_GUARDS = (
+    (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+    (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
+)
+
+
 def connect(path: str, flags: int, vfs: str | None = None) -> apsw.Connection:
     connection = apsw.Connection(path, flags, vfs=vfs, statementcachesize=CACHED_STATEMENTS)
     try:
+        harden(connection)
         connection.set_busy_timeout(BUSY_MS)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or some statements are planned anew for every value
         connection.execute("PRAGMA foreign_keys = OFF")
@@ -168,7 +186,7 @@ class FileLock:
     """One writer at a time across processes; waiters are served in turn, where SQLite's own would starve them."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_or_create_beside(path)
 
     def __enter__(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -202,7 +220,7 @@ class HeadFile:
     _SLOT_BYTES = _FORM.size + 16
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_or_create_beside(path)
         if os.fstat(self._fd).st_size == 0:
             self.clear()
 
@@ -214,9 +232,11 @@ class HeadFile:
     def load(cls, path: Path) -> list[HeadSlot]:
         """What the file says, whoever wrote it; nothing where there is none."""
         try:
-            data = path.read_bytes()
+            descriptor = open_beside(path, os.O_RDONLY)
         except FileNotFoundError:
             return []
+        with open(descriptor, "rb") as file:
+            data = file.read(cls.SLOTS * cls._SLOT_BYTES)
         slots = (data[i : i + cls._SLOT_BYTES] for i in range(0, len(data), cls._SLOT_BYTES))
         return [head for slot in slots if (head := cls._parse(slot)) is not None]
 
@@ -273,10 +293,10 @@ def find_misfit(sql: Sql) -> str | None:
         if not columns:
             continue
         cases = " ".join(
-            f"WHEN typeof(\"{name}\") NOT IN ({_fitting(kind, required)}) THEN '{name}'"
+            f"WHEN typeof({quoted(name)}) NOT IN ({_fitting(kind, required)}) THEN {as_literal(name)}"
             for name, kind, required in columns
         )
-        each = f'SELECT CASE {cases} END AS misfit FROM "{table}"'
+        each = f"SELECT CASE {cases} END AS misfit FROM {quoted(table)}"
         found = sql.one(f"SELECT misfit FROM ({each}) WHERE misfit IS NOT NULL")
         if found is not None:
             return f"{table}.{found[0]}"
@@ -284,4 +304,5 @@ def find_misfit(sql: Sql) -> str | None:
 
 
 def _fitting(kind: str, required: bool) -> str:
-    return f"'{kind.lower()}'" if required else f"'{kind.lower()}', 'null'"
+    fitting = as_literal(kind.lower())
+    return fitting if required else f"{fitting}, 'null'"

@@ -8,16 +8,17 @@ from pathlib import Path
 import apsw
 
 from weft.kernel.errors import StoreError
-from weft.store.atomic_files import aside_of, put_in_place
+from weft.store.atomic_files import aside_of, create_private, put_in_place
 from weft.store.port import Progress
 from weft.store.replica_names import COPIED, NOTE
+from weft.store.sqlite.connection import READ_WRITE, connect
 
 
 def write_copy(source: apsw.Connection, target: Path, progress: Progress | None) -> None:
     """Copy what the connection sees, page by page, aside and renamed: either it is complete or it is not there."""
     aside = aside_of(target)
-    aside.unlink(missing_ok=True)
-    connection = apsw.Connection(str(aside))
+    create_private(aside)
+    connection = connect(str(aside), READ_WRITE)
     try:
         with connection.backup("main", source, "main") as copying:
             while not copying.done:

@@ -19,13 +19,13 @@ import apsw
 
 from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, system_random
-from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError
+from weft.kernel.errors import LedgerTooNew, NotALedger, StoreError, UnknownObjects
 from weft.store.diagnosis import Diagnosis, as_far_as_it_goes, error, good, note, warning
 from weft.store.facts import FactReader, local_value
 from weft.store.port import Progress, ReadTxn
-from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, HeadFile, SqliteSql, keep_log_on_close, translated
+from weft.store.sqlite.connection import BUSY_MS, READ_ONLY, HeadFile, SqliteSql, harden, keep_log_on_close, translated
 from weft.store.sqlite.copies import ensure_free, write_copy
-from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, file_system_of
+from weft.store.sqlite.files import NETWORK_FILE_SYSTEMS, file_system_of, real_path
 from weft.store.sqlite.lock_holders import Holder, holders_of
 from weft.store.sqlite.migrations import check_version, missing_parts, shipped_schema
 from weft.store.sqlite.store import LONG_LOG_BYTES, SqliteBase
@@ -34,6 +34,7 @@ MAGIC = b"SQLite format 3\0"
 WAL_MARK = slice(18, 20)
 QUICK_BYTES = 256 * 1024 * 1024
 LITTLE_ROOM = 64 * 1024 * 1024
+OBJECTS = "objects"
 BESIDE = ("-lock", "-head", "-wal", "-shm")
 """What a ledger's database has beside it; one of these that belongs to somebody else keeps everybody out."""
 
@@ -44,6 +45,7 @@ class ExaminedStore(SqliteBase):
     read_only = True
 
     def __init__(self, path: Path, clock: Clock, in_use: bool = False) -> None:
+        path = real_path(path)
         super().__init__(str(path), clock, system_random, None)
         self._turn = threading.RLock()
         self._sql = SqliteSql(_connect(path, in_use))
@@ -123,6 +125,7 @@ def _connect(path: Path, in_use: bool) -> apsw.Connection:
         else:
             connection = apsw.Connection(str(path), READ_ONLY, vfs="unix-none")
             connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        harden(connection)
         keep_log_on_close(connection, True)
         return connection
 
@@ -164,8 +167,22 @@ def examine_place(path: Path) -> Iterator[Diagnosis]:
     if unwritable:
         reason = "it can be read, but nothing can be recorded"
         yield warning("permissions", f"{' and '.join(unwritable)} may not be written", reason, "chmod u+w, or chown")
+    yield from _others(path, beside)
     yield from _room(path)
     yield from _leftovers(path)
+
+
+def _others(path: Path, beside: list[Path]) -> Iterator[Diagnosis]:
+    """May other users read it, and has it another name?"""
+    open_files = [file for file in (path, *beside) if file.stat().st_mode & 0o077]
+    if open_files:
+        listed = " and ".join(map(str, open_files))
+        reason = "other users of this computer may read or change what was said"
+        yield warning("permissions", f"{listed} may be used by others", reason, f"chmod go= {path}*")
+    names = path.stat().st_nlink
+    if names > 1:
+        reason = "each would have a lock and a log of its own, and turns would be lost: it is not opened"
+        yield error("names", f"{path} is one of {names} names of the same file", reason, Action.KEEP_ONE_NAME)
 
 
 def _missing(path: Path) -> Diagnosis:
@@ -274,6 +291,10 @@ def examine_database(store: ExaminedStore) -> Iterator[Diagnosis]:
     except LedgerTooNew as refused:
         yield error("schema", str(refused), "this program would not understand it", "upgrade weft")
         return
+    except UnknownObjects as refused:
+        reason = "such an object can change what is read and written: it is not opened"
+        yield error(OBJECTS, str(refused), reason, refused.advice)
+        return
     if found < known:
         size = Path(store.path).stat().st_size
         what = f"schema {found} is older than this program's {known}"
@@ -335,7 +356,8 @@ def examine_heads(store: ExaminedStore) -> Iterator[Diagnosis]:
 def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[list[Diagnosis], ExaminedStore | None]:
     """All that is about the file; and the store, still open, where its tables can be looked at."""
     try:
-        path.is_file()
+        if path.is_symlink() and path.is_file():
+            path = path.resolve()
     except OSError as failure:
         why = "nothing can be said of what is behind it"
         return [error("file", f"{path}: {failure.strerror}", why, Action.CHECK_PATH)], None
@@ -360,7 +382,8 @@ def examine_file(path: Path, clock: Clock, full: bool, in_use: bool) -> tuple[li
     told = list(as_far_as_it_goes("database", lambda: examine_database(store)))
     is_ours = not any(one.mend for one in told)
     found += told
-    found += as_far_as_it_goes("structure", lambda: examine_structure(store, full))
+    if not any(one.check == OBJECTS for one in told):  # the engine's check computes what they say
+        found += as_far_as_it_goes("structure", lambda: examine_structure(store, full))
     if not is_ours:
         store.close()
         return found, None

@@ -1,11 +1,20 @@
-"""What lies beside the database: the writers' lock, the head file, and the question where the file is."""
+"""The database file: which file it is, where it lies, and how files beside it are opened.
+
+SQLite finds a database's log by the database's name, and Weft its lock and head. So a link is resolved first, a file
+with a second name is refused, and whoever commits looks whether the name still leads to the file that was opened. Files
+beside it are never opened through a link, and only if they belong to the user or to the owner of their folder.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 from pathlib import Path
 
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import LedgerMoved, NotALedger, SeveralNames, StoreError, Unsupported
+from weft.store.atomic_files import open_private
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -24,6 +33,94 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "lustre",
     }
 )
+
+
+class LedgerFile:
+    """The one file that a ledger is. `name` is its real, absolute path: lock, head and log are named after it."""
+
+    __slots__ = ("_device", "_inode", "name", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = real_path(path).absolute()
+        self.name = str(self.path)
+        self._inode = self._device = 0
+
+    def create(self) -> None:
+        """An empty private file, if there is none. The caller holds the writers' lock, so nobody has it open."""
+        try:
+            os.close(open_private(self.path))
+        except FileExistsError:
+            return
+
+    def identify(self) -> None:
+        """Remember which file it is. Raises where it is no regular file, or has several names."""
+        found = os.lstat(self.name)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotALedger(self.name, "it is not a regular file")
+        if found.st_nlink > 1:
+            raise SeveralNames(self.name, found.st_nlink)
+        self._inode, self._device = found.st_ino, found.st_dev
+
+    def ensure_in_place(self) -> None:
+        """The name still leads to the file that was identified, and no other name does."""
+        try:
+            found = os.lstat(self.name)
+        except OSError as error:
+            raise LedgerMoved(self.name, "was moved or deleted") from error
+        if found.st_ino != self._inode or found.st_dev != self._device:
+            raise LedgerMoved(self.name, "was replaced by another file")
+        if found.st_nlink != 1:
+            raise SeveralNames(self.name, found.st_nlink)
+
+
+def real_path(path: Path) -> Path:
+    """The path itself, or where it is a link what that leads to, which must be there."""
+    if not path.is_symlink():
+        return path
+    real = path.resolve()
+    if not real.exists():
+        raise StoreError(f"{path} is a link to {real}, which is not there", "remove the link, or make a ledger there")
+    return real
+
+
+def open_beside(path: Path, flags: int) -> int:
+    """A descriptor of a file that lies beside a ledger and that Weft alone writes."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise StoreError(f"{path} is a link", "remove it; Weft makes a file of its own there") from error
+    try:
+        _refuse_foreign(path, os.fstat(descriptor))
+    except BaseException:  # whatever it was, nothing stays open
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_or_create_beside(path: Path) -> int:
+    """The same for reading and writing; where there is no such file, a private one is made."""
+    while True:
+        try:
+            return open_beside(path, os.O_RDWR)
+        except FileNotFoundError:
+            try:
+                return open_private(path)
+            except FileExistsError:  # somebody was quicker
+                continue
+
+
+def _refuse_foreign(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(f"{path} is not a regular file", "remove it; Weft makes a file of its own there")
+    if found.st_nlink > 1:
+        raise StoreError(f"{path} is one of several names of a file", "remove it; Weft makes a file of its own there")
+    if found.st_uid not in (os.geteuid(), os.stat(path.parent).st_uid):
+        raise StoreError(
+            f"{path} belongs to user {found.st_uid}, who owns neither this program nor the folder",
+            "remove it; Weft makes a file of its own there",
+        )
 
 
 def refuse_unsafe_place(path: Path) -> None:

@@ -21,9 +21,10 @@ from weft.kernel.clock import Clock
 from weft.kernel.errors import InUse, LedgerMissing, NotApplicable, StoreError
 from weft.store.atomic_files import put_in_place, sync
 from weft.store.port import Progress
-from weft.store.sqlite.connection import READ_WRITE, keep_log_on_close, translated
+from weft.store.sqlite.connection import READ_WRITE, harden, keep_log_on_close, translated
 from weft.store.sqlite.copies import write_copy
 from weft.store.sqlite.examination import ExaminedStore, mark_of
+from weft.store.sqlite.files import open_or_create_beside, real_path
 from weft.store.sqlite.lock_holders import holders_of
 
 BESIDE = ("-wal", "-shm", "-journal")
@@ -44,6 +45,7 @@ def restore(backup: Path, path: Path, clock: Clock, progress: Progress | None = 
         raise NotApplicable(f"{backup} is the ledger itself", "name a backup of it")
     if not path.parent.is_dir():
         raise StoreError(f"there is no folder {path.parent}", "make it first")
+    path = real_path(path)
     store = ExaminedStore(backup, clock)
     try:
         if store.introduce() == 0:
@@ -88,7 +90,7 @@ def _moved_last(path: Path) -> Path | None:
 @contextmanager
 def nobody_else(path: Path) -> Iterator[None]:
     """No writer gets in while this lasts, and nobody has the ledger open when it begins."""
-    descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_or_create_beside(Path(f"{path}-lock"))
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,6 +110,7 @@ def _refuse_open(path: Path) -> None:
         return
     with translated(str(path)):
         connection = apsw.Connection(str(path), READ_WRITE)
+        harden(connection)
         keep_log_on_close(connection, True)
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; ROLLBACK").fetchall()

@@ -34,6 +34,7 @@ from weft.store.salvaged_rows import (
 )
 from weft.store.sql import blob
 from weft.store.sqlite.connection import HeadFile
+from weft.store.sqlite.files import real_path
 from weft.store.sqlite.pages import search
 
 _TABLES = """
@@ -76,6 +77,7 @@ class SalvagedFacts:
 
     def search(self, path: Path, progress: Progress | None = None) -> None:
         """Take in all that one file has."""
+        path = real_path(path)
         heads = HeadFile.load(Path(f"{path}-head"))
         self.acknowledged = max([self.acknowledged, *(head.n for head in heads)])
         for found in search(path, progress):

@@ -2,7 +2,8 @@
 
 A write takes the lock file, begins, runs the waiting callers' work one by one (each undone alone if it raises),
 commits, and only then writes the head file and answers. A process that dies before the commit leaves nothing; after
-it, everything, with a head file that lags by one, which the next start accepts.
+it, everything, with a head file that lags by one, which the next start accepts. Before it commits, the ledger's name
+must still lead to the file that was opened: nothing is acknowledged that nobody would find.
 """
 
 from __future__ import annotations
@@ -43,8 +44,16 @@ from weft.store.sqlite.connection import (
     translated,
 )
 from weft.store.sqlite.copies import copies_beside, ensure_free, write_copy
-from weft.store.sqlite.files import refuse_unsafe_place
-from weft.store.sqlite.migrations import Schema, check_version, migrate, missing_parts, refuse_newer, shipped_schema
+from weft.store.sqlite.files import LedgerFile, refuse_unsafe_place
+from weft.store.sqlite.migrations import (
+    Schema,
+    check_objects,
+    check_version,
+    migrate,
+    missing_parts,
+    refuse_newer,
+    shipped_schema,
+)
 from weft.store.sqlite.scratch import scratch
 from weft.store.sqlite.word_index import FtsIndex
 from weft.store.word_index import WordIndex
@@ -61,6 +70,7 @@ class SqliteBase(SqlStore):
         super().__init__(path, clock, random_bytes)
         self._schema = schema or shipped_schema()
         self._version: int | None = None
+        self._checked_schema: object = None
         self._alone = threading.Lock()
 
     def _writer(self) -> SqliteSql:
@@ -68,6 +78,9 @@ class SqliteBase(SqlStore):
 
     def _exclusive(self) -> Any:
         raise NotImplementedError
+
+    def _ensure_in_place(self) -> None:
+        """Whoever opens the ledger next would find what this transaction writes."""
 
     def _committed(self, tip: LogTip) -> None:
         """The transaction is durable."""
@@ -79,6 +92,7 @@ class SqliteBase(SqlStore):
                 sql = self._writer()
                 sql.run("BEGIN IMMEDIATE")
                 tip = self._run_all(sql, batch, results)
+                self._ensure_in_place()
                 committing = True
                 sql.run("COMMIT")
                 succeed(results)
@@ -101,7 +115,7 @@ class SqliteBase(SqlStore):
         self._tail.asked.clear()
         if self._tip is None or sql.connection.data_version() != self._version:
             self._tip = None
-            refuse_newer(sql.connection, self._schema)
+            self._check_schema(sql.connection)
             reader = FactReader(sql)
             try:
                 self._tail.refresh(reader.sql)
@@ -109,6 +123,14 @@ class SqliteBase(SqlStore):
             except (TypeError, ValueError, LookupError) as error:  # a row that nobody could have written
                 raise Damaged(f"{self.path}: the end of the log cannot be read ({error})") from error
         return self._tip
+
+    def _check_schema(self, connection: apsw.Connection) -> None:
+        """This program knows the schema, and nothing was added to it. Each state of it is compared once."""
+        refuse_newer(connection, self._schema)
+        state = connection.pragma("schema_version")
+        if state != self._checked_schema:
+            check_objects(connection, self.path, self._schema)
+            self._checked_schema = state
 
     def _store_error(self, error: Exception) -> Exception:
         return store_error(error, self.path) if isinstance(error, apsw.Error) else error
@@ -155,6 +177,7 @@ class SqliteBase(SqlStore):
         with translated(self.path), self._alone, self._exclusive():
             self._forget()
             sql = self._writer()
+            self._ensure_in_place()
             sql.run("VACUUM")
             return empty_log(sql.connection, patience)
 
@@ -184,18 +207,23 @@ class SqliteStore(SqliteBase):
         schema: Schema | None = None,
         vfs: str | None = None,
     ) -> None:
-        super().__init__(str(path), clock or SystemClock(), random_bytes, schema)
+        try:
+            self._file = LedgerFile(Path(path))
+        except OSError as error:
+            raise StoreFailed(f"{path}: {error}", "check the folder and its permissions") from error
+        shown = self._file.name if os.path.islink(path) else str(path)
+        super().__init__(shown, clock or SystemClock(), random_bytes, schema)
         self.read_only, self._vfs = read_only, vfs
         self._pool: list[SqliteSql] = []
         self._write_sql: SqliteSql | None = None
         self._file_lock: FileLock | None = None
         self._head_file: HeadFile | None = None
-        file = Path(path)
+        file = self._file.path
         try:
             if not file.exists() and (read_only or not create):
                 raise LedgerMissing(self.path)
             if not file.parent.is_dir():
-                raise StoreError(f"there is no folder {file.parent}", "make it first")
+                raise StoreError(f"there is no folder {Path(self.path).parent}", "make it first")
             refuse_unsafe_place(file.parent)
             with translated(self.path):
                 self._open_read_only(file) if read_only else self._open(file, accept_rollback)
@@ -207,6 +235,7 @@ class SqliteStore(SqliteBase):
             raise
 
     def _open_read_only(self, file: Path) -> None:
+        self._file.identify()
         sql = self._reader()
         if check_version(sql.connection, self.path, self._schema) == 0:
             raise LedgerMissing(self.path)
@@ -218,14 +247,18 @@ class SqliteStore(SqliteBase):
         self._file_lock = lock = FileLock(Path(f"{file}-lock"))
         heads = Path(f"{file}-head")
         with lock:
-            connection = connect(self.path, READ_WRITE, self._vfs)
+            self._file.create()
+            self._file.identify()
+            connection = connect(self._file.name, READ_WRITE, self._vfs)
             self._write_sql = SqliteSql(connection)
             keep_log_on_close(connection, True)  # until all is well: what cannot be opened must stay as it is
             self.is_new = check_version(connection, self.path, self._schema) == 0
             if self.is_new and not accept_rollback and (known := HeadFile.load(heads)):
                 raise LogCut(max(head.n for head in known), 0, "is empty")
+            self._file.ensure_in_place()
             make_durable(connection)
-            migrate(connection, self.path, self._schema)
+            migrate(connection, self._file.name, self._schema)
+            self._checked_schema = connection.pragma("schema_version")
             self._introduce(self._write_sql)
             self.replica = local_value(self._write_sql, "replica")
             self._head_file, known = HeadFile(heads), HeadFile.load(heads)
@@ -269,10 +302,19 @@ class SqliteStore(SqliteBase):
 
     def _writer(self) -> SqliteSql:
         if self._write_sql is None:
-            connection = connect(self.path, READ_WRITE, self._vfs)
+            self._file.ensure_in_place()
+            connection = connect(self._file.name, READ_WRITE, self._vfs)
             make_durable(connection)
             self._write_sql = SqliteSql(connection)
         return self._write_sql
+
+    def _ensure_in_place(self) -> None:
+        try:
+            self._file.ensure_in_place()
+        except StoreError:  # another program may have the file open elsewhere, with a log of its own
+            if self._write_sql is not None:
+                keep_log_on_close(self._write_sql.connection, True)
+            raise
 
     def _discard_writer(self) -> None:
         self._forget()
@@ -284,15 +326,17 @@ class SqliteStore(SqliteBase):
         return self._file_lock
 
     def _spool_folder(self) -> str:
-        return str(Path(self.path).absolute().parent)
+        return str(self._file.path.parent)
 
     def lying_beside(self) -> list[Path]:
-        return copies_beside(Path(self.path).absolute())
+        return copies_beside(self._file.path)
 
     def _committed(self, tip: LogTip) -> None:
         if self._head_file is not None and tip.n:
-            with suppress(OSError):  # the append is durable all the same; the head lags, as it may after a crash
+            try:
                 self._head_file.write(HeadSlot(self.replica, tip.n, tip.chain))
+            except OSError:
+                return  # the append is durable all the same; the head lags, as it may after a crash
 
     @contextmanager
     def read(self) -> Iterator[ReadTxn]:
@@ -318,7 +362,7 @@ class SqliteStore(SqliteBase):
     def breathe(self) -> None:
         """A write-ahead log begins anew only at a moment without readers; a reader that never pauses would let it grow
         with every commit of the others."""
-        log = Path(f"{self.path}-wal")
+        log = Path(f"{self._file.name}-wal")
         with suppress(OSError):  # no log, nothing to wait for
             if log.stat().st_size > LONG_LOG_BYTES:
                 self._clock.sleep(BREATH_SECONDS)
@@ -332,16 +376,17 @@ class SqliteStore(SqliteBase):
 
     def _reader(self) -> SqliteSql:
         with translated(self.path):
+            self._file.ensure_in_place()
             connection = connect(*self._place_to_read(), self._vfs)
             connection.execute("PRAGMA query_only = ON")
             return SqliteSql(connection)
 
     def _place_to_read(self) -> tuple[str, int]:
         """Where nothing can be written, nobody does: the file is read without the files that writers share."""
-        file = Path(self.path).absolute()
+        file = self._file.path
         log = Path(f"{file}-wal")
         if not self.read_only or os.access(file.parent, os.W_OK) or Path(f"{file}-shm").exists():
-            return self.path, READ_ONLY
+            return self._file.name, READ_ONLY
         if log.exists() and log.stat().st_size:
             raise StoreFailed(
                 f"part of {self.path} still lies in {log.name}, which cannot be read where nothing can be written",
@@ -384,6 +429,7 @@ class MemoryStore(SqliteBase):
         self._turn = threading.RLock()
         connection = connect(IN_MEMORY, READ_WRITE)
         migrate(connection, IN_MEMORY, self._schema)
+        self._checked_schema = connection.pragma("schema_version")
         self._sql = SqliteSql(connection)
         self._introduce(self._sql)
         self.replica = local_value(self._sql, "replica")

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.runtime.egress.credentials import Credential, checked_credential
-from weft.store.atomic_files import new_file
+from weft.store.atomic_files import make_folder, new_file
 from weft.surfaces.cli.user_files import configuration_folder
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def load_credentials() -> tuple[Credential, ...]:
 def change_credentials(change: Callable[[tuple[Credential, ...]], tuple[Credential, ...]]) -> tuple[Credential, ...]:
     """Read, change and put back, as one step."""
     path = credentials_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with _alone(path):
         changed = change(load_credentials())
         _replace(path, msgspec.json.format(msgspec.json.encode(_CredentialFile(changed))) + b"\n")
@@ -69,7 +69,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    with new_file(path, 0o600) as file:
+    with new_file(path) as file:
         file.write(data)
 
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import NotApplicable
 from weft.kernel.sites import Site
+from weft.store.atomic_files import aside_of, make_folder, open_aside, open_to_append
 from weft.surfaces.cli.user_files import user_ledger
 from weft.surfaces.wire.exchange import ImportStatus
 
@@ -57,8 +58,8 @@ class ImportJob:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Only one at a time: the lock goes with the process."""
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock.open("ab") as file:
+        make_folder(self._lock.parent)
+        with open_to_append(self._lock) as file:
             if not self._take(file.fileno()):
                 raise NotApplicable("an import of this ledger is going on already", "`weft import --status` tells more")
             yield
@@ -93,8 +94,9 @@ class ImportJob:
         return replace(status, state="killed") if status.is_alive and not alive else status
 
     def tell(self, status: ImportStatus) -> None:
-        aside = self._note.with_name(f"{self._note.name}.partial")
-        aside.write_bytes(msgspec.json.encode(status))
+        aside = aside_of(self._note)
+        with open_aside(aside) as file:
+            file.write(msgspec.json.encode(status))
         os.replace(aside, self._note)
 
     def forget(self) -> None:
@@ -124,9 +126,9 @@ class ImportJob:
 def start(order: Order) -> ImportStatus:
     """A process of its own, which goes on when this one and its terminal end. Returns once it holds the lock."""
     job = ImportJob(order.ledger)
-    job.log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(job.log.parent)
     (ordered, orders), (answer_end, tell) = os.pipe(), os.pipe()
-    with job.log.open("ab") as log, open(answer_end, "rb") as answer, open(orders, "wb") as asking:
+    with open_to_append(job.log) as log, open(answer_end, "rb") as answer, open(orders, "wb") as asking:
         try:
             os.set_inheritable(tell, True)
             _spawn(ordered, tell, log.fileno())

@@ -3,7 +3,8 @@
 A new ledger takes none of them itself: they are taken once in memory, and what came of it is copied in one transaction.
 A process that dies inside a step leaves the older schema; two that start at once meet at the writers' lock and the
 second finds the work done. A ledger with a higher number than this program knows is refused and not touched, also where
-it was opened before the number rose.
+it was opened before the number rose. Before anything else is asked of a file, its objects are compared with those of
+its number: what Weft did not make is refused by name, and no step is taken over it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ from pathlib import Path
 import apsw
 from msgspec import Struct
 
-from weft.kernel.errors import LedgerTooNew, NotALedger
-from weft.store.atomic_files import aside_of, put_in_place
+from weft.kernel.errors import Damaged, LedgerTooNew, NotALedger, UnknownObjects
+from weft.store.atomic_files import aside_of, create_private, put_in_place
+from weft.store.sqlite.connection import READ_WRITE, connect
 from weft.store.sqlite.copies import mark_as_copy
+from weft.store.sqlite.schema_objects import SchemaObject, digest_of, quoted, read_objects, unknown_objects
 
 APPLICATION_ID = 0x57454654  # "WEFT"
+OBJECT_DIGESTS = {
+    11: "4afca72d8dc4b1a91ba4a764a8f0c5577706d15ea6b3fa2f9bb3727e10c85766",
+    12: "49aaecf674bfe3773f4e4902ff3553585cb09b0e5a67b3a9f3d1af635f90d00f",
+}
+"""What `digest_of` gives for a ledger of these numbers. Other files are compared object by object, which is slower."""
 
 
 class Migration(Struct, frozen=True):
@@ -61,13 +69,32 @@ def own_part(folder: Traversable, number: str) -> str:
 def check_version(connection: apsw.Connection, path: str, schema: Schema) -> int:
     """The ledger's schema number, 0 for an empty file; anything else that is not a ledger of ours is refused."""
     found = int(connection.pragma("user_version") or 0)
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
-    if found == 0 and tables == 0:
+    if found == 0 and not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
         return 0
     if connection.pragma("application_id") != APPLICATION_ID:
         raise NotALedger(path, "it is another program's database")
     refuse_newer(connection, schema)
+    check_objects(connection, path, schema)
     return found
+
+
+def check_objects(connection: apsw.Connection, path: str, schema: Schema) -> None:
+    """Refuse a ledger, of this schema or an older one, that holds objects which Weft did not make. Missing ones are
+    reported by whoever needs them. Views of an older one are compared by name alone: they are dropped unread."""
+    number = int(connection.pragma("user_version") or 0)
+    try:
+        if digest_of(connection) == OBJECT_DIGESTS.get(number):
+            return
+        objects = read_objects(connection)
+    except UnicodeDecodeError as error:
+        raise Damaged(f"{path}: the schema is not whole (a text is not UTF-8: {error})") from error
+    known_steps = tuple(step for step in schema.migrations if step.number <= number)
+    is_older = number < schema.number
+    expected = objects_of(Schema(known_steps, "" if is_older else schema.surface))
+    views = frozenset(found.name for found in objects_of(schema).values() if found.kind == "view")
+    unknown = unknown_objects(objects, expected, views if is_older else frozenset())
+    if unknown:
+        raise UnknownObjects(path, sorted(found.title for found in unknown))
 
 
 def refuse_newer(connection: apsw.Connection, schema: Schema) -> None:
@@ -77,8 +104,8 @@ def refuse_newer(connection: apsw.Connection, schema: Schema) -> None:
 
 
 def migrate(connection: apsw.Connection, path: str, schema: Schema) -> None:
-    """Bring the open database to `schema`. The caller holds the writers' lock."""
-    found = check_version(connection, path, schema)
+    """Bring the open database, which `check_version` has let pass, to `schema`. The caller holds the writers' lock."""
+    found = int(connection.pragma("user_version") or 0)
     if found == schema.number:
         return
     if not found:
@@ -113,15 +140,22 @@ def _image(schema: Schema) -> bytes:
 
 
 @cache
-def parts_of(schema: Schema) -> frozenset[str]:
-    """The names of all tables, views and indexes that a ledger of this schema has."""
+def objects_of(schema: Schema) -> dict[str, SchemaObject]:
+    """All objects that a ledger of this schema has, by name."""
     connection = apsw.Connection(":memory:")
     try:
-        connection.deserialize("main", _image(schema))
-        rows = connection.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'").fetchall()
-        return frozenset(f"{kind} {name}" for kind, name in rows)
+        if schema.migrations:
+            connection.deserialize("main", _image(schema))
+        return {found.name: found for found in read_objects(connection)}
     finally:
         connection.close()
+
+
+@cache
+def parts_of(schema: Schema) -> frozenset[str]:
+    """The names of all tables, views and indexes that a ledger of this schema has."""
+    parts = (found for found in objects_of(schema).values() if not found.name.startswith("sqlite"))
+    return frozenset(f"{part.kind} {part.name}" for part in parts)
 
 
 def missing_parts(connection: apsw.Connection, schema: Schema) -> list[str]:
@@ -136,7 +170,7 @@ def _apply(connection: apsw.Connection, step: Migration, schema: Schema) -> None
     connection.execute("BEGIN IMMEDIATE")
     try:
         for name in [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")]:
-            connection.execute(f'DROP VIEW "{name}"')
+            connection.execute(f"DROP VIEW {quoted(name)}")
         connection.execute(step.sql).fetchall()  # to the end, also past a statement that answers
         connection.execute(step.own).fetchall()
         if step.number == schema.number:
@@ -154,9 +188,9 @@ def back_up_before(connection: apsw.Connection, target: Path) -> None:
     """A whole copy, made aside and renamed: either it is complete or it is not there. One of an earlier attempt gives
     way, since the ledger may have grown after it."""
     aside = aside_of(target)
-    aside.unlink(missing_ok=True)
+    create_private(aside)
     connection.execute("VACUUM INTO ?", (str(aside),))
-    copy = apsw.Connection(str(aside))
+    copy = connect(str(aside), READ_WRITE)
     try:
         mark_as_copy(copy)
     finally:

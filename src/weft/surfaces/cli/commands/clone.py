@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.kernel.sites import Site
+from weft.store.atomic_files import make_folder
 from weft.store.trust_store import CLONED, StoredTrust
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -47,5 +48,5 @@ def _place(dest: str) -> str:
     if Site.of(dest).is_address:
         return dest
     place = place_for(dest).absolute()
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     return str(place)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import LedgerMissing
 from weft.kernel.sites import Site
+from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED
@@ -208,7 +209,7 @@ def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
     except LedgerMissing:
         path = str(user_ledger())
     if named_ledger(call.ledger) is None and not Path(path).exists():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(path).parent)
         call.note("made your ledger at ", Span(path, "heading"))
         with call.making(path) as ledger:
             yield ledger

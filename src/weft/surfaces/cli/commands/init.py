@@ -8,6 +8,7 @@ import click
 
 from weft.kernel.errors import LedgerMissing, Unsupported
 from weft.kernel.sites import Site
+from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
@@ -33,7 +34,7 @@ def command(call: Call, path: str | None, user: bool) -> None:
     place = _place(named, path, user)
     is_new = not place.exists()
     if is_new:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         _hide_from_git(place.parent)
     _answer(call, str(place), is_new)
 
