@@ -140,8 +140,7 @@ def test_the_facts_of_a_file_with_a_strange_object_can_be_taken_out(path: Path, 
     )
     assert refused.returncode != 0
     assert "weft recover" in refused.stderr
-    run = [program, "recover", "--salvage", str(path), str(tmp_path / "new.db")]
-    subprocess.run(run, env={"HOME": str(tmp_path)}, check=True, capture_output=True)
+    weft.salvage(path, tmp_path / "new.db")
     with weft.open(tmp_path / "new.db") as ledger:
         assert [message.text for message in ledger.thread("main").messages] == ["hello", "hi"]
         assert list(ledger.verify()) == []

@@ -186,7 +186,7 @@ def test_a_turn_is_not_acknowledged_where_nobody_would_find_it(tmp_path: Path, c
         for _ in range(2):
             with pytest.raises(LedgerMoved, match="not acknowledged") as refused:
                 ledger.record_turn(session="main", query="after")
-        assert refused.value.action is Action.OPEN_WHERE_IT_IS
+            assert refused.value.action is Action.OPEN_WHERE_IT_IS
         assert [message.text for message in ledger.thread("main").messages] == ["before"]
     if change in (moved, deleted):
         assert not path.exists()  # it was not made anew

@@ -173,6 +173,7 @@ class Action(StrEnum):
     OPEN_TO_UPGRADE = "open_to_upgrade", "open it for writing: that upgrades it"
     REPEAT_COPY = "repeat_copy", "run the same copy again; it goes on there"
     OPEN_WHERE_IT_IS = "open_where_it_is", "put the file back or open it where it is now, then record again"
+    REMOVE_OBJECTS = "remove_objects", "have them removed from the schema, or copy a backup to a new ledger"
     KEEP_ONE_NAME = "keep_one_name", "remove the other names, or make a copy of the file and open that"
     END_OTHER_PROGRAM = "end_other_program", "end it, then try again"
     OPEN_FOR_WRITING = "open_for_writing", "open it for writing, or check the file's permissions"

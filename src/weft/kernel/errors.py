@@ -452,10 +452,10 @@ class UnknownObjects(Damaged):
 
     usual_action = Action.RESTORE_OR_SALVAGE
 
-    def __init__(self, path: str, objects: Sequence[str]) -> None:
+    def __init__(self, path: str, objects: Sequence[str], hint: Hint = "") -> None:
         listed = ", ".join(objects[:SHOWN_OBJECTS])
         more = f" and {len(objects) - SHOWN_OBJECTS} more" if len(objects) > SHOWN_OBJECTS else ""
-        super().__init__(f"{path} holds what Weft did not make: {listed}{more}")
+        super().__init__(f"{path} holds what Weft did not make: {listed}{more}", hint)
         self.path, self.objects = path, tuple(objects)
 
 

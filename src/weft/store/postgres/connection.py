@@ -252,7 +252,7 @@ def _ensure_promise(sql: PostgresSql, address: PostgresAddress, idle: str, read_
     if server < OLDEST_SERVER:
         raise Unsupported(f"{address.shown}: the server is PostgreSQL {server // 10_000}", "16 or newer is needed")
     ((encoding, fsync, pages, commit),) = sql.script(
-        f"SET search_path TO {address.quoted}; SET client_encoding TO 'UTF8'; SET jit TO off;"
+        f"SET search_path TO {address.quoted}, pg_temp; SET client_encoding TO 'UTF8'; SET jit TO off;"
         " SET statement_timeout TO 0; SET lock_timeout TO 0; SET bytea_output TO 'hex'; SET extra_float_digits TO 1;"
         f" SET idle_in_transaction_session_timeout TO '{idle}';"
         f" SET default_transaction_read_only TO {'on' if read_only else 'off'};"

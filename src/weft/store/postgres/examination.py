@@ -13,7 +13,7 @@ from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
 from weft.store.postgres.migrations import schema_number
-from weft.store.sqlite.migrations import parts_of
+from weft.store.sqlite.migrations import parts_of, quoted
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 
 _RELATIONS = (
@@ -62,14 +62,14 @@ def find_damage(sql: PostgresSql, address: PostgresAddress) -> list[str]:
     extension is installed, every index that it knows is held against its table as well."""
     found = missing_parts(sql, address)
     for table, _ in sql.all(_RELATIONS, (address.ledger, "r")):
-        found += _try(sql, table, f'SELECT count(*) FROM "{table}" t WHERE t::text IS NULL')
+        found += _try(sql, table, f"SELECT count(*) FROM {quoted(table)} t WHERE t::text IS NULL")
     amcheck = sql.one(
         "SELECT n.nspname FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace"
         " WHERE e.extname = 'amcheck'"
     )
     if amcheck is not None:
         for index, oid in sql.all(_RELATIONS, (address.ledger, "i")):
-            found += _try(sql, index, f'SELECT "{amcheck[0]}".bt_index_check({oid}::regclass, true)')
+            found += _try(sql, index, f"SELECT {quoted(amcheck[0])}.bt_index_check({oid}::regclass, true)")
     return found
 
 

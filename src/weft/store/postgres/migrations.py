@@ -17,7 +17,8 @@ from weft.kernel.errors import LedgerTooNew, NotALedger, StoreFailed
 from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import GRANT
-from weft.store.sqlite.migrations import Schema, own_part
+from weft.store.postgres.schema_objects import check_objects
+from weft.store.sqlite.migrations import Schema, own_part, quoted
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
 
 MARK = "weft_schema"
@@ -103,10 +104,11 @@ def migrate(sql: PostgresSql, address: PostgresAddress, schema: Schema) -> None:
         sql.script(OWN)
         found = 0
     refuse_newer(found, schema)
+    check_objects(sql, address, schema, found, OWN)
     if found == schema.number:
         return
     for (view,) in sql.all("SELECT viewname FROM pg_catalog.pg_views WHERE schemaname = ?", (address.ledger,)):
-        sql.script(f'DROP VIEW IF EXISTS "{view}" CASCADE')  # others go with it
+        sql.script(f"DROP VIEW IF EXISTS {quoted(view)} CASCADE")  # others go with it
     for step in schema.migrations:
         if step.number > found:
             sql.script(in_postgres(step.sql))

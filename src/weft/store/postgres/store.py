@@ -31,9 +31,10 @@ from weft.store.postgres.copies import PLACE, write_copy
 from weft.store.postgres.examination import examine_schema, find_damage
 from weft.store.postgres.failures import is_passing, said, store_error, translated, violated_rule
 from weft.store.postgres.flush import COMMIT, COMMIT_THEN_FLUSH, FLUSH, SNAPSHOT
-from weft.store.postgres.migrations import MARK, migrate, refuse_newer, schema_number, shipped_schema
+from weft.store.postgres.migrations import MARK, OWN, migrate, refuse_newer, schema_number, shipped_schema
 from weft.store.postgres.notifications import LISTEN_SECONDS, Crier, Listeners
 from weft.store.postgres.rewrite import rewrite_tables
+from weft.store.postgres.schema_objects import check_objects
 from weft.store.postgres.word_index import GinIndex
 from weft.store.records import LogTip
 from weft.store.replica_names import NOTE, is_copy, take_new_name
@@ -113,6 +114,7 @@ class PostgresStore(SqlStore):
         if not found:
             raise LedgerMissing(self.path)
         refuse_newer(found, self._schema)
+        check_objects(sql, self.address, self._schema, found, OWN)
         self.replica = local_value(sql, "replica")
 
     def _open(self, create: bool) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from operator import itemgetter
+from typing import Any
 
 import apsw
 import msgspec
@@ -71,7 +72,7 @@ def digest_of(connection: apsw.Connection) -> str | None:
 
 
 def read_objects(connection: apsw.Connection) -> list[SchemaObject]:
-    rows = connection.execute(_ALL_AS_TEXT).fetchall()
+    rows: list[Any] = connection.execute(_ALL_AS_TEXT).fetchall()
     return [SchemaObject(kind, name, table, normal_form(sql)) for kind, name, table, sql in rows]
 
 
