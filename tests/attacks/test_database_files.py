@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from weft.kernel.advice import Action
 from weft.kernel.errors import NotALedger, UnknownObjects
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.connection import READ_WRITE, connect
-from weft.store.sqlite.migrations import OBJECT_DIGESTS, Schema, migrate, objects_of, shipped_schema
+from weft.store.sqlite.migrations import OBJECT_DIGESTS, Schema, migrate, objects_of, quoted, shipped_schema
 from weft.store.sqlite.schema_objects import digest_of, normal_form, read_objects
 
 FIXTURES = Path(__file__).parents[1] / "upgrades"
@@ -50,10 +49,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def change(path: Path, sql: str) -> None:
-    """What a stranger does with a plain SQLite."""
-    connection = sqlite3.connect(path)
-    connection.executescript(sql)
+    """What a stranger does with a plain connection."""
+    connection = apsw.Connection(str(path))
+    connection.execute(sql)
     connection.close()
+
+
+def asked(path: Path, sql: str) -> object:
+    """The first value of an answer."""
+    connection = apsw.Connection(str(path))
+    try:
+        return connection.execute(sql).fetchall()[0][0]
+    finally:
+        connection.close()
 
 
 def older_ledger(folder: Path) -> Path:
@@ -84,18 +92,13 @@ def test_an_object_that_is_not_ours_is_refused_by_name(path: Path, sql: str, ope
 def test_a_view_whose_name_is_a_statement_writes_no_file_when_an_older_ledger_is_migrated(tmp_path: Path) -> None:
     path, target = older_ledger(tmp_path), tmp_path / "written.db"
     name = f"y\"; ROLLBACK; \x1b[31m ATTACH '{target}' AS a; CREATE TABLE a.b (c); --"
-    connection = sqlite3.connect(path)
-    quoted = name.replace('"', '""')
-    connection.execute(f'CREATE VIEW "{quoted}" AS SELECT 1')
-    connection.close()
+    change(path, f"CREATE VIEW {quoted(name)} AS SELECT 1")
     with pytest.raises(UnknownObjects) as refused:
         weft.open(path)
     assert not target.exists()
     assert r"\x1b[31m" in str(refused.value)
     assert "\x1b" not in str(refused.value)
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (11,)
-    connection.close()
+    assert asked(path, "PRAGMA user_version") == 11
 
 
 def test_a_step_drops_a_view_by_its_whole_name(tmp_path: Path) -> None:
@@ -123,10 +126,7 @@ def test_views_of_an_older_ledger_are_replaced_unread(tmp_path: Path) -> None:
     change(path, "DROP VIEW turns; CREATE VIEW turns AS SELECT hex(randomblob(1)) AS id")
     with weft.open(path) as ledger:
         assert list(ledger.verify()) == []
-    connection = sqlite3.connect(path)
-    (text,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'turns'").fetchone()
-    connection.close()
-    assert "randomblob" not in text
+    assert "randomblob" not in str(asked(path, "SELECT sql FROM sqlite_schema WHERE name = 'turns'"))
 
 
 def test_the_facts_of_a_file_with_a_strange_object_can_be_taken_out(path: Path, tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def test_many_are_found_by_an_index_that_the_next_process_finds_again(disk: Ledg
         many = Similarity(disk, Words(dimensions=256), few=10)
         assert [ids(many.similar(turn, limit=2)) for turn in made] == [ids(few.similar(turn, limit=2)) for turn in made]
     (file,) = Path(disk.path).parent.glob("*-near-words")
+    assert file.stat().st_mode & 0o777 == 0o600
     file.write_bytes(b"not an index")
     assert ids(Similarity(disk, Words(dimensions=256), few=10).similar(made[0], limit=1)) == ids(
         few.similar(made[0], limit=1)

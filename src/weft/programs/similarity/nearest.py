@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.store.atomic_files import create_private
+
 if TYPE_CHECKING:
     from weft.programs.similarity.embedder import Vectors
 
@@ -147,6 +149,7 @@ class Space:
             return
         part = self._file.with_name(self._file.name + ".part")
         with suppress(OSError, RuntimeError):
+            create_private(part)
             self._index.save(str(part))
             part.replace(self._file)
 
