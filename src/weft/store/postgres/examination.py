@@ -13,8 +13,9 @@ from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import said
 from weft.store.postgres.migrations import schema_number
-from weft.store.sqlite.migrations import parts_of, quoted
+from weft.store.sqlite.migrations import parts_of
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
+from weft.store.sqlite.schema_objects import quoted
 
 _RELATIONS = (
     "SELECT c.relname, c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"

@@ -18,8 +18,9 @@ from weft.store.postgres.address import PostgresAddress
 from weft.store.postgres.connection import PostgresSql
 from weft.store.postgres.failures import GRANT
 from weft.store.postgres.schema_objects import check_objects
-from weft.store.sqlite.migrations import Schema, own_part, quoted
+from weft.store.sqlite.migrations import Schema, own_part
 from weft.store.sqlite.migrations import shipped_schema as sqlite_schema
+from weft.store.sqlite.schema_objects import quoted
 
 MARK = "weft_schema"
 """The table that says that a schema is a ledger, and of which number."""
