@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import InvalidInput, NotTrusted
 from weft.kernel.sites import Site
-from weft.store.atomic_files import new_file
+from weft.store.atomic_files import make_folder, new_file
 
 MADE, CLONED, COPIED, RECOVERED, ALLOWED = "made", "cloned", "copied", "recovered", "allowed"
 UNKNOWN = "you neither made nor allowed it"
@@ -128,13 +128,13 @@ class TrustStore:
     def _change(self, change: Callable[[Sequence[TrustedLedger]], Iterator[TrustedLedger]]) -> None:
         with self._locked():
             ledgers = tuple(sorted(change(self._load().ledgers), key=lambda known: known.identity.place))
-            with new_file(self.path, 0o600) as file:
+            with new_file(self.path) as file:
                 file.write(format(encode(_TrustFile(ledgers=ledgers)), indent=2) + b"\n")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One process at a time changes the file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self.path.with_name(f"{self.path.name}.lock"), flags, 0o600)
         try:
