@@ -8,7 +8,6 @@ is tried again. The ledger stays where it is said to be, to play with. Then you 
 from __future__ import annotations
 
 import io
-import shlex
 import shutil
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.clock import FixedClock, ms_from_iso
+from weft.kernel.shell_words import shell_word
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -138,7 +138,7 @@ def talk(path: Path) -> int:
         click.echo("\nNow talk:\n")
         return run_command(["--ledger", str(path), "chat"])
     click.echo()
-    click.secho(f"$ echo {shlex.quote(GREETING)} | weft chat --model local", bold=True)
+    click.secho(f"$ echo {shell_word(GREETING)} | weft chat --model local", bold=True)
     before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(GREETING.encode()))
     try:
         return run_command(["--ledger", str(path), "chat", "--model", "local"])
@@ -159,7 +159,7 @@ def main() -> int:
     run(path, "diff", "main", "by-hand")
     run(path, "verify")
     click.echo("The ledger is kept. Go on with it:\n")
-    click.echo(f"  export WEFT_LEDGER={shlex.quote(str(path))}")
+    click.echo(f"  export WEFT_LEDGER={shell_word(str(path))}")
     for words in ("log --graph", "tree main", "context", "fork main~2 third-way", "reflog main", "help revisions"):
         click.echo(f"  {program()} {words}")
     return talk(path)
@@ -171,7 +171,7 @@ def program() -> str:
     if shutil.which("weft") or not beside.exists():
         return "weft"
     here = Path.cwd()
-    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+    return shell_word(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
 
 
 if __name__ == "__main__":

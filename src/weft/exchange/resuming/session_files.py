@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from weft.exchange.resuming.names import random_uuid, timed_uuid
 from weft.exchange.resuming.verbatim import as_source, verbatim_records
 from weft.kernel.clock import Clock, RandomBytes
 from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.shell_words import shell_word
 from weft.ledger.api import Ledger
 from weft.ledger.model import Turn
 from weft.ledger.upkeep.copy_register import EXPORT, remembered
@@ -95,7 +95,7 @@ def prepare_resume(
         session=session,
         path=str(path),
         workspace=place,
-        command=format.command.format(workspace=shlex.quote(place), session=session),
+        command=format.command.format(workspace=shell_word(place), session=session),
         turns=len(turns),
         verbatim=writer.verbatim,
         records=data.count(b"\n"),

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import Channel
 from weft.kernel.errors import ConnectionCut, InvalidInput
+from weft.kernel.shell_words import shell_word
 from weft.kernel.sites import Site, needs_psycopg, scheme_of
 
 COMMAND, SSH = "cmd:", "ssh://"
@@ -70,7 +71,7 @@ def _ssh_program(address: str) -> list[str]:
         path = f"./{path}"
     target = f"{parts.username}@{host}" if parts.username else host
     ports = ["-p", str(port)] if port else []
-    return ["ssh", *ports, "--", target, f"weft sync-stdio --ledger {shlex.quote(path)}"]
+    return ["ssh", *ports, "--", target, f"weft sync-stdio --ledger {shell_word(path)}"]
 
 
 class ProgramStream:

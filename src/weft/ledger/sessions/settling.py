@@ -19,6 +19,7 @@ from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import EventRef
 from weft.kernel.kinds import KINDS
 from weft.kernel.ledger_events import CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
+from weft.kernel.shell_words import shell_word
 from weft.ledger.arguments import checked_label
 from weft.ledger.model import Branch
 from weft.ledger.read.sessions import head_event, load_branches
@@ -101,7 +102,7 @@ def _their_head(append: Append, row: SessionRow, branches: list[Branch]) -> tupl
     if len(places) > 1:
         raise NotApplicable(
             f"session {row.label!r} has {len(branches)} other branches, at different turns",
-            Action.NAME_ONE_BRANCH.of(branches=" or ".join(sorted(branch.name for branch in branches))),
+            Action.NAME_ONE_BRANCH.of(branches=" or ".join(sorted(shell_word(branch.name) for branch in branches))),
         )
     head, events = places.pop()
     return head, _event(append, head, events)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.shell_words import shell_line
 from weft.surfaces.cli.screen import Line, Screen, Span, colours_wanted, stdout_screen
 from weft.surfaces.cli.times import LocalZone
 from weft.surfaces.cli.user_files import find_ledger
@@ -149,6 +150,4 @@ class Call:
 
 def undo(*words: str) -> str:
     """The command that takes back what was just done."""
-    from shlex import quote
-
-    return f"undo: weft {' '.join(map(quote, words))}"
+    return f"undo: weft {shell_line(words)}"

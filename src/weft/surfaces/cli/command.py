@@ -11,6 +11,9 @@ from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.call import Call
 
 PATHS = ("file", "path", "receipt", "assets")
+COMPLETION_VARIABLE = "_WEFT_COMPLETE"
+"""Set by a shell that asks how a line goes on."""
+
 SHARED = ("ledger", "json", "quiet", "no_color", "no_pager")
 
 

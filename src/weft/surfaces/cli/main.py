@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import click
 from weft import __version__
 from weft.kernel.errors import WeftError
 from weft.surfaces.cli.call import Call
-from weft.surfaces.cli.command import shared_options, take_shared
+from weft.surfaces.cli.command import COMPLETION_VARIABLE, shared_options, take_shared
 from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, error_document, exit_code, hint_of, lines_of
 from weft.surfaces.plain_text import safe
 
@@ -182,6 +183,10 @@ def weft(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and answer its exit code; errors are on stderr by then."""
+    if COMPLETION_VARIABLE in os.environ:
+        from weft.surfaces.cli.shell_scripts import register_shells
+
+        register_shells()
     try:
         ended = weft.main(list(arguments), prog_name="weft", standalone_mode=False)
         return ended if isinstance(ended, int) else OK

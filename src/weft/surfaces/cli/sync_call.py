@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
+from weft.kernel.shell_words import shell_word
 from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.figures import counted, size_text
@@ -111,4 +112,5 @@ def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     if pending := len(ledger.erasure.pending()):
         call.note(f"{counted(pending, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")
     for label in sorted({branch.label for branch in ledger.merges.branches()}):
-        call.note(f"{label} was moved elsewhere, too: `weft sessions` shows where, `weft settle {label}` joins them")
+        joining = f"`weft settle {shell_word(label)}` joins them"
+        call.note(f"{label} was moved elsewhere, too: `weft sessions` shows where, {joining}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.kernel.advice import Action, Advice
+from weft.kernel.shell_words import shell_word
 
 COMMAND_LINE: Mapping[Action, str] = {
     # values
@@ -137,4 +138,18 @@ def phrase(advice: Advice, sentences: Mapping[Action, str] = COMMAND_LINE) -> st
     """Advice as one surface says it; a sentence for one case alone is shown as it is."""
     if advice.detail or advice.action not in sentences:
         return advice.hint
-    return sentences[advice.action].format_map(advice.arguments)
+    prose_and_commands = sentences[advice.action].split("`")
+    for place in range(1, len(prose_and_commands), 2):
+        prose_and_commands[place] = prose_and_commands[place].format_map(_words(advice.arguments))
+    for place in range(0, len(prose_and_commands), 2):
+        prose_and_commands[place] = prose_and_commands[place].format_map(advice.arguments)
+    return "`".join(prose_and_commands)
+
+
+def _words(arguments: Mapping[str, str | int]) -> Mapping[str, str]:
+    """The arguments as they stand in a command between backquotes: each of them one word of a shell."""
+    return {name: str(value) if name in WHOLE_COMMANDS else shell_word(str(value)) for name, value in arguments.items()}
+
+
+WHOLE_COMMANDS = frozenset({"command"})
+"""Arguments that are a command of several words."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.errors import NotApplicable, WeftError
+from weft.kernel.shell_words import shell_word
 from weft.runtime.inference.replies import ReplyToken, TokenKind
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
@@ -176,7 +177,9 @@ class Terminal:
     def _undo(self, _: str) -> None:
         undone = self._talk.undo()
         asked = undone.asked.split("\n")[0][:60]
-        self._call.screen.show("undone: ", Span(asked, "dim"), f"; `weft restore {self._talk.label}` brings it back")
+        self._call.screen.show(
+            "undone: ", Span(asked, "dim"), f"; `weft restore {shell_word(self._talk.label)}` brings it back"
+        )
 
     def _model(self, name: str) -> None:
         if name:

@@ -11,6 +11,7 @@ import click
 
 from weft.exchange.bundles.creation import CreatedBundle
 from weft.exchange.bundles.report import VISIBLE, AbsentContent, BundleReport
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -214,7 +215,7 @@ def _bring(call: Call, file: str, into: str, keys: Any) -> None:
     call.answer(answer, [f"{new}, {brought.known:,} known already"])
     call.note(_whose(report))
     for thread in report.threads:
-        call.note(f"go on from it: `weft fork {thread.digest[:12]} LABEL`")
+        call.note(f"go on from it: `weft fork {shell_word(thread.digest[:12])} LABEL`")
 
 
 def _whose(report: BundleReport) -> str:

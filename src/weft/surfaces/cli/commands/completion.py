@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.command import COMPLETION_VARIABLE
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.wire.programs import ShellScript
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_WEFT_COMPLETE"
 
 
 @weft_command("completion")
@@ -23,9 +23,12 @@ def command(ctx: click.Context, call: Call, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
+    from weft.surfaces.cli.shell_scripts import register_shells
+
+    register_shells()
     script_class = get_completion_class(shell)
     assert script_class is not None, "click completes for every shell of the choice"
-    script = script_class(ctx.find_root().command, {}, "weft", VARIABLE).source()
+    script = script_class(ctx.find_root().command, {}, "weft", COMPLETION_VARIABLE).source()
     if call.json:
         call.document(ShellScript(shell=shell, script=script))
     else:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from weft.kernel.shell_words import shell_line
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
@@ -83,7 +84,7 @@ def _words(cmd: str | None) -> tuple[str, ...]:
 
 
 def _place(item: Any) -> str:
-    return f"${item.env}" if item.env else f"`{shlex.join(item.command)}`"
+    return f"${item.env}" if item.env else f"`{shell_line(item.command)}`"
 
 
 def _list(call: Call, _: str, __: dict[str, Any]) -> None:

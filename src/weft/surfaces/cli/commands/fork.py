@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -26,4 +27,4 @@ def command(call: Call, rev: str, label: str | None, named: str | None, persona:
     with call.writing() as ledger:
         forked = ledger.fork(rev, label=str(label or named), persona=persona)
     call.answer(forked, [Span(forked.label, "label"), " stands at ", Span(short(str(forked.head)), "id")])
-    call.note(f"go on there with `weft record --session {forked.label} …`")
+    call.note(f"go on there with `weft record --session {shell_word(forked.label)} …`")

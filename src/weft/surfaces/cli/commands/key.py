@@ -7,6 +7,7 @@ import sys
 import click
 
 from weft.kernel.errors import InvalidKey
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -33,7 +34,7 @@ def create(call: Call, name: str, passphrase: bool) -> None:
         KeyForm(name=name, key=public_key.bytes.hex()),
         ["made the key ", Span(name, "label"), f" {public_key.bytes.hex()[:SHOWN]}"],
     )
-    call.note(f"give others its public part: `weft key export {name}`")
+    call.note(f"give others its public part: `weft key export {shell_word(name)}`")
 
 
 @weft_command("list")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -49,7 +50,7 @@ def command(
     if action == "list":
         _list(call)
     elif name is None:
-        raise click.UsageError(f"say which remote: `weft remote {action} NAME`")
+        raise click.UsageError(f"say which remote: `weft remote {shell_word(action)} NAME`")
     elif action == "add":
         _add(call, name, address, share_imports, sessions)
     elif action == "remove":

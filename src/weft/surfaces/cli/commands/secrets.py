@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli.arguments import session_option
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.erasures import carry_out, require_reason
 from weft.surfaces.cli.exits import DIFFERENT, OK
@@ -94,7 +94,7 @@ def _choose(call: Call, ledger: Ledger, ignore: str | None, unignore: str | None
     if ignore is not None:
         mark = ledger.secrets.ignore(ignore)
         call.answer(IgnoredSecret(ignored=mark), ["ignored ", Span(mark, "id")])
-        call.note(f"undo: weft secrets --unignore {mark}")
+        call.note(undo("secrets", "--unignore", mark))
     else:
         mark = ledger.secrets.ignore(unignore or "", undo=True)
         call.answer(IgnoredSecret(unignored=mark), ["no longer ignored: ", Span(mark, "id")])

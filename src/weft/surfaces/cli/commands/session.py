@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import group
 from weft.surfaces.cli.program_call import (
@@ -105,7 +106,7 @@ def history(call: Call, session: str) -> None:
         for line in message["content"].split("\n"):
             call.screen.show(f"  {line}")
     if not entries:
-        call.note(f"nothing was said yet; `weft session send {session} TEXT` begins")
+        call.note(f"nothing was said yet; `weft session send {shell_word(session)} TEXT` begins")
 
 
 def _entries(ledger: Ledger, session: str) -> Iterator[dict[str, Any]]:

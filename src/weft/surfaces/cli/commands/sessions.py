@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.ledger.api import ListedSession, SessionFilter, SessionList, has_title
 from weft.ledger.model import Branch
 from weft.surfaces.cli import arguments, provisional
@@ -80,9 +81,8 @@ def command(
         call.screen.table(*rows, numbers=("turns", "tokens"), spare=SPARE)
     for listed in listing.sessions:
         if listed.branches:
-            call.note(
-                f"{listed.session.label} was moved elsewhere, too: `weft settle {listed.session.label}` joins them"
-            )
+            label = listed.session.label
+            call.note(f"{label} was moved elsewhere, too: `weft settle {shell_word(label)}` joins them")
     _notes(call, listing, filtered=any(value is not None for value in (origin, project, since, limit)))
 
 

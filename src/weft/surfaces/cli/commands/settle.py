@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from weft.kernel.errors import NotApplicable
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -50,7 +51,7 @@ def _show(call: Call, session: str) -> None:
     call.screen.show(*_line(opened.label, opened.head))
     for branch in branches:
         call.screen.show(*_line(branch.name, branch.head))
-    call.note(f"choose: `weft settle {opened.label} --ours`, --theirs, --to REV or --fork LABEL")
+    call.note(f"choose: `weft settle {shell_word(opened.label)} --ours`, --theirs, --to REV or --fork LABEL")
 
 
 def _line(name: str, head: str | None) -> Line:
