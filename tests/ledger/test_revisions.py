@@ -102,9 +102,13 @@ def test_an_event_inside_a_turn_leads_to_the_turn_up_to_it(ledger: Ledger, turns
 
 def test_a_label_wins_over_an_id(ledger: Ledger, turns: list[str]) -> None:
     ledger.fork(turns[0], label=turns[3][-12:])
-    ledger.fork(turns[1], label="main#1")
     assert ledger.resolve(turns[3][-12:]) == turns[0]
-    assert ledger.resolve("main#1") == turns[1]
+
+
+def test_no_label_reads_as_a_depth(ledger: Ledger, turns: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="looks like an address"):
+        ledger.fork(turns[1], label="main#1")
+    assert ledger.resolve("main#1") == turns[0]
 
 
 def test_names_follow_aliases_and_new_labels(ledger: Ledger, turns: list[str]) -> None:

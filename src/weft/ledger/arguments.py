@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from datetime import tzinfo
 from functools import lru_cache
@@ -20,6 +21,7 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import InvalidInput, StoreError, Unsupported
 from weft.kernel.fields import Usage
+from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
 from weft.kernel.sites import IN_MEMORY, Site
 from weft.ledger.model import (
     _DISJOINT,
@@ -132,11 +134,14 @@ def path_error(path: Path, error: OSError) -> StoreError:
 
 LABEL_LIMIT = 512
 ADDRESS_MARKS = ("~", "@{", "^")
+_DEPTH = re.compile(r"(?<=.)#(?=\d+$)")
+"""`main#3` is the third turn of `main`."""
 
 
 def checked_label(label: Any, what: str = "label") -> str:
-    """Labels are words people type: printable, without spaces at the ends, and not to be mistaken for an address."""
-    return _checked_words(checked_length(label, what), what)
+    """The label in its normal form. Labels are words people type: they can be seen, have no spaces at the ends, read
+    like no other label, and are not to be mistaken for an address or an option."""
+    return _checked_words(normal_form(checked_length(label, what)), what)
 
 
 def checked_length(text: Any, what: str) -> str:
@@ -147,20 +152,29 @@ def checked_length(text: Any, what: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _checked_words(label: str, what: str) -> str:
-    if not label.isprintable() or label != label.strip():
+    if not is_visible(label) or label != label.strip():
         raise InvalidInput(f"{what} {label!r:.80} has invisible characters", "use printable characters only")
-    if any(mark in label for mark in ADDRESS_MARKS):
-        raise InvalidInput(f"{what} {label!r:.80} looks like an address", "leave out ~, ^ and @{")
+    if any(mark in label for mark in ADDRESS_MARKS) or _DEPTH.search(label):
+        raise InvalidInput(f"{what} {label!r:.80} looks like an address", "leave out ~, ^, @{ and #number at the end")
+    if label.startswith("-"):
+        raise InvalidInput(f"{what} {label!r:.80} looks like an option", "begin with another character than -")
+    if letters := look_alikes(label):
+        codes = ", ".join(f"U+{ord(letter):04X}" for letter in sorted(letters))
+        raise InvalidInput(
+            f"{what} {label!r:.80} has characters that look like others ({codes})",
+            "write a word in the letters of one script",
+        )
     return label
 
 
 def cleaned_label(text: str) -> str:
-    """The nearest label that `checked_label` takes: what another program wrote must not act on a terminal or shadow
-    an address. Empty when nothing is left."""
-    printable = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:LABEL_LIMIT])
+    """The nearest label that `checked_label` takes: what another program wrote must not act on a terminal, read like
+    another label or shadow an address. Empty when nothing is left."""
+    label = visible_form(text[:LABEL_LIMIT])
     for mark in ADDRESS_MARKS:
-        printable = printable.replace(mark, "-")
-    return printable.strip()
+        label = label.replace(mark, "-")
+    label = _DEPTH.sub("-", label.strip())
+    return f"_{label[1:]}" if label.startswith("-") else label
 
 
 def as_record(value: Any, record: type[T], what: str) -> T:

@@ -45,16 +45,16 @@ def parse_address(text: Any, what: str = "address") -> ProgramAddress:
     return ProgramAddress(name, int(versioned[2]) if versioned else None)
 
 
-def checked_name(name: Any) -> str:
+def checked_name(text: Any) -> str:
     """A program's name is a label that cannot be taken for an address, a version or an id."""
-    checked_label(name, "program's name")
+    name = checked_label(text, "program's name")
     if any(mark in name for mark in "()") or _VERSION.fullmatch(name) or name.startswith("@"):
         raise InvalidInput(f"program's name {name!r:.80} looks like an address", "leave out @, brackets and :number")
     if is_ulid(name.upper()):
         raise InvalidInput(f"program's name {name!r:.80} looks like an id", "use words")
     if name in (DEFAULT_AGENT, IMPORTED_AGENT):
         raise InvalidInput(f"{name!r} is an agent that every ledger has", "choose another name")
-    return str(name)
+    return name
 
 
 def name_from(text: str, prefix: str) -> str:

@@ -27,7 +27,7 @@ def create(
     writer.permit("configure", f"create the {kind.name} {name!r}")
     if kind.facts.stream != "program":
         raise InvalidInput(f"a {kind.name} is made by create_{kind.name}", Action.CREATE_SESSION)
-    checked_name(name)
+    name = checked_name(name)
     checked = kind.checked_config(config)
     _permit_grants(writer, kind, None, {}, checked)
     row = find_program(writer.sql, name)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from weft.exchange.sync.messages import BatchEnd, Hello, KnownLog, Ready
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, LabelTaken, NotFound
+from weft.ledger.arguments import checked_label
 from weft.store.sql import Row, Sql
 
 _PEER = "SELECT n, chain, seen, seen_chain FROM peer WHERE replica = ?"
@@ -116,7 +117,8 @@ def _remote(row: Row) -> Remote:
 
 
 def add_remote(sql: Sql, remote: Remote) -> None:
-    if not remote.name or len(remote.name) > NAME_LENGTH or not remote.name.replace("-", "").replace("_", "").isalnum():
+    name = checked_label(remote.name, "remote's name")
+    if name != remote.name or len(name) > NAME_LENGTH or not name.replace("-", "").replace("_", "").isalnum():
         raise InvalidInput(f"a remote called {remote.name!r:.80}", "use letters, digits, - and _")
     if sql.one("SELECT 1 FROM remote WHERE name = ?", (remote.name,)) is not None:
         raise LabelTaken(remote.name, "a remote")

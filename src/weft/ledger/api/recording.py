@@ -75,7 +75,7 @@ class RecordVerbs(LedgerBase):
         another call with that key raises KeyTaken.
         """
         if session is not None:
-            checked_label(session, "session")
+            session = checked_label(session, "session")
         check_pins(parent, expected)
         turn = NewTurn(
             query=query,
@@ -128,7 +128,7 @@ class RecordVerbs(LedgerBase):
     ) -> TurnWriter:
         """Begin a turn under the session's lease; the parent is pinned, others wait or get SessionBusy."""
         if session is not None:
-            checked_label(session, "session")
+            session = checked_label(session, "session")
         check_pins(parent, expected)
         return begin_turn(
             self._writer,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from weft.kernel.errors import AmbiguousName
+from weft.kernel.labels import normal_form
 from weft.ledger.views.rows import SESSION, SessionRow
 from weft.store.sql import Sql
 
@@ -27,6 +28,7 @@ def find_by_beginning(sql: Sql, text: str) -> SessionRow | None:
     The label of a deleted session is no beginning of another one, nor of what lies below it: whoever deletes twice
     must not hit somebody else.
     """
+    text = normal_form(text)
     if len(text) < SHORTEST:
         return None
     first = text.partition("/")[0]

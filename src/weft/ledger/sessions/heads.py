@@ -54,7 +54,7 @@ def stream_of(append: Append, row: SessionRow, actor: str | None = None) -> Even
 
 def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetails) -> str:
     """A session before its first turn. Returns its id."""
-    checked_label(label)
+    label = checked_label(label)
 
     def work(append: Append) -> str:
         if (session := find_named(append, label)) is not None:
@@ -99,7 +99,7 @@ def fork(
 
     It comes from `source`, or from the session that made the turn.
     """
-    checked_label(label)
+    label = checked_label(label)
 
     def work(append: Append) -> str:
         if (namesake := find_named(append, label)) is not None:
@@ -171,7 +171,7 @@ def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
 
 
 def rename(writer: LedgerWriter, name: str, label: str) -> None:
-    checked_label(label)
+    label = checked_label(label)
 
     def work(append: Append) -> None:
         row = require_session(append, name)
@@ -186,7 +186,7 @@ def rename(writer: LedgerWriter, name: str, label: str) -> None:
 
 def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> None:
     """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain."""
-    checked_label(alias, "alias")
+    alias = checked_label(alias, "alias")
     why = member(AliasReason, reason, "reason")
 
     def work(append: Append) -> None:

@@ -93,7 +93,7 @@ def _chosen(
         theirs = _their_head(append, row, branches)
         if choice.theirs:
             return theirs
-        _fork(append, row, str(choice.fork), theirs)
+        _fork(append, row, checked_label(choice.fork), theirs)
     return row.head, _event(append, row.head, row.head_events)
 
 

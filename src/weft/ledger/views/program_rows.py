@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weft.kernel.labels import normal_form
 from weft.kernel.program_kinds import PROGRAM_KINDS
 from weft.ledger.views.rows import Table
 from weft.store.sql import Sql
@@ -69,12 +70,14 @@ def load_program(sql: Sql, program: str) -> ProgramRow | None:
 
 def find_program(sql: Sql, name: str) -> ProgramRow | None:
     """By the name of a living one, then by id."""
+    name = normal_form(name)
     row = sql.one(f"{PROGRAM.select} WHERE name = ? AND deleted = 0", (name,))
     return ProgramRow(*row) if row else load_program(sql, name)
 
 
 def agent_id(sql: Sql, name: str) -> str | None:
     """The id of a program that can act, by name or id; of a name that only deleted ones had, the last of these."""
+    name = normal_form(name)
     kinds = [facts.name for facts in PROGRAM_KINDS.values() if facts.acts]
     row = sql.one(
         f"SELECT id FROM program WHERE (name = ? OR id = ?) AND kind IN ({', '.join('?' * len(kinds))})"

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel import ledger_events, program_events
-from weft.kernel.contents import showable
 from weft.kernel.events import Event, kind_of
+from weft.kernel.labels import visible_form
 from weft.kernel.program_kinds import HUMAN, PROGRAM_KINDS, SESSION, KindFacts, next_state
 from weft.ledger.arguments import LABEL_LIMIT, cleaned_label
 from weft.ledger.views.program_rows import (
@@ -87,7 +87,7 @@ def _created(view: Projector, moment: Moment, event: Any) -> None:
 
 def _free_name(view: Projector, program: str, ref: str) -> str:
     text = view.contents.content_text(view.contents.number(ref)) or program
-    name = showable(text[:LABEL_LIMIT])
+    name = visible_form(text[:LABEL_LIMIT])
     while view.sql.one("SELECT 1 FROM program WHERE name = ? AND deleted = 0", (name,)) is not None:
         name = f"{name} ({program})"
     return name

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from weft.kernel.labels import normal_form
 from weft.ledger.views.lease_rows import LEASE_COLUMNS, Lease
 from weft.store.sql import Insert, Question, Sql
 
@@ -256,8 +257,18 @@ def load_session_number(sql: Sql, n: int) -> SessionRow | None:
     return SessionRow(*row) if row else None
 
 
+def name_forms(name: str) -> tuple[str, ...]:
+    """The forms in which a name may have been noted: the normal one; as it is written, by versions that kept that."""
+    normal = normal_form(name)
+    return (name,) if normal == name else (normal, name)
+
+
 def find_session(sql: Sql, name: str) -> SessionRow | None:
     """By label, then by alias; an alias leads to a session, never to another alias."""
+    return next((row for form in name_forms(name) if (row := _find_session(sql, form)) is not None), None)
+
+
+def _find_session(sql: Sql, name: str) -> SessionRow | None:
     row = sql.one(f"{SESSION.select} WHERE label = ? AND status <> 'deleted'", (name,))
     if row is None:
         target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))
@@ -292,6 +303,10 @@ def standing_question(label: str) -> Question:
 
 def find_standing(sql: Sql, name: str) -> Standing | None:
     """As `find_session`, with all that belongs to it in the same answer."""
+    return next((standing for form in name_forms(name) if (standing := _find_standing(sql, form)) is not None), None)
+
+
+def _find_standing(sql: Sql, name: str) -> Standing | None:
     row = sql.one(*standing_question(name))
     if row is None:
         target = sql.one("SELECT session FROM alias WHERE alias = ?", (name,))

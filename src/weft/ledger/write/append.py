@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.authority import LOCAL, Authority
 from weft.kernel.clock import Clock, UlidSource, iso_from_ms
-from weft.kernel.contents import Prepared, decode_utf8, json_bytes, showable, text_bytes
+from weft.kernel.contents import Prepared, decode_utf8, json_bytes, text_bytes
 from weft.kernel.errors import (
     ContentGone,
     ContentMissing,
@@ -27,6 +27,7 @@ from weft.kernel.events import Event, Receipt, encode, program_stream
 from weft.kernel.facts import is_digest
 from weft.kernel.fields import Named, Words, is_name
 from weft.kernel.imported import ImportSecret
+from weft.kernel.labels import normal_form, visible_form
 from weft.kernel.ledger_events import AgentCreated
 from weft.ledger.arguments import checked_length, checked_seconds
 from weft.ledger.model import (
@@ -270,8 +271,9 @@ class Append:
         """The id of the agent of this name; the two default agents are their own ids, others are made on first use."""
         if name in (DEFAULT_AGENT, IMPORTED_AGENT):
             return name
-        if showable(checked_length(name, "agent's name")) != name:
-            raise InvalidInput(f"an agent's name is {name!r:.80}", "it is text without NUL and lone surrogates")
+        name = normal_form(checked_length(name, "agent's name"))
+        if visible_form(name) != name:
+            raise InvalidInput(f"an agent's name is {name!r:.80}", "write it in visible letters of one script")
         program_row = self.sql.one(
             "SELECT id, kind FROM program WHERE (name = ? AND deleted = 0) OR id = ?", (name, name)
         )

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.advice import Action
 from weft.kernel.authority import Authority, Principal, PrincipalKind
 from weft.kernel.errors import NotApplicable, NotFound
+from weft.kernel.labels import normal_form
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
 from weft.ledger.views.rows import find_session, load_session
 from weft.store.sql import Sql
@@ -60,7 +61,7 @@ class Attribution:
 
     def _program(self, principal: Principal) -> str:
         query = "SELECT id, kind FROM program WHERE (name = ? OR id = ?) AND deleted = 0 ORDER BY name = ? DESC"
-        row = self._sql.one(query, (principal.id,) * 3)
+        row = self._sql.one(query, (normal_form(principal.id),) * 3)
         if row is None or row[1] not in _KINDS.get(principal.kind, ()):
             raise NotFound("agent or person", principal.id, "who acts is a person, an agent, or 'local'")
         return str(row[0])

@@ -68,9 +68,10 @@ class NewTurn:
         self.messages += as_messages(query, MessageRole.USER, "query")
         self.response = as_messages(response, MessageRole.ASSISTANT, "response")
         self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(_call_list(tool_calls))]
-        for call in self.calls:
-            if call.spawned_session is not None:
-                checked_label(call.spawned_session, "spawned session")
+        self.spawned_sessions = [
+            None if call.spawned_session is None else checked_label(call.spawned_session, "spawned session")
+            for call in self.calls
+        ]
         self.usage = as_usage(usage)
         self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
         self.finish_reason, self.permissions_used = finish_reason, permissions_used
@@ -146,7 +147,7 @@ class NewTurn:
             event, call_id = turn_events.call(
                 call, correlation, requested_by=requested_by, message=message, prepared=prepared
             )
-            spawned = spawned_by(turn_events, call.spawned_session, call_id)
+            spawned = spawned_by(turn_events, self.spawned_sessions[k], call_id)
             turn_events.result(event, call_id, call, correlation, spawned, prepared)
 
     def _write_response(

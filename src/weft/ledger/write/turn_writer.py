@@ -189,7 +189,7 @@ class TurnWriter:
         key = self._key_of(checked_text(call, "tool call"))
         opened = self._calls[key]
         if spawned_session is not None:
-            checked_label(spawned_session, "spawned session")
+            spawned_session = checked_label(spawned_session, "spawned session")
         fault = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         outcome = NewToolCall(
             name="-",
