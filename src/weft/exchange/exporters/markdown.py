@@ -1,8 +1,9 @@
 """Threads as one Markdown page.
 
 Each message stands in a quote and everything else in a fence longer than any inside it, so that no heading, fence or
-tag of a message can end what it stands in. A message that would reach out all the same, by raw HTML or a link
-definition that holds for the whole page, is fenced as it is.
+tag of a message can end what it stands in. Raw HTML and images of a message get a backslash: showing the page fetches
+nothing. A message that would reach out all the same, by raw HTML, an image, a diagram that readers draw with addresses
+in it, or a link definition that holds for the whole page, is fenced as it is.
 """
 
 from __future__ import annotations
@@ -37,13 +38,22 @@ from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart,
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 LONGEST_QUOTE = 100_000
 """Longer texts are fenced without a look at what is in them."""
 _SPECIAL = re.compile(r"([\\`*_\[\]<#|~&$])")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_REACHING = re.compile(r"<(?=[A-Za-z/!?])|!(?=\[)")
+"""Where a tag or an image begins."""
 _SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+DIAGRAMS = frozenset(
+    "blockdiag bpmn bytefield c4plantuml d2 dbml ditaa dot excalidraw geojson graphviz kroki mermaid nomnoml pikchr"
+    " plantuml puml stl structurizr svgbob tikz topojson umlet vega vega-lite vegalite wavedrom wireviz".split()
+)
+"""Languages of fences that some readers of Markdown draw; a diagram may have addresses that are then fetched."""
+_MARK = re.compile(rf"<|\]:|!\[|(?:```|~~~)[^\n]*(?:{'|'.join(sorted(DIAGRAMS))})", re.IGNORECASE)
+"""A text without any of these has no tag, link definition, image or diagram."""
 
 
 class Markdown:
@@ -220,34 +230,47 @@ def quoted(text: str) -> str:
     """A message in a quote, where its own headings, lists and fences stay inside."""
     text = visible(text)
     tame = text if len(text) <= LONGEST_QUOTE and _stays_inside(text) else None
-    if tame is None and len(text) <= LONGEST_QUOTE and _stays_inside(tagless := _without_tags(text)):
-        tame = tagless
+    if tame is None and len(text) <= LONGEST_QUOTE and _stays_inside(unreaching := _without_reach(text)):
+        tame = unreaching
     lines = (fenced(text) if tame is None else tame).split("\n")
     return "\n".join(f"> {line}" if line else ">" for line in lines)
 
 
 def _stays_inside(text: str) -> bool:
-    """No raw HTML, and no definition of a link, which would hold for every message."""
-    if "<" not in text and "]:" not in text:
+    """No raw HTML, no image, no diagram, and no definition of a link, which would hold for every message."""
+    if not _MARK.search(text):
         return True
+    return all(_is_tame(text, parser) for parser in _parsers())
+
+
+def _is_tame(text: str, parser: MarkdownIt) -> bool:
     env: dict[str, Any] = {}
     try:
-        tokens = _parser().parse(text, env)
+        tokens = parser.parse(text, env)
     except (RecursionError, ValueError, IndexError):  # whatever a parser cannot read is shown as it is
         return False
     inner = [token for outer in tokens for token in (outer, *(outer.children or ()))]
-    return not env.get("references") and not any(token.type.startswith("html") for token in inner)
+    return not env.get("references") and not any(_reaches_out(token) for token in inner)
+
+
+def _reaches_out(token: Token) -> bool:
+    """Is it HTML, an image, or a fence of a diagram's language, however that is written: `mermaid`, `{.mermaid}`?"""
+    if token.type == "fence":
+        return not DIAGRAMS.isdisjoint(re.findall(r"[\w-]+", token.info.lower()))
+    return token.type.startswith("html") or token.type == "image"
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _parsers() -> tuple[MarkdownIt, ...]:
+    """With tables, too: a cell ends a span of code that goes on in CommonMark."""
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark", {"html": True})
+    plain = {"html": True, "linkify": False, "typographer": False}
+    return MarkdownIt("commonmark", plain), MarkdownIt("js-default", plain)
 
 
-def _without_tags(text: str) -> str:
-    """With a backslash before what would be a tag, outside code."""
+def _without_reach(text: str) -> str:
+    """With a backslash before what would be a tag or an image, outside code."""
     lines, fence = [], ""
     for line in text.split("\n"):
         found = _FENCE.match(line)
@@ -257,14 +280,14 @@ def _without_tags(text: str) -> str:
         elif found and not (found[1][0] == "`" and "`" in found[2]):
             fence = found[1]
         else:
-            line = _escaped_tags(line)
+            line = _escaped_reach(line)
         lines.append(line)
     return "\n".join(lines)
 
 
-def _escaped_tags(line: str) -> str:
+def _escaped_reach(line: str) -> str:
     made, end = [], 0
     for span in _SPAN.finditer(line):
-        made += [_TAG.sub(r"\\<", line[end : span.start()]), span[0]]
+        made += [_REACHING.sub(r"\\\g<0>", line[end : span.start()]), span[0]]
         end = span.end()
-    return "".join([*made, _TAG.sub(r"\\<", line[end:])])
+    return "".join([*made, _REACHING.sub(r"\\\g<0>", line[end:])])
