@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
-from weft.kernel.sites import Site, needs_psycopg, scheme_of
+from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
 from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
@@ -259,6 +259,8 @@ def _store(
         case Site.MEMORY:
             return _memory_store(read_only, clock, random_bytes)
         case Site.FILE:
+            if not os.path.exists(path):
+                ensure_plain_path(path)
             return SqliteStore(
                 path,
                 clock=clock,

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.kernel.advice import Action, Hint, advice_of
+from weft.kernel.hidden_credentials import without_credentials
 
 SHOWN_OBJECTS = 5
 """So many unknown objects of a database an error names."""
@@ -26,12 +27,13 @@ SHOWN_OBJECTS = 5
 
 class WeftError(Exception):
     """The root. `advice` says what to do next: an action code with arguments, which each surface phrases. A class has
-    a usual action; an error may be made with another, or with a sentence for its case alone."""
+    a usual action; an error may be made with another, or with a sentence for its case alone. Passwords of addresses in
+    its message are hidden."""
 
     usual_action: Action = Action.OTHER
 
     def __init__(self, message: str, hint: Hint = "") -> None:
-        super().__init__(message)
+        super().__init__(without_credentials(message))
         self.advice = advice_of(hint, self.usual_action)
 
     @property

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from weft.kernel.errors import Unsupported
+from weft.kernel.errors import InvalidInput, Unsupported
+from weft.kernel.hidden_credentials import hidden_address
 
 IN_MEMORY = ":memory:"
 POSTGRESQL_SCHEMES = ("postgresql", "postgres")
 _scheme = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_postgresql = re.compile(r"\s*(?:jdbc:)?postgres(?:ql)?(?:\+\w+)?:", re.IGNORECASE)
+"""An address of PostgreSQL that is written wrongly: refused as one, and not taken for a file."""
 
 
 class Site(StrEnum):
@@ -26,7 +29,7 @@ class Site(StrEnum):
             return cls.MEMORY
         found = _scheme.match(name)
         if found is None:
-            return cls.FILE
+            return cls.POSTGRESQL if _postgresql.match(name) else cls.FILE
         return cls.POSTGRESQL if found[1] in POSTGRESQL_SCHEMES else cls.ELSEWHERE
 
     @property
@@ -38,6 +41,12 @@ class Site(StrEnum):
 def needs_psycopg(error: ImportError) -> Unsupported:
     """What to install where a ledger on a server is named."""
     return Unsupported(f"a ledger in PostgreSQL needs psycopg ({error})", "install it: `pip install 'weft[postgres]'`")
+
+
+def ensure_plain_path(path: str) -> None:
+    """Refuses the name of a new file that has a password in it: it is an address that was written wrongly."""
+    if (shown := hidden_address(path)) != path:
+        raise InvalidInput(f"{shown!r} is no file, and no address", "write postgresql://user@host/database")
 
 
 def scheme_of(address: str) -> str:

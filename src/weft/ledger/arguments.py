@@ -21,8 +21,9 @@ from weft.kernel.enums import (
 )
 from weft.kernel.errors import InvalidInput, StoreError, Unsupported
 from weft.kernel.fields import Usage
+from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
-from weft.kernel.sites import IN_MEMORY, Site
+from weft.kernel.sites import IN_MEMORY, Site, ensure_plain_path
 from weft.ledger.model import (
     _DISJOINT,
     _TOKEN_FIELDS,
@@ -125,11 +126,13 @@ def checked_file(value: Any, what: str, hint: Hint) -> Path:
     if (site := Site.of(os.fspath(value))) is not Site.FILE:
         kind = "the address of a server" if site.is_address else IN_MEMORY
         raise Unsupported(f"{what} is {kind}, not a file", hint)
+    if not path.exists():
+        ensure_plain_path(str(path))
     return path
 
 
 def path_error(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path}: {error.strerror or error}", Action.CHECK_PATH)
+    return StoreError(f"{hidden_address(str(path))}: {error.strerror or error}", Action.CHECK_PATH)
 
 
 LABEL_LIMIT = 512

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action, Advice, Hint, advice_of
 from weft.kernel.errors import WeftError
+from weft.kernel.hidden_credentials import without_credentials
 
 
 class Grade(StrEnum):
@@ -36,19 +37,25 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 def good(check: str, what: str) -> Diagnosis:
-    return Diagnosis(grade=Grade.GOOD, check=check, what=what)
+    return _diagnosis(Grade.GOOD, check, what, "", "")
 
 
 def note(check: str, what: str, why: str = "", mend: Hint = "") -> Diagnosis:
-    return Diagnosis(grade=Grade.NOTE, check=check, what=what, why=why, advice=advice_of(mend))
+    return _diagnosis(Grade.NOTE, check, what, why, mend)
 
 
 def warning(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
-    return Diagnosis(grade=Grade.WARNING, check=check, what=what, why=why, advice=advice_of(mend))
+    return _diagnosis(Grade.WARNING, check, what, why, mend)
 
 
 def error(check: str, what: str, why: str, mend: Hint) -> Diagnosis:
-    return Diagnosis(grade=Grade.ERROR, check=check, what=what, why=why, advice=advice_of(mend))
+    return _diagnosis(Grade.ERROR, check, what, why, mend)
+
+
+def _diagnosis(grade: Grade, check: str, what: str, why: str, mend: Hint) -> Diagnosis:
+    """Passwords of addresses in it are hidden."""
+    shown, reason = without_credentials(what), without_credentials(why)
+    return Diagnosis(grade=grade, check=check, what=shown, why=reason, advice=advice_of(mend))
 
 
 def mend_of(failure: WeftError) -> Hint:

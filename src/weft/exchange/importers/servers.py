@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.exchange.importers.records.jsonl import sample
+from weft.kernel.errors import InvalidInput
 from weft.kernel.sites import Site
 
 QUIET_SECONDS = 300
@@ -37,6 +38,10 @@ MARK = (
 )
 
 
+UNREADABLE = "an address that cannot be read"
+"""What stands for an address of which nobody knows where its password ends."""
+
+
 class Address(Struct, frozen=True):
     """Where a database is reached. It may hold a password, so it is never shown or stored as it is."""
 
@@ -49,10 +54,12 @@ class Address(Struct, frozen=True):
     @property
     def shown(self) -> str:
         """The server and the database; without who, and without the rest."""
-        found = urlsplit(self.url)
-        host = found.hostname or "localhost"
-        port = f":{found.port}" if found.port else ""
-        return f"postgresql://{host}{port}{found.path}"
+        try:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname or "localhost", f":{parts.port}" if parts.port else ""
+        except ValueError:
+            return UNREADABLE
+        return UNREADABLE if "@" in parts.path or "://" not in self.url else f"postgresql://{host}{port}{parts.path}"
 
     def candidate(self) -> OnServer:
         """What there is to read; raises OSError where there is nothing, or no way to it."""
@@ -114,6 +121,7 @@ def _psycopg() -> Any:
 def _connected(address: Address) -> Iterator[Any]:
     """One moment of the database, which nothing is written to."""
     driver = _psycopg()
+    _ensure_readable(address)
     try:
         connection = driver.connect(address.url, connect_timeout=10)
     except driver.Error as error:
@@ -124,6 +132,16 @@ def _connected(address: Address) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+
+
+def _ensure_readable(address: Address) -> None:
+    """What libpq says of an address that it cannot read may hold a part of its password."""
+    from weft.store.postgres.address import parse_address
+
+    try:
+        parse_address(address.url)
+    except InvalidInput as error:
+        raise OSError(f"{error}; {error.hint}") from None
 
 
 def _copy(connection: Any, path: Path) -> None:

@@ -3,6 +3,7 @@ standard input and output, on this machine or behind ssh."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from weft.exchange.sync.pump import Channel
 from weft.kernel.errors import ConnectionCut, InvalidInput
+from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.shell_words import shell_word
-from weft.kernel.sites import Site, needs_psycopg, scheme_of
+from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
 
 COMMAND, SSH = "cmd:", "ssh://"
 FORMS = "give a path, postgresql://…, ssh://host/path or cmd:…"
@@ -26,7 +28,7 @@ def program_of(address: str) -> list[str] | None:
         try:
             words = shlex.split(address.removeprefix(COMMAND))
         except ValueError as error:
-            raise InvalidInput(f"{address!r}: {error}", "write the command as for a shell") from error
+            raise InvalidInput(f"{hidden_address(address)!r}: {error}", "write the command as for a shell") from error
         if not words:
             raise InvalidInput(f"{address!r} names no program", "write cmd: and the command that serves the ledger")
         return words
@@ -39,6 +41,8 @@ def without_password(address: str) -> str:
     if site is Site.POSTGRESQL:
         return _postgres_address(address)
     if not site.is_address:
+        if not address.startswith(COMMAND) and not os.path.exists(address):
+            ensure_plain_path(address)
         return address
     if not address.startswith(SSH):
         raise InvalidInput(f"no ledger is reached by {scheme_of(address)}://", FORMS)
@@ -61,11 +65,11 @@ def _ssh_program(address: str) -> list[str]:
     try:
         parts = urlsplit(address)
         port = parts.port
-    except ValueError as error:
-        raise InvalidInput(f"{address!r}: {error}", "write ssh://host/path") from error
+    except ValueError:
+        raise InvalidInput(f"{hidden_address(address)!r} cannot be read", "write ssh://host/path") from None
     host, path = parts.hostname or "", unquote(parts.path)
     if not host or host.startswith("-") or (parts.username or "").startswith("-") or path in ("", "/"):
-        raise InvalidInput(f"{address!r} names no host and path", "write ssh://host/path/of/ledger.db")
+        raise InvalidInput(f"{hidden_address(address)!r} names no host and path", "write ssh://host/path/of/ledger.db")
     path = path[1:].removeprefix(HOME) if path.startswith(f"/{HOME}") else path
     if path.startswith("-"):
         path = f"./{path}"

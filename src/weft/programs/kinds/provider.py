@@ -20,8 +20,8 @@ def server_url(path: str, value: Any) -> str:
     url = filled(path, value)
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise InvalidConfig(path, str(error), "write it as https://host/path") from None
+    except ValueError:
+        raise InvalidConfig(path, "cannot be read", "write it as https://host/path") from None
     if "@" in parts.netloc:
         raise InvalidConfig(path, "carries a user or password", "put the key into a variable, and name it in apiKey")
     if parts.query or parts.fragment:

@@ -41,10 +41,49 @@ def _is_near_by_name(host: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the internet at large, also when it is wrapped in another form."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    inner = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None)
-    return (inner or found).is_global and not found.is_multicast
+    """Whether an address belongs to the internet at large, and every address inside it that it leads to does."""
+    return all(map(_is_public_alone, reached(ipaddress.ip_address(address.partition("%")[0]))))
+
+
+def reached(address: Address) -> tuple[Address, ...]:
+    """The addresses that packets to this one are sent to: IPv4 inside IPv6 counts as that IPv4 address."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return (address,)
+    if address.teredo is not None:
+        return (address, *address.teredo)
+    if address.sixtofour is not None:
+        return (address.sixtofour,)
+    low = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if any(address in network for network in IPV4_IN_LOW_BITS) and int(address) > 1:
+        return (low,)
+    return (address, low) if (int(address) >> 32) & 0xFDFFFFFF == ISATAP else (address,)
+
+
+def _is_public_alone(address: Address) -> bool:
+    if address.is_multicast or not address.is_global:
+        return False
+    return address in IPV4_INTERNET or (address in IPV6_INTERNET and address not in IPV6_DOCUMENTATION)
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPV4_IN_LOW_BITS = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "::/96",  # IPv4-compatible
+            "::ffff:0:0/96",  # IPv4-mapped
+            "::ffff:0:0:0/96",  # IPv4-translated
+            "64:ff9b::/96",  # NAT64; 64:ff9b:1::/48, which a network uses for itself, is outside IPV6_INTERNET
+        ),
+    )
+)
+"""Networks whose addresses have an IPv4 address in their last 32 bits."""
+ISATAP = 0x00005EFE
+"""Before an IPv4 address in the last bits: a tunnel to it. The bit 0x02000000 may be set."""
+IPV4_INTERNET = ipaddress.IPv4Network("0.0.0.0/0")
+IPV6_INTERNET = ipaddress.IPv6Network("2000::/3")
+"""All that was ever assigned to networks of the internet. Site-local and local NAT64 addresses lie outside."""
+IPV6_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
 
 
 def may_reach(host: str, address: str, rules: Rules) -> bool:

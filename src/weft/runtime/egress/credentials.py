@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import CredentialMissing, CredentialWithheld, InvalidInput
+from weft.kernel.hidden_credentials import hidden_address
 
 Variable = Callable[[str], str | None]
 """Looks one named variable of the environment up; surfaces hand it in."""
@@ -83,15 +84,18 @@ def checked_credential(found: Credential) -> Credential:
     )
 
 
+_FORM = "write it as https://host or https://host:port"
+
+
 def origin_of(url: str) -> str:
     """Scheme, host and port of a URL, in one form."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidInput(f"URL {_shown(url)}: {error}", "write it as https://host or https://host:port") from None
+    except ValueError:
+        raise InvalidInput(f"URL {_shown(url)} cannot be read", _FORM) from None
     if parts.scheme not in _DEFAULT_PORTS or not host:
-        raise InvalidInput(f"URL {_shown(url)} has no http(s) origin", "write it as https://host or https://host:port")
+        raise InvalidInput(f"URL {_shown(url)} has no http(s) origin", _FORM)
     if parts.username is not None or parts.password is not None:
         raise InvalidInput(f"the URL of {host} carries a user or password", "keep it as a credential instead")
     shown = f"[{host}]" if ":" in host else host
@@ -100,7 +104,7 @@ def origin_of(url: str) -> str:
 
 def _shown(url: str) -> str:
     """A URL for a message: without what may stand before its host or after its path."""
-    return repr(re.sub(r"//[^/@]*@", "//", url).partition("?")[0][:120])
+    return repr(hidden_address(url).partition("?")[0][:120])
 
 
 class Keyring:

@@ -46,13 +46,15 @@ class PostgresAddress(Struct, frozen=True):
 
 
 def parse_address(text: str) -> PostgresAddress:
-    if not text.isprintable():
+    if not text.isprintable() or text != text.strip():
         raise InvalidInput("the address holds characters that nobody can see", "write them as %XX")
     try:
         parts = urlsplit(text)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        raise InvalidInput("the address cannot be read", _FORM) from error
+    except ValueError:
+        raise InvalidInput("the address cannot be read", _FORM) from None
+    if "://" not in text:
+        raise InvalidInput("the address cannot be read", _FORM)
     _refuse_loose_ends(parts, options)
     names = [value for key, value in options if key == "ledger"]
     if len(names) > 1:

@@ -18,6 +18,7 @@ from weft.kernel.errors import (
     StoreError,
     WeftError,
 )
+from weft.kernel.hidden_credentials import hidden_address, without_credentials
 from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.hints import phrase
 
@@ -86,10 +87,14 @@ def lines_of(error: BaseException) -> list[str]:
 
 
 def message_of(error: BaseException) -> str:
+    return without_credentials(_message_of(error))
+
+
+def _message_of(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return f"{hidden_address(str(error.filename))}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 

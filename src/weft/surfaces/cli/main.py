@@ -13,6 +13,7 @@ import click
 
 from weft import __version__
 from weft.kernel.errors import WeftError
+from weft.kernel.hidden_credentials import without_credentials
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import COMPLETION_VARIABLE, shared_options, take_shared
 from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, error_document, exit_code, hint_of, lines_of
@@ -199,7 +200,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # a fault of our own: it must not end with 1, which means that problems were found
         import traceback
 
-        traceback.print_exc()
+        click.echo(without_credentials(traceback.format_exc()), err=True, nl=False)
         _report(error, as_json="--json" in arguments)
         return BUG
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from weft.kernel.errors import LedgerMissing, Unsupported
-from weft.kernel.sites import Site
+from weft.kernel.sites import Site, ensure_plain_path
 from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -34,6 +34,7 @@ def command(call: Call, path: str | None, user: bool) -> None:
     place = _place(named, path, user)
     is_new = not place.exists()
     if is_new:
+        ensure_plain_path(str(place))
         make_folder(place.parent)
         _hide_from_git(place.parent)
     _answer(call, str(place), is_new)
