@@ -134,7 +134,7 @@ def nat64(address: str) -> str:
 
 
 NEAR = ("127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "172.16.0.1")
-WRAPPINGS = {
+WRAPPINGS: dict[str, Callable[[str], str]] = {
     "NAT64": nat64,
     "mapped": lambda address: f"::ffff:{address}",
     "translated": lambda address: f"::ffff:0:{address}",

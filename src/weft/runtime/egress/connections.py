@@ -23,6 +23,7 @@ from msgspec import Struct
 from weft.kernel.errors import ConnectionForbidden, InvalidInput
 from weft.runtime.egress.connection_rules import Rules, ensure_safe, host_of, may_reach
 from weft.runtime.egress.credentials import Secret, origin_of
+from weft.runtime.egress.key_traces import KeyTraces
 
 _KEY_HEADERS = (
     "authorization", "x-api-key", "api-key", "x-goog-api-key", "cf-aig-authorization", "proxy-authorization", "cookie",
@@ -99,7 +100,8 @@ class _Guard(httpx2.AsyncBaseTransport):
         )
         answer = await self._inner.handle_async_request(sent)
         self._seen.status = answer.status_code
-        self._seen.request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
+        request_id = next((answer.headers[name] for name in _REQUEST_IDS if name in answer.headers), None)
+        self._seen.request_id = KeyTraces(self._keys.values()).hidden_in_value(request_id)
         return answer
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from msgspec import structs
 from pydantic_ai import messages as m
 from pydantic_ai._warnings import UsageExtractionFailedWarning
 from pydantic_ai.direct import model_request, model_request_stream
@@ -29,6 +30,7 @@ from weft.kernel.errors import (
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.connections import Connections, Seen
 from weft.runtime.egress.credentials import Secret
+from weft.runtime.egress.key_traces import KeyTraces, StreamedText
 from weft.runtime.inference.dialects import speaker
 from weft.runtime.inference.failures import failure_of
 from weft.runtime.inference.replies import Finish, Reply, ReplyToken, TokenKind
@@ -51,7 +53,9 @@ class Asked:
     on_token: OnToken | None
     clock: Clock
     keys: list[Secret] = field(default_factory=list)
+    traces: KeyTraces = field(default_factory=lambda: KeyTraces(()))
     seen: Seen = field(default_factory=Seen)
+    streams: dict[TokenKind, StreamedText] = field(default_factory=dict)
     partial: str = ""
     first_token_ms: int | None = None
     begun: float = 0.0
@@ -72,6 +76,8 @@ async def ask(asked: Asked, context: ExecutionContext, connections: Connections)
         secret = await context.credential(slot.credential, asked.route.url)
         asked.keys.append(secret)
         headers[slot.header] = Secret(slot.before + secret.reveal())
+    asked.traces = KeyTraces(asked.keys)
+    asked.streams = {kind: StreamedText(asked.traces) for kind in TokenKind}
     client, asked.seen = connections.client(asked.route.url, headers, asked.model.provider.rules)
     model = speaker(asked.route, asked.model.provider.id, client)
     messages = to_model(asked.request.messages)
@@ -118,20 +124,22 @@ async def _streamed(
     opened = model_request_stream(model, messages, model_settings=settings, model_request_parameters=tools)
     async with opened as stream:
         async for event in stream:
-            _tell(asked, event)
+            if (token := _token_of(event, asked.attempt)) is not None:
+                _tell(asked, token.kind, asked.streams[token.kind].add(token.text))
+        for kind, stream_text in asked.streams.items():
+            _tell(asked, kind, stream_text.end())
         return stream.get()
 
 
-def _tell(asked: Asked, event: Any) -> None:
-    token = _token_of(event, asked.attempt)
-    if token is None or asked.on_token is None:
+def _tell(asked: Asked, kind: TokenKind, text: str) -> None:
+    if not text or asked.on_token is None:
         return
     if asked.first_token_ms is None:
         asked.first_token_ms = asked.ms()
-    if token.kind is TokenKind.TEXT:
-        asked.partial += token.text
+    if kind is TokenKind.TEXT:
+        asked.partial += text
     try:
-        asked.on_token(token)
+        asked.on_token(ReplyToken(text, kind, asked.attempt))
     except BaseException as error:  # it is passed on as it is, past all that judges the provider
         raise _Raised(error) from None
 
@@ -160,7 +168,7 @@ def _reply(asked: Asked, response: m.ModelResponse) -> Reply:
     parts = from_model(response.parts)
     if not parts and response.finish_reason == "stop" and not (usage and usage.output_tokens):
         raise ReplyMalformed(f"{asked.model.provider.id}: the reply is empty")
-    return Reply(
+    reply = Reply(
         parts=parts,
         finish=Finish(response.finish_reason),
         model_id=asked.model.id,
@@ -173,6 +181,13 @@ def _reply(asked: Asked, response: m.ModelResponse) -> Reply:
         first_token_ms=asked.first_token_ms,
         situation=asked.request.situation,
     )
+    return _without_keys(asked.traces, reply)
+
+
+def _without_keys(traces: KeyTraces, reply: Reply) -> Reply:
+    """What the server said, without the keys that it was sent; what stands in the reply from here is left as it is."""
+    theirs = {name: getattr(reply, name) for name in ("parts", "model", "usage_fault", "request_id")}
+    return structs.replace(reply, **traces.hidden_in_value(theirs))
 
 
 def _told(asked: Asked, error: WeftError) -> WeftError:
@@ -181,8 +196,9 @@ def _told(asked: Asked, error: WeftError) -> WeftError:
     elif isinstance(error, ProviderUnreachable) and _had_begun(asked) and "timed out" not in str(error).lower():
         error = ReplyCut(str(error))
     if isinstance(error, OutsideError):
-        error.partial = error.partial or asked.partial
-        error.request_id = error.request_id or asked.seen.request_id
+        held = asked.streams[TokenKind.TEXT].end() if asked.streams else ""
+        error.partial = asked.traces.hidden_in(error.partial or asked.partial + held)
+        error.request_id = asked.traces.hidden_in_value(error.request_id or asked.seen.request_id)
         error.status = error.status or asked.seen.status
     return error
 

@@ -24,6 +24,7 @@ from weft.kernel.errors import (
 )
 from weft.runtime.egress.connections import DecodingError, TransportError
 from weft.runtime.egress.credentials import Secret
+from weft.runtime.egress.key_traces import KeyTraces
 
 _LONGEST = 500
 _SHORTEST_TRACE = 8
@@ -129,7 +130,9 @@ def said(body: Any) -> str:
 
 
 def redacted(text: str, keys: Iterable[Secret]) -> str:
-    """A text without a key in it, nor the beginning or the end of one."""
+    """A text without a key in it, nor the beginning or the end of one, in any of the forms that it is written in."""
+    keys = list(keys)
+    text = KeyTraces(keys).hidden_in(text)
     for key in keys:
         value = key.reveal()
         for length in range(len(value), _SHORTEST_TRACE - 1, -1):

@@ -14,6 +14,7 @@ import msgspec
 from weft.kernel.errors import OutsideError, Unsupported, WeftError
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.credentials import Secret
+from weft.runtime.egress.key_traces import KeyTraces
 from weft.runtime.inference.routes import Route
 from weft.runtime.inference.settings import ProviderSettings
 
@@ -32,9 +33,11 @@ class Server:
         self.client, self.route, self.provider, self._keys = client, route, provider, keys
 
     def accept(self, answer: Any) -> bytes:
-        """What it answered, unless it refuses."""
+        """What it answered, unless it refuses; without the keys that it was sent."""
         if answer.status_code == 200:
-            return bytes(answer.content)
+            content = bytes(answer.content)
+            shown = KeyTraces(self._keys).hidden_in(content.decode("utf-8", "surrogateescape"))
+            return shown.encode("utf-8", "surrogateescape")
         raise self._refused(answer)
 
     def _refused(self, answer: Any) -> OutsideError:
