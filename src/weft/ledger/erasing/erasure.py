@@ -14,7 +14,7 @@ from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ErasureChanged, StoreError
 from weft.kernel.events import ledger_stream
 from weft.kernel.kinds import KINDS
-from weft.kernel.ledger_events import ContentErased, SessionArchived
+from weft.kernel.ledger_events import ContentErased, NodeTagged, NodeUntagged, SessionArchived
 from weft.ledger.erasing.plan import ErasurePlan, numbers_of
 from weft.ledger.erasing.verbatim import forget_sources
 from weft.ledger.imports import provisional
@@ -87,6 +87,7 @@ def _write(store: Store, append: Append, plan: ErasurePlan, reason: str) -> None
     _ensure_unchanged(append, plan)
     if plan.contents:
         _erase_contents(store, append, plan)
+    if plan.contents or plan.untagged:
         _add_tombstones(append, plan, reason)
     for session in plan.named_sessions:
         row = require_session(append, session)
@@ -112,10 +113,10 @@ def text_at(txn: ReadTxn, ref: str) -> str:
 
 
 def _add_tombstones(append: Append, plan: ErasurePlan, reason: str) -> None:
-    """In the ledger's own stream, so that no turn's digest changes."""
-    why, name = append.put_text(reason, "reason"), ledger_stream(append.replica)
+    """In the ledger's own stream, so that no turn's digest changes; and the ends of tags whose words stay."""
+    name = ledger_stream(append.replica)
     tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
-    stream = append.stream(name, bytes(tip[0]).hex() if tip else None)
+    why, stream = append.put_text(reason, "reason"), append.stream(name, bytes(tip[0]).hex() if tip else None)
     for doomed in plan.contents:
         stream.add(
             ContentErased,
@@ -126,6 +127,8 @@ def _add_tombstones(append: Append, plan: ErasurePlan, reason: str) -> None:
         )
         if len(append.lines) >= ROW_EVENTS:
             append.seal()
+    for untagged in plan.untagged:
+        stream.add(NodeUntagged, node=untagged.node, tags=untagged.tags)
 
 
 def _note_stale(append: Append) -> None:
@@ -141,9 +144,11 @@ def _ensure_unchanged(append: Append, plan: ErasurePlan) -> None:
     refs = {doomed.ref for doomed in plan.contents}
     streams = {f"session:{session}" for session in plan.named_sessions}
     streams |= {f"{kind}:{name}" for name in (*plan.turns, *plan.named_sessions) for kind in ("run", "import")}
+    named = {*plan.turns, *plan.named_sessions}
     for _, line in append.txn.facts.lines(plan.until):
         event = KINDS.decode(line)
-        if event.stream in streams or any(ref in refs for _, ref in references(event)):
+        is_tag = isinstance(event, NodeTagged) and event.node in named
+        if is_tag or event.stream in streams or any(ref in refs for _, ref in references(event)):
             raise ErasureChanged
     for turn in plan.turns:
         row = load_turn(append.sql, turn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec import Struct
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ContentMissing
 from weft.ledger.erasing.verbatim import copies_of_sessions, copies_that_need
-from weft.ledger.read.content_uses import ContentUse, Report, Uses, find_uses
+from weft.ledger.read.content_uses import About, ContentUse, Report, TaggedNodes, Uses, find_uses
 from weft.ledger.read.sessions import sessions_containing
 from weft.ledger.read.targets import Resolve, Target, find_target
 from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
@@ -60,6 +60,14 @@ class HeldTurn(Struct, frozen=True, gc=False, kw_only=True):
     sessions: tuple[str, ...]
 
 
+class UntaggedNode(Struct, frozen=True, gc=False, kw_only=True):
+    """A turn, session, message or event that loses tags whose words stay, since others have them too."""
+
+    node: str
+    tags: tuple[str, ...]
+    """References of the words."""
+
+
 class ErasurePlan(Struct, frozen=True, kw_only=True):
     """What would be erased. `until` is the event that it was made at."""
 
@@ -78,6 +86,7 @@ class ErasurePlan(Struct, frozen=True, kw_only=True):
     stays: tuple[Staying, ...]
     erased_already: int
     copies: tuple[KnownCopy, ...]
+    untagged: tuple[UntaggedNode, ...]
     """Backups and exports that may hold it."""
     until: int
     named_sessions: tuple[str, ...]
@@ -90,9 +99,9 @@ class ErasurePlan(Struct, frozen=True, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """Nothing is left to be taken: no content, and no session that was named and still stands."""
+        """Nothing is left to be taken: no content, no tag, and no session that was named and still stands."""
         standing = any(session.named and session.status != SessionStatus.DELETED for session in self.sessions)
-        return not self.contents and not standing
+        return not (self.contents or self.untagged or standing)
 
 
 def make_plan(
@@ -101,7 +110,7 @@ def make_plan(
     store.catch_up()
     with store.read() as txn:
         target = find_target(txn, names, tree, resolve)
-        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report)
+        uses = find_uses(txn.facts, target.streams(), target.contents, everywhere, report, _nodes(txn.sql, target))
         return _plan(store, txn, target, uses, everywhere)
 
 
@@ -128,12 +137,30 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
         stays=tuple(_staying(ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
         erased_already=erased,
         copies=_copies(store, txn, going),
+        untagged=tuple(_untagged(txn.sql, uses, set(going), sizes)),
         until=txn.facts.tip().n,
         named_sessions=tuple(target.sessions),
         renames=any(ref in uses.names for ref in going),
         verbatim=len(copies),
         sources=tuple(ref.hex() for ref in going if any(map(_is_file, uses.of(ref)))),
     )
+
+
+def _nodes(sql: Sql, target: Target) -> TaggedNodes:
+    """What is named and can have tags: turns with their messages, and sessions."""
+    nodes: dict[str, About] = {turn: (turn, None) for turn in target.turns}
+    of_number = {turn.n: turn.id for turn in target.turns.values()}
+    for message, number in rows_in(sql, "SELECT id, turn FROM message WHERE turn IN", list(of_number)):
+        nodes[message] = (of_number[number], None)
+    nodes |= {session: (None, session) for session in target.sessions}
+    return TaggedNodes(frozenset(node for (node,) in sql.all("SELECT DISTINCT node FROM node_tag")), nodes)
+
+
+def _untagged(sql: Sql, uses: Uses, going: set[bytes], sizes: dict[bytes, int]) -> Iterator[UntaggedNode]:
+    for node, tags in uses.tags.items():
+        has_tags = sql.one("SELECT 1 FROM node_tag WHERE node = ?", (node,)) is not None
+        if has_tags and (left := tuple(ref.hex() for ref in tags if ref in sizes and ref not in going)):
+            yield UntaggedNode(node=node, tags=left)
 
 
 def _reached_turns(sql: Sql, target: Target, uses: Uses) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ same references anywhere else, as bytes, and decodes only the lines that hold on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct, field
@@ -45,6 +46,16 @@ _NAMES: dict[type, str] = {
 _hex = re.compile(rb"[0-9a-f]{64}").findall
 
 
+class TaggedNodes(Struct, frozen=True):
+    """What has tags now, and what of it, or else, is named, with the turn or session that it belongs to."""
+
+    all: frozenset[str] = frozenset()
+    named: Mapping[str, About] = MappingProxyType({})
+
+
+NO_TAGS = TaggedNodes()
+
+
 class ContentUse(Struct, frozen=True, gc=False):
     """One event that refers to a content, and where in it."""
 
@@ -65,6 +76,8 @@ class Uses(Struct):
     """Contents that go wherever they are used; None: all of them."""
     reached: set[str] = field(default_factory=set)
     """Streams outside that use one of those."""
+    tags: dict[str, dict[bytes, None]] = field(default_factory=dict)
+    """References of the tags of these nodes, by node."""
     names: set[bytes] = field(default_factory=set)
     """References of labels, aliases, programs' names and tags, which views hold as words."""
 
@@ -97,13 +110,19 @@ def _digests(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def find_uses(
-    facts: FactReader, streams: dict[str, About], contents: Iterable[bytes], everywhere: bool, report: Report
+    facts: FactReader,
+    streams: dict[str, About],
+    contents: Iterable[bytes],
+    everywhere: bool,
+    report: Report,
+    tagged: TaggedNodes = NO_TAGS,
 ) -> Uses:
-    """The contents that these streams name, and these contents, with everybody else who uses them."""
+    """The contents that these streams name, and these contents, with everybody else who uses them. Tags of what is
+    named, and of the events of turns, lie in the ledger's own stream and count as named by them."""
     until = facts.tip().n
     uses = Uses(inside={ref: [] for ref in contents})
     uses.everywhere = None if everywhere else frozenset(uses.inside)
-    own = _gather(facts, streams, uses, until, report) if streams else set()
+    own = _gather(facts, streams, tagged, uses, until, report) if streams else set()
     wanted = {ref.hex().encode() for ref in uses.inside}
     for row in facts.rows():
         if row.first > until:
@@ -123,14 +142,21 @@ def _stream(n: int, line: bytes) -> str:
     return line.partition(b'"stream":"')[2].partition(b'"')[0].decode()
 
 
-def _gather(facts: FactReader, streams: dict[str, About], uses: Uses, until: int, report: Report) -> set[int]:
-    """The events of these streams, and late results of their calls, which lie in the ledger's own stream."""
+def _gather(
+    facts: FactReader, streams: dict[str, About], tagged: TaggedNodes, uses: Uses, until: int, report: Report
+) -> set[int]:
+    """The events of these streams, and late results of their calls and tags, which lie in the ledger's own stream."""
     own: set[int] = set()
     turns: dict[str, str | None] = {}
+    taggings: list[tuple[int, NodeTagged | NodeUntagged]] = []
     for n, line in facts.lines(0, until):
         report("contents", n, until)
         stream = _stream(n, line)
         about = streams.get(stream)
+        if about is None and tagged.all and b'"kind":"node_' in line and stream.startswith("ledger:"):
+            if isinstance(tagging := KINDS.decode(line), NodeTagged | NodeUntagged):
+                taggings.append((n, tagging))
+            continue
         if about is None and not (turns and b'"kind":"tool_result"' in line and stream.startswith("ledger:")):
             continue
         event = KINDS.decode(line)
@@ -143,6 +169,14 @@ def _gather(facts: FactReader, streams: dict[str, About], uses: Uses, until: int
             turns[event_id(line)] = about[0]
         own.add(n)
         _note_inside(uses, n, event, about)
+    for n, tagging in taggings:  # a tag from another ledger may have come before what it is on
+        node = tagging.node
+        about = (turns[node], None) if node in turns else tagged.named.get(node)
+        if about is not None:
+            _note_inside(uses, n, tagging, about)
+            uses.tags.setdefault(node, {}).update(dict.fromkeys(map(bytes.fromhex, tagging.tags)))
+        if about is not None or node not in tagged.all:  # what lost its tags keeps no words of theirs
+            own.add(n)
     return own
 
 
