@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.ledger.imported import native_turn, take
 from weft.kernel.errors import ErasureChanged
 from weft.programs import Programs
 
@@ -92,3 +93,19 @@ def test_tags_stay_with_what_is_renamed_forked_or_moved(ledger: Any) -> None:
     assert programs.tags("trunk") == ["tag-of-the-session"]
     assert programs.tags("branch") == []
     assert programs.tags(turn) == ["shared", "tag-of-the-turn"]
+
+
+def test_the_tags_of_an_imported_turn_go_on_with_the_version_that_takes_its_place(ledger: Any) -> None:
+    take(ledger, "s", native_turn("one"))
+    first = ledger.turn("s").id
+    programs = Programs(ledger)
+    programs.add_tags(first, "reviewed", "mine")
+    take(ledger, "s", native_turn("one", answer="yes, and more"), reread=True)
+    second = ledger.turn("s").id
+    assert second != first
+    programs.add_tags(second, "later")
+    assert programs.tags(second) == programs.tags(first) == ["later", "mine", "reviewed"]
+    assert [node.id for node in programs.tagged("reviewed", "later")] == [second]
+    programs.remove_tags(second, "reviewed")
+    assert programs.tags(first) == programs.tags(second) == ["later", "mine"]
+    assert list(ledger.verify()) == []

@@ -90,10 +90,13 @@ def add_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
 def remove_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
     node = find_node(ReadTxn(writer.sql, writer.append.txn.facts), name)
     _permit_tags(writer, node)
-    there = [tag for tag in checked_tags(tags) if tag in tags_of(writer.sql, node)]
-    if there:
-        contents = tuple(writer.append.put_text(tag, "tag") for tag in there)
-        writer.ledger_stream().add(NodeUntagged, node=node, tags=contents)
+    wanted, stream = checked_tags(tags), None
+    for version in _versions(writer.sql, node):
+        own = _own_tags(writer.sql, version)
+        if there := [tag for tag in wanted if tag in own]:
+            contents = tuple(writer.append.put_text(tag, "tag") for tag in there)
+            stream = stream or writer.ledger_stream()
+            stream.add(NodeUntagged, node=version, tags=contents)
     return node
 
 
@@ -106,15 +109,37 @@ def _permit_tags(writer: ProgramWriter, node: str) -> None:
         writer.permit("configure", f"tag {row.name!r}", None)
 
 
+_SAME_NATIVE = "SELECT id FROM turn WHERE native = (SELECT native FROM turn WHERE id = ?)"
+
+
 def tags_of(sql: Sql, node: str) -> list[str]:
+    """Its tags; of an imported turn also those of its other versions, which it stands in the place of."""
+    return sorted({tag for version in _versions(sql, node) for tag in _own_tags(sql, version)})
+
+
+def _own_tags(sql: Sql, node: str) -> list[str]:
     return [tag for (tag,) in sql.all("SELECT tag FROM node_tag WHERE node = ? ORDER BY tag", (node,))]
+
+
+def _versions(sql: Sql, node: str) -> list[str]:
+    """The node, and every other version of it if it is an imported turn."""
+    others = sql.all(
+        "SELECT id FROM turn WHERE native = (SELECT native FROM turn WHERE id = ?) AND id <> ?", (node, node)
+    )
+    return [node, *(id for (id,) in others)]
+
+
+def _current(sql: Sql, node: str) -> str:
+    """The version that stands in a turn's place; anything else is its own."""
+    row = sql.one(f"{_SAME_NATIVE} AND current = 1", (node,))
+    return node if row is None else str(row[0])
 
 
 def nodes_with(sql: Sql, tags: Iterable[str]) -> list[Tagged]:
     """Nodes that have all of these tags, programs first, each with all of its own."""
     nodes: set[str] | None = None
     for tag in checked_tags(tags):
-        with_tag = {node for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))}
+        with_tag = {_current(sql, node) for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))}
         nodes = with_tag if nodes is None else nodes & with_tag
     tagged = (_tagged(sql, node_of(sql, node)) for node in sorted(nodes or ()))
     shown = (node for node in tagged if node is not None)
