@@ -1,17 +1,21 @@
 """Two sizes of every property: repeatable and quick by default, random and long under WEFT_PROVE=1."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.faults.results import Counted, table
 from tests.faults.sizes import SEED
+from tests.postgres import shared_server
 
 pytest_plugins = ["tests.leaks"]
 
 PROVING = os.environ.get("WEFT_PROVE", "") not in ("", "0")
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run on every core already: more threads only wait
 settings.register_profile(
     "test",
     max_examples=30,
@@ -32,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
             if is_property or "faults" in item.path.parts:
                 item.add_marker("prove")
+
+
+NewPostgresLedger = Callable[[], str]
+
+
+@pytest.fixture
+def new_postgres_ledger() -> Iterator[NewPostgresLedger]:
+    """Gives addresses of new ledgers in PostgreSQL, which are dropped when the test has ended."""
+    with ExitStack() as ledgers:
+        yield lambda: ledgers.enter_context(shared_server().ledger())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

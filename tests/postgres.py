@@ -11,17 +11,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
 
+from weft.store.postgres.address import parse_address
+from weft.store.postgres.connection import connect
+from weft.store.postgres.migrations import migrate, shipped_schema
+
 NOBODY, PREFIX = "nobody", "weft-pg-"
 FOLDERS = (Path("/dev/shm"), Path("/tmp"))
 ENOUGH_BYTES = 2 * 1024**3
 SETTINGS = {
+    "autovacuum": "off",
     "fsync": "on",
     "listen_addresses": "",
     "max_connections": "80",
@@ -50,6 +56,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._held_while_alive: int | None = None
         self._user: str | None = None
+        self._template: str | None = None
         self._home = programs()
         if os.geteuid() == 0:
             self._user = NOBODY  # PostgreSQL refuses to run as root
@@ -63,9 +70,42 @@ class Server:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def address(self, ledger: str | None = None) -> str:
+    def address(self, ledger: str | None = None, database: str = "postgres") -> str:
         """Of a new ledger, unless one is named."""
-        return f"postgresql://weft@/postgres?host={self.folder}&ledger={ledger or new_name()}"
+        return f"postgresql://weft@/{database}?host={self.folder}&ledger={ledger or new_name()}"
+
+    @contextmanager
+    def ledger(self) -> Iterator[str]:
+        """The address of a new ledger that has its tables and no row, in a database of its own; dropped afterwards.
+
+        Copying a database that has the tables takes the server a quarter of the work of making them.
+        """
+        name = new_name()
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {self._with_tables()} STRATEGY file_copy")
+        try:
+            yield self.address("weft", name)
+        finally:
+            self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _with_tables(self) -> str:
+        """The database that is copied: what `weft.open` has made there before it writes the first row."""
+        if self._template is None:
+            name = new_name()
+            self._execute(f"CREATE DATABASE {name}")
+            address = parse_address(self.address("weft", name))
+            sql = connect(address)
+            try:
+                sql.script("BEGIN")
+                migrate(sql, address, shipped_schema())
+                sql.script("COMMIT")
+            finally:
+                sql.close()
+            self._template = name
+        return self._template
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.address().partition("&ledger")[0], autocommit=True) as connection:
+            connection.execute(statement.encode())
 
     def address_apart(self) -> tuple[str, Path]:
         """Of a new ledger in a database of its own, and the folder of that database's files."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.postgres import shared_server
+from tests.conftest import NewPostgresLedger
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 
@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_ledger(path: Path, clock: FixedClock) -> Iterator[OpenLedger]:
+def open_ledger(path: Path, clock: FixedClock, new_postgres_ledger: NewPostgresLedger) -> Iterator[OpenLedger]:
     """Opens the ledger at `path`, as often as asked; all of them are closed in the end."""
     opened: list[Ledger] = []
 
@@ -76,9 +76,11 @@ def open_ledger(path: Path, clock: FixedClock) -> Iterator[OpenLedger]:
 
 
 @pytest.fixture(params=["disk", "memory", "postgres"])
-def ledger(request: pytest.FixtureRequest, open_ledger: OpenLedger, path: Path) -> Ledger:
+def ledger(
+    request: pytest.FixtureRequest, new_postgres_ledger: NewPostgresLedger, open_ledger: OpenLedger, path: Path
+) -> Ledger:
     if request.param == "postgres":
-        return open_ledger(shared_server().address())
+        return open_ledger(new_postgres_ledger())
     return open_ledger(path if request.param == "disk" else ":memory:")
 
 

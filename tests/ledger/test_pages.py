@@ -2,7 +2,7 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -372,7 +372,8 @@ PRESENT = ["search", "find_messages", "find_tool_calls", "events"]
 def written(engine: str, history: list[tuple[str, Any, Any]]) -> Iterator[tuple[Ledger, FixedClock]]:
     """A ledger of its own with some history."""
     clock = FixedClock(NOON)
-    with weft.open(":memory:" if engine == "sqlite" else shared_server().address(), clock=clock) as ledger:
+    where = nullcontext(":memory:") if engine == "sqlite" else shared_server().ledger()
+    with where as address, weft.open(address, clock=clock) as ledger:
         filled(ledger)
         writer = Writer(ledger, clock, history)
         for _ in history:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.conftest import PROVING
-from tests.postgres import shared_server
+from tests.conftest import PROVING, NewPostgresLedger
 from tests.programs.stories import stocked
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
@@ -31,7 +30,7 @@ def clock() -> FixedClock:
 
 
 @pytest.fixture
-def open_ledger(tmp_path: Path, clock: FixedClock) -> Iterator[OpenLedger]:
+def open_ledger(tmp_path: Path, clock: FixedClock, new_postgres_ledger: NewPostgresLedger) -> Iterator[OpenLedger]:
     opened: list[Ledger] = []
 
     def open_one(where: str | Path = tmp_path / "ledger.db") -> Ledger:
@@ -44,8 +43,8 @@ def open_ledger(tmp_path: Path, clock: FixedClock) -> Iterator[OpenLedger]:
 
 
 @pytest.fixture(params=["disk", "postgres"])
-def ledger(request: pytest.FixtureRequest, open_ledger: OpenLedger) -> Ledger:
-    return open_ledger(shared_server().address()) if request.param == "postgres" else open_ledger()
+def ledger(request: pytest.FixtureRequest, new_postgres_ledger: NewPostgresLedger, open_ledger: OpenLedger) -> Ledger:
+    return open_ledger(new_postgres_ledger()) if request.param == "postgres" else open_ledger()
 
 
 @pytest.fixture

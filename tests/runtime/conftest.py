@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import shared_server
+from tests.conftest import NewPostgresLedger
 from tests.sandbox import machine_sandbox
 from weft.runtime.sandbox.bubblewrap import Sandbox
 
 
 @pytest.fixture(params=["disk", "postgres"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
-    return shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
+def address(request: pytest.FixtureRequest, tmp_path: Path, new_postgres_ledger: NewPostgresLedger) -> str | Path:
+    return new_postgres_ledger() if request.param == "postgres" else tmp_path / "ledger.db"
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.postgres import shared_server
+from tests.conftest import NewPostgresLedger
 from weft.ledger.api.ledger import Ledger
 
 
 @pytest.fixture(params=["disk", "postgres"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    where = shared_server().address() if request.param == "postgres" else tmp_path / "ledger.db"
+def ledger(request: pytest.FixtureRequest, tmp_path: Path, new_postgres_ledger: NewPostgresLedger) -> Iterator[Ledger]:
+    where = new_postgres_ledger() if request.param == "postgres" else tmp_path / "ledger.db"
     with weft.open(where) as opened:
         yield opened
 

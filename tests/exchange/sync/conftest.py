@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.postgres import shared_server
+from tests.conftest import NewPostgresLedger
 from weft.kernel.clock import FixedClock
 from weft.ledger.api.ledger import Ledger
 
@@ -20,12 +20,12 @@ def clock() -> FixedClock:
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: FixedClock) -> Iterator[Make]:
+def make(tmp_path: Path, clock: FixedClock, new_postgres_ledger: NewPostgresLedger) -> Iterator[Make]:
     """A ledger of a name: a file, or a schema of a PostgreSQL database. All are closed in the end."""
     opened: list[Ledger] = []
 
     def open_one(name: str, engine: str = "sqlite") -> Ledger:
-        where = tmp_path / f"{name}.db" if engine == "sqlite" else shared_server().address()
+        where = tmp_path / f"{name}.db" if engine == "sqlite" else new_postgres_ledger()
         opened.append(weft.open(where, clock=clock))
         return opened[-1]
 
