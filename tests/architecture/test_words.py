@@ -3,32 +3,31 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.architecture.test_layers import Module, shipped
 from weft.surfaces.cli.main import SUMMARIES
 
-SOURCE = Path(__file__).parents[2] / "src" / "weft"
-BELOW = sorted(file for file in SOURCE.rglob("*.py") if "surfaces" not in file.relative_to(SOURCE).parts)
 COMMAND = re.compile(rf"`weft |(?<![\w/.])weft (?:{'|'.join(map(re.escape, SUMMARIES))})\b")
-STARTED = {("exchange/sync/addresses.py", "weft sync-stdio")}
+STARTED = {("weft/exchange/sync/addresses.py", "weft sync-stdio")}
 """What a program starts at the other end of a connection, and no sentence."""
 
 
-def commands(source: str) -> Iterator[tuple[int, str]]:
+def commands(module: Module) -> Iterator[tuple[int, str]]:
     """Each text of a module that names a command of the command line, docstrings included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := COMMAND.search(node.value)):
             yield node.lineno, named[0]
 
 
 def test_no_text_below_the_surfaces_names_a_command() -> None:
     named = [
-        (path, line, text)
-        for file in BELOW
-        for line, text in commands(file.read_text())
-        if ((path := str(file.relative_to(SOURCE))), text) not in STARTED
+        (module.path, line, text)
+        for module in shipped()
+        if "surfaces" not in module.path.split("/")
+        for line, text in commands(module)
+        if (module.path, text) not in STARTED
     ]
     assert named == []
 
@@ -43,9 +42,9 @@ def test_no_text_below_the_surfaces_names_a_command() -> None:
     ],
 )
 def test_the_rule_fails_on_a_text_that_names_a_command(source: str) -> None:
-    assert list(commands(source))
+    assert list(commands(Module("weft/named.py", source)))
 
 
 @pytest.mark.parametrize("source", ["import weft", 'x = "upgrade weft, then open it again"', 'x = "~/.weft/import"'])
 def test_the_rule_lets_other_texts_pass(source: str) -> None:
-    assert list(commands(source)) == []
+    assert list(commands(Module("weft/named.py", source))) == []

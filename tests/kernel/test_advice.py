@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from string import Formatter
 
@@ -19,9 +20,14 @@ def placeholders(sentence: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(sentence) if name}
 
 
-def uses(file: Path) -> Iterator[tuple[str, set[str], int]]:
+@cache
+def uses(file: Path) -> tuple[tuple[str, set[str], int], ...]:
     """Each `Action.X` of a module with the arguments that it is given there."""
-    tree = ast.parse(file.read_text())
+    source = file.read_text()
+    return tuple(_uses(ast.parse(source))) if "Action" in source else ()
+
+
+def _uses(tree: ast.Module) -> Iterator[tuple[str, set[str], int]]:
     given: dict[int, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "of":
