@@ -14,7 +14,7 @@ NOT_CONTENTS = """prev event event_id request_id base at bound policy_ref resour
     materialization node to resource""".split()
 TOLD = ("content", "withheld", "erased", "missing", "outside")
 HEX = {n: re.compile(f"[0-9a-f]{{{n}}}").fullmatch for n in (32, 64, 128)}
-ULID = "[0-7][0-9A-HJKMNP-TV-Z]{25}"
+FREELY, ULID = 1 << 28, "[0-7][0-9A-HJKMNP-TV-Z]{25}"
 
 
 def canonical(value, order=True):
@@ -37,7 +37,7 @@ def lines(file):
             piece = unpacker.decompress(packed, 1 << 18)
             packed, size = unpacker.unconsumed_tail, size + len(piece)
             *complete, held = (held + piece).split(b"\n")
-            need(size <= min(16 << 30, (1 << 28) + 200 * file.tell()), "it unpacks to too much")
+            need(size <= min(16 << 30, FREELY + 200 * file.tell()), "it unpacks to too much")
             need(max(map(len, (*complete, held))) <= 16 << 20, "a line that is too long")
             yield from complete
         packed = seal

@@ -18,8 +18,8 @@ from tests.conftest import PROVING
 from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import INDEPENDENT, MAGIC, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import large_bytes
-from weft.exchange.bundles import create_bundle, import_bundle, verify_bundle
-from weft.exchange.bundles.form import EVENT_PREFIX, NOT_CONTENTS, end_line
+from weft.exchange.bundles import container, create_bundle, import_bundle, verify_bundle
+from weft.exchange.bundles.form import EVENT_PREFIX, FREELY, NOT_CONTENTS, end_line
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -28,6 +28,8 @@ from weft.ledger.upkeep.facts_file import event_line
 pytestmark = [pytest.mark.prove] if PROVING else []
 
 POSITIONS = 20_000 if PROVING else 500
+UNPACKED_FREELY = FREELY if PROVING else 16 * 2**20
+"""How much a bundle unpacks to whatever its size is; both verifiers are given the smaller one."""
 FEWER = POSITIONS // 5
 SEED = 7
 
@@ -273,22 +275,31 @@ def test_a_bomb_is_refused_without_being_held(made: Path, changed: Path) -> None
     assert is_refused(changed)
 
 
-def test_what_unpacks_to_far_more_than_its_size_is_refused(made: Path, changed: Path) -> None:
+def test_what_unpacks_to_far_more_than_its_size_is_refused(
+    made: Path, changed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Contents of zeros that would fill a disk: each line is short enough, and each content hashes."""
+    pieces = UNPACKED_FREELY // 2**20
+    monkeypatch.setattr(container, "FREELY", UNPACKED_FREELY)
+    monkeypatch.setattr(INDEPENDENT, "FREELY", UNPACKED_FREELY)
     zeros = base64.b64encode(bytes(2**20)).decode()
     packer = zlib.compressobj(9)
     body = bytearray(MAGIC + packer.compress(lines_of(made / "plain.weft")[0] + b"\n"))
-    salted = sha256(b"weft.content.1\n" + bytes(16) + bytes(256 * 2**20)).hexdigest()
-    for i in range(256):
-        piece = {"ref": salted, "salt": "0" * 32, "base64": zeros, "piece": i, "pieces": 256}
+    salted = sha256(b"weft.content.1\n" + bytes(16) + bytes(pieces * 2**20)).hexdigest()
+    for i in range(pieces):
+        piece = {"ref": salted, "salt": "0" * 32, "base64": zeros, "piece": i, "pieces": pieces}
         body += packer.compress(orjson.dumps(piece) + b"\n")
     body += packer.flush()
     changed.write_bytes(bytes(body) + sha256(body).digest())
     assert changed.stat().st_size < 2**20
     with pytest.raises(InvalidBundle, match="more than its size allows"):
         verify_bundle(changed)
-    with pytest.raises(SystemExit, match=r"^refused: "):
+    with pytest.raises(SystemExit, match=r"^refused: it unpacks to too much$"):
         INDEPENDENT.verify(changed)
+
+
+def test_the_size_that_unpacks_freely_is_the_same_for_both() -> None:
+    assert INDEPENDENT.FREELY == FREELY == 256 * 2**20
 
 
 def test_depth_and_odd_json_are_refused(made: Path, changed: Path) -> None:
