@@ -1,9 +1,11 @@
 """Contexts: exactly what an agent saw at a turn, or would see at the next one."""
 
+import math
 from typing import Any
 
 import pytest
 
+from tests.conftest import PROVING
 from tests.ledger.histories import grow, problems, texts
 from weft import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from weft.kernel.dag_events import ModelRequest
@@ -11,6 +13,8 @@ from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.fields import RequestInput
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.read.contexts import Context
+
+TURNS = 300 if PROVING else 100
 
 
 def spoken(ledger: Ledger, **of: str) -> list[tuple[str, str]]:
@@ -193,10 +197,11 @@ def test_a_context_can_be_given_as_the_input(ledger: Ledger) -> None:
     assert (second.input.keep, len(second.input.then)) == (5, 1)
 
 
+@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 def test_a_context_of_any_length_is_found_by_way_of_few_requests(ledger: Ledger) -> None:
     asked: list[RequestInput] = []
     found: dict[str | None, RequestInput] = {}
-    for i in range(300):
+    for i in range(TURNS):
         if i % 3 == 0:
             grow(ledger, "main", f"beside {i}")
         with ledger.begin_turn(session="main") as writer:
@@ -208,12 +213,13 @@ def test_a_context_of_any_length_is_found_by_way_of_few_requests(ledger: Ledger)
         assert isinstance(event.input, RequestInput)
         asked.append(event.input)
         found[name] = event.input
-    assert sum(len(one.then) for one in asked) < 300 * 3 * 9  # by the logarithm, not by the depth
+    deepest = math.ceil(math.log2(TURNS * 8 / 3))  # of the messages: two of each turn, two beside every third
+    assert sum(len(one.then) for one in asked) < TURNS * 3 * (deepest - 1)  # by the logarithm, not by the depth
     for one in asked:
         steps = 1
         while one.base is not None:
             one, steps = found[one.base], steps + 1
-        assert steps <= 10
+        assert steps <= deepest
     seen = ledger.context("main")
     assert seen.observed
     assert texts(seen.messages) == texts(ledger.context(session="main").messages)[:-1]

@@ -11,6 +11,7 @@ import pytest
 import zstandard
 
 import weft
+from tests.conftest import PROVING
 from tests.ledger.histories import exported, import_into, problems, select
 from tests.ledger.imported import native_call, native_turn, rich_import, take
 from weft import Ledger
@@ -25,6 +26,8 @@ from weft.ledger.model import FileNote, LintNote
 from weft.ledger.upkeep.facts_file import event_line
 from weft.store.sql import RowsRefused
 from weft.store.sqlite.store import SqliteBase
+
+CALLS = 20_000 if PROVING else 4_000
 
 
 def digests(ledger: Ledger) -> dict[str, str]:
@@ -633,10 +636,11 @@ def test_a_compaction_that_names_a_later_turn_names_none(ledger: Ledger) -> None
     assert problems(ledger) == []
 
 
+@(pytest.mark.prove if PROVING else pytest.mark.filterwarnings("error"))
 def test_a_turn_of_very_many_calls(ledger: Ledger) -> None:
-    calls = [native_call(f"c{i % 5_000}") for i in range(20_000)]
+    calls = [native_call(f"c{i % (CALLS // 4)}") for i in range(CALLS)]
     take(ledger, "s", native_turn("t1", calls=calls, end=1))
-    assert len(ledger.tool_calls(head(ledger, "s"))) == 20_000
+    assert len(ledger.tool_calls(head(ledger, "s"))) == CALLS
 
 
 @pytest.mark.parametrize("damage", ["count", "size", "frame"])

@@ -25,14 +25,14 @@ os._exit(9)
 
 
 class HookedClock(FixedClock):
-    """Something happens whenever somebody waits."""
+    """Something happens whenever somebody waits, and each wait takes 25 times as long as was asked for."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
         self.hook: Callable[[], object] = lambda: None
 
     def sleep(self, seconds: float) -> None:
-        super().sleep(seconds)
+        super().sleep(25 * seconds)  # one lease's time in 60 waits, not in 1500
         self.hook()
 
 
