@@ -39,6 +39,8 @@ def lines(file):
             *complete, held = (held + piece).split(b"\n")
             need(size <= min(16 << 30, FREELY + 200 * file.tell()), "it unpacks to too much")
             need(max(map(len, (*complete, held))) <= 16 << 20, "a line that is too long")
+            bare = (re.sub(rb'"(?:[^"\\]++|\\.)*+"', b"", line) for line in complete if len(line) >> 19)
+            need(all(sum(map(line.count, b"[{,")) < 1 << 19 for line in bare), "a line with too many values")
             yield from complete
         packed = seal
     need(unpacker.eof and not (unpacker.unused_data or held) and packed == whole.digest(), "changed, cut or lengthened")
@@ -56,10 +58,9 @@ def references(value, digests, depth=1):
 
 class Bundle:
     def __init__(self, first, database):
-        self.database = database
-        self.database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
+        database.execute("CREATE TABLE known (name TEXT PRIMARY KEY, told TEXT)")
         self.given, self.piece, self.ended, self.keys, self.n = set(), None, False, [], dict.fromkeys(TOLD, 0)
-        self.events, self.turns, self.hash = 0, 0, hashlib.sha256(first + b"\n")
+        self.database, self.events, self.turns, self.hash = database, 0, 0, hashlib.sha256(first + b"\n")
         self.heads = [(head["turn"], head["event"]) for head in json.loads(first)["heads"]]
         plain = {"bundle": 1, "heads": [{"event": event, "turn": turn} for turn, event in self.heads]}
         need(canonical(plain) == first and self.heads == sorted(set(self.heads)), "its first line")
@@ -140,10 +141,9 @@ class Bundle:
                 depth, self.turns = int((self.known(parent) or " 0").split(" ")[1]) + 1, self.turns + 1
             self.learn(stream, f"{name} {depth}")
         self.learn(name, stream)
-        self.events += 1
         need(all(self.known(ref) in TOLD for ref in refs), f"event {name} names what is not told of")
         need(not self.given.difference(refs), "a content that no event names")
-        self.given = set()
+        self.events, self.given = self.events + 1, set()
 
     def take_signature(self, line):
         key, signature = json.loads(line)["key"], json.loads(line)["signature"]

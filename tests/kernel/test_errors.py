@@ -31,6 +31,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "NoCanonicalForm": ("$.x", "is NaN"),
     "InvalidJson": ("no value", 0),
     "ContentTooLarge": (1,),
+    "LimitExceeded": ("its bytes", 2, 1, "split it"),
     "InvalidFact": ("line 1", "is no object"),
     "NotFound": ("turn", "x"),
     "AmbiguousName": ("x", ["a", "b"]),

@@ -84,6 +84,7 @@ def test_a_backend_that_is_not_there_yet_is_refused(shell: Shell) -> None:
         (errors.InvalidInput("x"), 5),
         (errors.NoCanonicalForm("$", "x"), 5),
         (errors.ContentTooLarge(1), 5),
+        (errors.LimitExceeded("its bytes", 2, 1), 5),
         (errors.InvalidFact("line 1", "x"), 5),
         (errors.InvalidBundle("x"), 5),
         (errors.InvalidKey("x"), 5),

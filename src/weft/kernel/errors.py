@@ -79,6 +79,14 @@ class ContentTooLarge(InvalidInput):
         self.limit = limit
 
 
+class LimitExceeded(InvalidInput):
+    """An input that somebody else wrote takes more than is read of it. What was read before stays."""
+
+    def __init__(self, what: str, found: int, limit: int, hint: Hint = "") -> None:
+        super().__init__(f"{what}: {found}, where {limit} is the most that is read", hint)
+        self.what, self.found, self.limit = what, found, limit
+
+
 class InvalidFact(InvalidInput):
     """A line of facts that is not what it says it is. Nothing of its batch was stored."""
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import BinaryIO
 
-from weft.exchange.bundles.form import FREELY, LINE_LIMIT, MAGIC, RATIO, UNPACKED_LIMIT
-from weft.kernel.errors import InvalidBundle
+from weft.exchange.bundles.form import LIMITS, MAGIC
+from weft.kernel.errors import InvalidBundle, LimitExceeded
+from weft.kernel.read_budget import ReadBudget
 
 CHUNK = 256 * 1024
 DIGEST = 32
@@ -52,44 +53,50 @@ def unpacked_lines(file: BinaryIO) -> Iterator[bytes]:
             line = bytes(held) + piece[start:end] if held else piece[start:end]
             held.clear()
             start = end + 1
-            if len(line) > LINE_LIMIT:
-                raise InvalidBundle(f"a line is longer than {LINE_LIMIT} bytes")
+            _check_line(len(line))
             yield line
         held += piece[start:]
-        if len(held) > LINE_LIMIT:
-            raise InvalidBundle(f"a line is longer than {LINE_LIMIT} bytes")
+        _check_line(len(held))
     if held:
         raise InvalidBundle("the last line has no end")
 
 
+def _check_line(size: int) -> None:
+    if size > LIMITS.held_bytes:
+        raise InvalidBundle(f"a line is longer than {LIMITS.held_bytes} bytes")
+
+
 def _unpacked(file: BinaryIO) -> Iterator[bytes]:
     """The unpacked bytes in pieces of a bounded size, however well they were packed."""
-    unpacker, size = zlib.decompressobj(15), 0
-    for packed in _sealed(file):
+    unpacker, budget = zlib.decompressobj(15), ReadBudget(LIMITS)
+    for packed in _sealed(file, budget):
         if unpacker.eof:
             raise InvalidBundle("something follows its last line")
         waiting = packed
         while waiting and not unpacker.eof:
             try:
                 piece = unpacker.decompress(waiting, CHUNK)
+                budget.take_bytes(len(piece))
             except zlib.error as error:
                 raise InvalidBundle(f"it cannot be unpacked: {error}") from error
-            waiting, size = unpacker.unconsumed_tail, size + len(piece)
-            if size > min(UNPACKED_LIMIT, FREELY + RATIO * file.tell()):
-                raise InvalidBundle("it unpacks to more than its size allows")
+            except LimitExceeded as error:
+                raise InvalidBundle(f"it unpacks to more than its size allows: {error}") from error
+            waiting = unpacker.unconsumed_tail
             yield piece
     if not unpacker.eof or unpacker.unused_data:
         raise InvalidBundle("it was cut short" if not unpacker.eof else "something follows its last line")
 
 
-def _sealed(file: BinaryIO) -> Iterator[bytes]:
+def _sealed(file: BinaryIO, budget: ReadBudget) -> Iterator[bytes]:
     """What lies between the first line and the digest, which must be of everything before it."""
     whole, held = sha256(), file.read(len(MAGIC))
     if held != MAGIC:
         raise InvalidBundle("it does not begin as a bundle of a form that is known here")
     whole.update(held)
+    budget.note_read(len(held))
     held = b""
     while data := file.read(CHUNK):
+        budget.note_read(len(data))
         held += data
         if len(held) > DIGEST:
             body, held = held[:-DIGEST], held[-DIGEST:]

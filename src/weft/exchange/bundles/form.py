@@ -18,17 +18,23 @@ from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import ALPHABET
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import InvalidBundle
+from weft.kernel.read_budget import GIB, MIB, ReadLimits, json_values
 from weft.ledger.read.thread_facts import ThreadHead
 
 VERSION = 1
 MAGIC = b"weft bundle 1\n"
 STATEMENT = b"weft.bundle.1\n"
-LINE_LIMIT = 16 * 1024 * 1024
-UNPACKED_LIMIT = 16 * 1024 * 1024 * 1024
-FREELY, RATIO = 256 * 1024 * 1024, 200
-"""Beyond so many unpacked bytes, so many for each packed one."""
+LIMITS = ReadLimits(
+    bytes=16 * GIB,
+    free_bytes=256 * MIB,
+    ratio=200,
+    held_bytes=16 * MIB,
+    values=2**19,
+    nesting=32,
+    advice="ask whoever made it for bundles of fewer turns",
+)
+"""`held_bytes` and `values` are those of one line; `nesting` is that of an event."""
 GIVEN_LIMIT = 2**18
-DEPTH_LIMIT = 32
 HEADS_LIMIT, SIGNATURES_LIMIT = 1024, 64
 EVENT_PREFIX = b'{"event_id":"'
 
@@ -115,6 +121,8 @@ def spelled(line: bytes) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
+    if (count := json_values(line, LIMITS.values)) > LIMITS.values:
+        raise InvalidBundle(f"a line holds {count} values or more; {LIMITS.values} is the most")
     try:
         value = orjson.loads(line)
     except ValueError as error:
@@ -126,15 +134,20 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 def _check_values(event: dict[str, Any]) -> None:
     """Whole numbers below 2^53, and not nested without end."""
-    waiting: list[tuple[Any, int]] = [(event, 1)]
+    waiting: list[Iterator[Any]] = [iter((event,))]
     while waiting:
-        value, depth = waiting.pop()
-        if depth > DEPTH_LIMIT:
-            raise InvalidBundle(f"an event is nested deeper than {DEPTH_LIMIT}")
-        if isinstance(value, float) or (isinstance(value, int) and abs(value) > MAX_INTEGER):
+        value = next(waiting[-1], _END)
+        if value is _END:
+            waiting.pop()
+        elif len(waiting) > LIMITS.nesting:
+            raise InvalidBundle(f"an event is nested deeper than {LIMITS.nesting}")
+        elif isinstance(value, float) or (isinstance(value, int) and abs(value) > MAX_INTEGER):
             raise InvalidBundle("an event holds a number that is not a whole one below 2^53")
-        if isinstance(value, dict | list):
-            waiting += [(each, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
+        elif isinstance(value, dict | list):
+            waiting.append(iter(value.values() if isinstance(value, dict) else value))
+
+
+_END = object()
 
 
 def references(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
