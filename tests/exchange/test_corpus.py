@@ -15,10 +15,12 @@ from tests.exchange import independent_usage
 from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
 from tests.faults.sizes import PROVING, sized
 from weft import Ledger
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source, assert_accounted
 from weft.kernel.imported import ImportSecret
+from weft.kernel.read_budget import ReadBudget
 
 pytestmark = [needs_corpus, *([pytest.mark.prove] if PROVING else [])]
 PINNED = Path(__file__).parent / "pinned_digests.json"
@@ -94,7 +96,7 @@ def test_every_record_is_in_a_turn_or_kept(whole: Ledger, origin: str) -> None:
     (importer,) = load_importers(origin)
     messages = calls = 0
     for candidate in candidates(CORPUS / origin, lambda path, error: None):
-        with candidate.open(LONG_AGO * 10) as source:
+        with candidate.open(LONG_AGO * 10, ReadBudget(SOURCE_LIMITS)) as source:
             if importer.is_part(source) or not importer.recognises(source):
                 continue
             report = Report(source.name)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import LimitExceeded
 
-MIB, GIB = 1024 * 1024, 1024 * 1024 * 1024
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 
 class ReadLimits(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 import weft
 from tests.conftest import PROVING
@@ -19,7 +20,7 @@ from tests.exchange.bundles.histories import imported_thread, rich_thread
 from tests.exchange.bundles.reading import INDEPENDENT, MAGIC, is_refused, lines_of, resealed, sealed, signer, verified
 from tests.ledger.histories import large_bytes
 from weft.exchange.bundles import container, create_bundle, import_bundle, verify_bundle
-from weft.exchange.bundles.form import EVENT_PREFIX, FREELY, NOT_CONTENTS, end_line
+from weft.exchange.bundles.form import EVENT_PREFIX, LIMITS, NOT_CONTENTS, end_line
 from weft.kernel import canonical
 from weft.kernel.errors import InvalidBundle, ReplicaDiverged, WeftError
 from weft.ledger.api.ledger import Ledger
@@ -28,7 +29,7 @@ from weft.ledger.upkeep.facts_file import event_line
 pytestmark = [pytest.mark.prove] if PROVING else []
 
 POSITIONS = 20_000 if PROVING else 500
-UNPACKED_FREELY = FREELY if PROVING else 16 * 2**20
+UNPACKED_FREELY = LIMITS.free_bytes if PROVING else 16 * 2**20
 """How much a bundle unpacks to whatever its size is; both verifiers are given the smaller one."""
 FEWER = POSITIONS // 5
 SEED = 7
@@ -280,7 +281,7 @@ def test_what_unpacks_to_far_more_than_its_size_is_refused(
 ) -> None:
     """Contents of zeros that would fill a disk: each line is short enough, and each content hashes."""
     pieces = UNPACKED_FREELY // 2**20
-    monkeypatch.setattr(container, "FREELY", UNPACKED_FREELY)
+    monkeypatch.setattr(container, "LIMITS", replace(LIMITS, free_bytes=UNPACKED_FREELY))
     monkeypatch.setattr(INDEPENDENT, "FREELY", UNPACKED_FREELY)
     zeros = base64.b64encode(bytes(2**20)).decode()
     packer = zlib.compressobj(9)
@@ -299,7 +300,7 @@ def test_what_unpacks_to_far_more_than_its_size_is_refused(
 
 
 def test_the_size_that_unpacks_freely_is_the_same_for_both() -> None:
-    assert INDEPENDENT.FREELY == FREELY == 256 * 2**20
+    assert INDEPENDENT.FREELY == LIMITS.free_bytes == 256 * 2**20
 
 
 def test_depth_and_odd_json_are_refused(made: Path, changed: Path) -> None:

@@ -37,11 +37,13 @@ from tests.exchange.fixtures.codex.rollouts import (
     words_of,
 )
 from weft.exchange.importers.codex import Codex
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importing.run import ImportRun
 from weft.kernel.clock import SystemClock
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
+from weft.kernel.read_budget import ReadBudget
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "codex"
 
@@ -342,7 +344,7 @@ def test_a_compressed_rollout_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rollout-2026-01-02T03-04-05-x.jsonl.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(data))
     (candidate,) = candidates(tmp_path, lambda path, error: None)
-    with candidate.open(0) as source:
+    with candidate.open(0, ReadBudget(SOURCE_LIMITS)) as source:
         assert Codex().recognises(source)
         (found,) = Codex().read(source, Report(source.name))
         assert len(list(found.turns)) == 1

@@ -20,6 +20,7 @@ from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import InvalidBundle
 from weft.kernel.read_budget import GIB, MIB, ReadLimits, json_values
 from weft.ledger.read.thread_facts import ThreadHead
+from weft.ledger.upkeep.facts_file import LINE_LIMIT, LINE_VALUES
 
 VERSION = 1
 MAGIC = b"weft bundle 1\n"
@@ -28,8 +29,8 @@ LIMITS = ReadLimits(
     bytes=16 * GIB,
     free_bytes=256 * MIB,
     ratio=200,
-    held_bytes=16 * MIB,
-    values=2**19,
+    held_bytes=LINE_LIMIT,
+    values=LINE_VALUES,
     nesting=32,
     advice="ask whoever made it for bundles of fewer turns",
 )

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import Report, Source
-from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT
+from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT, read_whole
 from weft.exchange.importers.records.values import json_value
 from weft.kernel.contents import bytes_text
 
@@ -338,9 +338,6 @@ def _text(string: bytes) -> str:
         return string.decode(errors="replace")
 
 
-WHOLE_BYTES = 256 * 1024 * 1024
-
-
 class Conversation(Struct, frozen=True):
     """One conversation of an export: what it says, and its bytes."""
 
@@ -374,7 +371,7 @@ def _conversation_pieces(
     source: Source, sign: re.Pattern[bytes], is_one: Callable[[dict[str, Any]], bool], inside: str
 ) -> Iterator[Piece]:
     if source.head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        whole = source.path.read_bytes() if source.size <= WHOLE_BYTES else b""
+        whole = read_whole(source) if source.size <= LINE_LIMIT else b""
         try:
             value = json_value(whole)
         except ValueError:

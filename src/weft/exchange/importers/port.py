@@ -15,7 +15,9 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.kernel.errors import InvalidInput
+from weft.kernel.read_budget import ReadBudget
 from weft.ledger.imports.natives import (
     Item,
     NativeCall,
@@ -115,6 +117,10 @@ class Report(Struct):
     problems: list[Problem] = field(default_factory=list)
     open_tail: bool = False
     """The last line is not finished: it is being written."""
+    budget: ReadBudget = field(default_factory=lambda: ReadBudget(SOURCE_LIMITS))
+    """What reading the source may still take."""
+    held_bytes: int = 0
+    """Of files beside the source that are in memory."""
 
     def problem(self, line: int | None, what: str) -> None:
         self.problems.append(Problem(source=self.source, line=line, what=what))

@@ -4,7 +4,7 @@ moment, into a SQLite file with the same tables, and that is read like any other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
@@ -20,6 +20,7 @@ from msgspec import Struct
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.exchange.importers.records.jsonl import sample
 from weft.kernel.errors import InvalidInput
+from weft.kernel.read_budget import ReadBudget
 from weft.kernel.sites import Site
 
 QUIET_SECONDS = 300
@@ -98,12 +99,12 @@ class OnServer(Struct, frozen=True):
         return now - self.changed > QUIET_SECONDS
 
     @contextmanager
-    def open(self, now: float) -> Iterator[Source]:
+    def open(self, now: float, budget: ReadBudget) -> Iterator[Source]:
         with TemporaryDirectory(prefix="weft-import-") as folder:
             path = Path(folder) / "checkpoints.db"
             try:
                 with _connected(self.address) as connection:
-                    _copy(connection, path)
+                    _copy(connection, path, budget)
             except _psycopg().Error as error:
                 raise OSError(f"it cannot be read: {_first_line(error)}") from error
             size, head = path.stat().st_size, sample(path, HEAD_BYTES)
@@ -144,20 +145,20 @@ def _ensure_readable(address: Address) -> None:
         raise OSError(f"{error}; {error.hint}") from None
 
 
-def _copy(connection: Any, path: Path) -> None:
+def _copy(connection: Any, path: Path, budget: ReadBudget) -> None:
     target = apsw.Connection(str(path))
     try:
         with target:
             for table, columns in TABLES.items():
                 target.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
-                _fill(connection, target, table, columns)
+                _fill(connection, target, table, columns, budget)
             target.execute("CREATE INDEX by_id ON checkpoints(thread_id, checkpoint_ns, checkpoint_id)")
             target.execute("CREATE INDEX by_version ON checkpoint_blobs(thread_id, checkpoint_ns, channel, version)")
     finally:
         target.close()
 
 
-def _fill(connection: Any, target: apsw.Connection, table: str, columns: tuple[str, ...]) -> None:
+def _fill(connection: Any, target: apsw.Connection, table: str, columns: tuple[str, ...], budget: ReadBudget) -> None:
     known = {name for (name,) in connection.execute(
         "SELECT column_name::text FROM information_schema.columns WHERE table_name = %s", (table,)
     )}  # fmt: skip
@@ -167,7 +168,17 @@ def _fill(connection: Any, target: apsw.Connection, table: str, columns: tuple[s
     with connection.cursor(name=f"weft_{table}") as rows:
         rows.itersize = 200
         rows.execute(f"SELECT {', '.join(asked)} FROM {table} ORDER BY {order}")
-        target.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        target.executemany(f"INSERT INTO {table} VALUES ({marks})", _within(budget, rows))
+
+
+def _within(budget: ReadBudget, rows: Iterable[Any]) -> Iterator[Any]:
+    for row in rows:
+        size = sum(len(value) for value in row if isinstance(value, str | bytes))
+        budget.check_held(size, "a row in bytes")
+        budget.note_read(size)
+        budget.take_bytes(size)
+        budget.check_time()
+        yield row
 
 
 def _column(name: str) -> str:

@@ -3,25 +3,22 @@ at a time into a temporary file, compressed files likewise."""
 
 from __future__ import annotations
 
-import lzma
 import os
 import re
 import stat
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
 
-import zstandard
 from msgspec import Struct
 
+from weft.exchange.importers.archives import BROKEN, Archives, check_total, unpack_zst
 from weft.exchange.importers.port import HEAD_BYTES, Source
 from weft.exchange.importers.records.jsonl import sample
 from weft.exchange.importers.servers import Address, OnServer
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.read_budget import ReadBudget
 from weft.ledger.imports import ImportSource
 
 SUFFIXES = frozenset(
@@ -33,14 +30,6 @@ DATABASES = frozenset({".db", ".sqlite", ".sqlite3", ".vscdb"})
 TEXTS = (re.compile(r".*/agent-transcripts/.*\.txt", re.DOTALL), re.compile(r".*/cursor_[^/]*\.md", re.DOTALL))
 """Texts that a tool writes sessions into. Others are not opened: most texts are no session."""
 QUIET_SECONDS = 300
-BROKEN = (
-    zstandard.ZstdError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
-    RuntimeError, NotImplementedError, ValueError,
-)  # fmt: skip
-"""What unpacking raises where an archive is damaged or of a kind that cannot be read."""
-FED_BYTES = 4096
-MEMBER_LIMIT = 4 * 1024**3
-"""An archive's member is unpacked up to this size; a small file that claims to hold more is a trap."""
 
 
 class Candidate(Struct, frozen=True):
@@ -52,6 +41,8 @@ class Candidate(Struct, frozen=True):
     member: str | None = None
     beside: tuple[tuple[str, int, int], ...] = ()
     """Files that it stands for, with their sizes and times, which count as its own."""
+    archives: Archives | None = None
+    """Of a member: who unpacks it."""
 
     @property
     def name(self) -> str:
@@ -71,7 +62,7 @@ class Candidate(Struct, frozen=True):
         """The same one, standing for these files."""
         beside = tuple(each for part in sorted(parts) if (each := _glance(part)) is not None)
         size, stamp = sum(size for _, size, _ in beside), max((stamp for *_, stamp in beside), default=0)
-        return Candidate(self.path, self.size + size, max(self.stamp, stamp), self.member, beside)
+        return Candidate(self.path, self.size + size, max(self.stamp, stamp), self.member, beside, self.archives)
 
     def is_as(self, read: ImportSource) -> bool:
         """Does it look as it did when it was read?"""
@@ -82,8 +73,9 @@ class Candidate(Struct, frozen=True):
         return self.member is not None or now - self.stamp / 1e9 > QUIET_SECONDS
 
     @contextmanager
-    def open(self, now: float) -> Iterator[Source]:
-        """As a file that can be sought in."""
+    def open(self, now: float, budget: ReadBudget) -> Iterator[Source]:
+        """As a file that can be sought in. Raises LimitExceeded where it unpacks to more than the budget has."""
+        budget.note_read(self.path.stat().st_size)
         quiet = self.is_quiet(now)
         if not self.is_packed:
             yield _source(self.path, self.name, quiet, is_cut=False)
@@ -91,29 +83,21 @@ class Candidate(Struct, frozen=True):
         with TemporaryDirectory(prefix="weft-import-") as folder:
             name = Path(self.member or self.path.stem).name or "member"
             target = Path(folder) / name.removesuffix(".zst")
-            is_cut = self._unpack(target)
+            is_cut = self._unpack(target, budget)
             yield _source(target, self.name, quiet, is_cut)
 
-    def _unpack(self, target: Path) -> bool:
+    def _unpack(self, target: Path, budget: ReadBudget) -> bool:
         """Does it end too early? What came before that is there then."""
         try:
-            self._unpack_into(target)
+            if self.archives is None or self.member is None:
+                unpack_zst(self.path, target, budget)
+            else:
+                self.archives.unpack(self.path, self.member, target, budget)
             return False
         except EOFError:
             return True
-        except BROKEN as error:
+        except (*BROKEN, KeyError) as error:
             raise OSError(f"it cannot be unpacked: {error}") from error
-
-    def _unpack_into(self, target: Path) -> None:
-        if self.member is None:
-            with self.path.open("rb") as packed:
-                _copy(_frames(packed), target)
-            return
-        with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as member:
-            if self.member.endswith(".zst"):
-                _copy(_frames(member), target)
-            else:
-                _copy(iter(lambda: member.read(1 << 20), b""), target)
 
 
 def _glance(path: Path) -> tuple[str, int, int] | None:
@@ -129,29 +113,6 @@ def _source(path: Path, name: str, quiet: bool, is_cut: bool) -> Source:
     return Source(path=path, name=name, size=size, head=head, quiet=quiet, is_cut=is_cut)
 
 
-def _frames(packed: IO[bytes]) -> Iterator[bytes]:
-    """What all frames hold. Little is fed at a time: a few bytes can stand for very many."""
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    while chunk := packed.read(FED_BYTES):
-        while chunk:
-            if frame.eof:
-                frame = zstandard.ZstdDecompressor().decompressobj()
-            yield frame.decompress(chunk)
-            chunk = frame.unused_data
-    if not frame.eof:
-        raise EOFError("it ends too early")
-
-
-def _copy(chunks: Iterable[bytes], target: Path) -> None:
-    written = 0
-    with target.open("wb") as file:
-        for chunk in chunks:
-            written += len(chunk)
-            if written > MEMBER_LIMIT:
-                raise OSError(f"it unpacks to more than {MEMBER_LIMIT} bytes")
-            file.write(chunk)
-
-
 def is_likely(path: Path) -> bool:
     """Is it called as session files are?"""
     is_named = path.suffix in SUFFIXES or path.name.endswith(ENDINGS)
@@ -165,7 +126,9 @@ def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnS
     """Every file at or below a path that may hold sessions, in order of name. Links are not followed out of it."""
     if isinstance(path, Address):
         yield from _on_server(path, failed)
-    elif path.is_dir():
+        return
+    archives = Archives()
+    if path.is_dir():
         root = os.path.realpath(path)
         for folder, folders, names in os.walk(path, onerror=lambda error: failed(path, error)):
             folders.sort()
@@ -176,9 +139,9 @@ def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnS
                 if file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(root):
                     failed(file, OSError("it is a link to another place; name that place to import it"))
                 else:
-                    yield from _file(file, failed)
+                    yield from _file(file, failed, archives)
     else:
-        yield from _file(path, failed)
+        yield from _file(path, failed, archives)
 
 
 def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
@@ -188,24 +151,34 @@ def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
         failed(address, error)
 
 
-def _file(path: Path, failed: Failed) -> Iterator[Candidate]:
+def _file(path: Path, failed: Failed, archives: Archives) -> Iterator[Candidate]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise OSError("it is no regular file")
         if path.suffix == ".zip":
-            yield from _members(path, found.st_mtime_ns)
+            yield from _members(path, found, archives)
             return
         log = path.with_name(f"{path.name}-wal")  # a database that is in use grows there first
-        beside = log.stat() if path.suffix in DATABASES and log.is_file() else None
+        beside = log.stat() if path.suffix in DATABASES and is_log(log) else None
         size, stamp = (beside.st_size, beside.st_mtime_ns) if beside else (0, 0)
         yield Candidate(path, found.st_size + size, max(found.st_mtime_ns, stamp))
+    except LimitExceeded as error:
+        failed(path, OSError(f"{error}; {error.hint}"))
     except (OSError, *BROKEN) as error:
         failed(path, error if isinstance(error, OSError) else OSError(f"it is no zip archive: {error}"))
 
 
-def _members(path: Path, stamp: int) -> Iterator[Candidate]:
-    with zipfile.ZipFile(path) as archive:
-        for member in sorted(archive.infolist(), key=lambda info: info.filename):
-            if not member.is_dir() and is_likely(Path(member.filename)) and not member.filename.endswith(".zip"):
-                yield Candidate(path, member.file_size, stamp, member.filename)
+def is_log(path: Path) -> bool:
+    """Is it the log of a database beside it? A link would lead to something else."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _members(path: Path, found: os.stat_result, archives: Archives) -> list[Candidate]:
+    infos = [
+        info
+        for info in archives.members(path)
+        if not info.is_dir() and is_likely(Path(info.filename)) and not info.filename.endswith(".zip")
+    ]
+    check_total(infos, found.st_size)
+    return [Candidate(path, info.file_size, found.st_mtime_ns, info.filename, archives=archives) for info in infos]

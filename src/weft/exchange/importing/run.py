@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import (
     FollowingImporter,
     GatheringImporter,
@@ -24,11 +25,12 @@ from weft.exchange.importers.port import (
     Source,
 )
 from weft.exchange.importers.servers import Address, OnServer
-from weft.exchange.importers.sources import Candidate, candidates
+from weft.exchange.importers.sources import Candidate, candidates, is_log
 from weft.exchange.importing.intake import Taking
 from weft.exchange.importing.read_positions import Follower, Followers
 from weft.kernel.clock import Clock
-from weft.kernel.errors import StoreError
+from weft.kernel.errors import LimitExceeded, StoreError
+from weft.kernel.read_budget import ReadBudget
 from weft.ledger.api import Ledger
 from weft.ledger.imports import ImportCounts, ImportSource, ImportWriter, RawFile
 
@@ -232,11 +234,14 @@ class ImportRun:
 
     def _recognised(self, candidate: Candidate | OnServer) -> Unit | ImportPart | None:
         try:
-            with candidate.open(self._clock.now_ms() / 1000) as source:
+            with candidate.open(self._clock.now_ms() / 1000, self._budget()) as source:
                 part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
                 found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
         except OSError as error:
             self.failed(_where(candidate), error)
+            return None
+        except LimitExceeded as error:
+            self.failed(_where(candidate), OSError(f"{error}; {error.hint}"))
             return None
         except Exception as error:  # whatever an importer makes of it, the other files go on
             self.failed(_where(candidate), OSError(f"it cannot be recognised: {type(error).__name__}: {error}"[:500]))
@@ -244,6 +249,10 @@ class ImportRun:
         if not found and not part:
             self.summary.unrecognised.append(candidate.name)
         return Unit(_gathered(candidate, found[0]), found[0]) if found else part
+
+    def _budget(self) -> ReadBudget:
+        """Of one source, which is opened now."""
+        return ReadBudget(SOURCE_LIMITS, self._clock.monotonic)
 
     def failed(self, path: Path | Address, error: OSError) -> None:
         name = path.shown if isinstance(path, Address) else Candidate(path, 0, 0).name
@@ -270,9 +279,9 @@ class ImportRun:
         if writer and before and is_known and not writer.is_due(before, quiet):
             totals.unchanged += 1
             return
-        report = Report(candidate.name)
+        report = Report(candidate.name, budget=self._budget())
         try:
-            with candidate.open(self._clock.now_ms() / 1000) as source:
+            with candidate.open(self._clock.now_ms() / 1000, report.budget) as source:
                 if source.is_cut:
                     report.problem(None, "it ends too early; what could be unpacked was taken")
                 if writer is None:
@@ -281,6 +290,8 @@ class ImportRun:
                     self._write(writer, unit, source, report, totals)
         except OSError as error:
             self.failed(_where(candidate), error)
+        except LimitExceeded as error:  # what it gave before that is written
+            self.failed(_where(candidate), OSError(f"{error}; {error.hint}"))
         except StoreError:
             raise
         except Exception as error:  # whatever an importer makes of a source, the others go on
@@ -394,7 +405,7 @@ def _log(source: Source, candidate: Candidate | OnServer) -> Path | None:
     if isinstance(candidate, OnServer):
         return None
     log = candidate.path.with_name(f"{candidate.path.name}-wal")
-    return log if candidate.size > source.size and log.is_file() else None
+    return log if candidate.size > source.size and is_log(log) else None
 
 
 def _size(source: Source, candidate: Candidate | OnServer) -> int:

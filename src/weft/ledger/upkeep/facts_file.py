@@ -37,6 +37,7 @@ from weft.kernel.ledger_events import (
     TurnLinked,
     TurnSuperseded,
 )
+from weft.kernel.read_budget import json_values
 from weft.ledger.imports.checks import check_run_event
 from weft.ledger.upkeep.recompute import VIEWS_STALE
 from weft.ledger.views import Projector
@@ -52,6 +53,8 @@ BATCH_LINES = 512
 BATCH_BYTES = 4 * 1024 * 1024
 ROW_EVENTS = 128
 LINE_LIMIT = 16 * 1024 * 1024
+LINE_VALUES = 2**19
+"""A line of so many JSON values takes some 40 MB once it is parsed."""
 LinesRead = Callable[[int], None]
 
 
@@ -235,8 +238,7 @@ def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
         where = f"line {number}"
         if not line.strip():
             continue
-        if len(line) > LINE_LIMIT:
-            raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+        _check_size(line, where)
         try:
             value = canonical.loads(line)
         except InvalidInput as error:
@@ -253,6 +255,13 @@ def _facts(lines: Iterable[bytes]) -> Iterator[tuple[int, LineFact]]:
             raise InvalidFact(where, "is neither an event with its event_id nor a content with its ref")
     if pieces:
         raise InvalidFact("the last line", "ends in the middle of a content")
+
+
+def _check_size(line: bytes, where: str) -> None:
+    if len(line) > LINE_LIMIT:
+        raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+    if (count := json_values(line, LINE_VALUES)) > LINE_VALUES:
+        raise InvalidFact(where, f"holds {count} values or more; {LINE_VALUES} is the most")
 
 
 def _event(value: dict[str, Any], where: str) -> NewEvent:
@@ -279,8 +288,7 @@ def _decoded(line: bytes, where: str) -> Event | UnknownEvent:
 
 def checked_line(line: bytes, where: str) -> NewEvent:
     """An event as a stranger's log holds it: its canonical bytes and nothing else."""
-    if len(line) > LINE_LIMIT:
-        raise InvalidFact(where, f"is longer than {LINE_LIMIT} bytes")
+    _check_size(line, where)
     event = _decoded(line, where)
     if (isinstance(event, UnknownEvent) or encode(event) != line) and not canonical.is_canonical(line):
         raise InvalidFact(where, "is not in canonical form")

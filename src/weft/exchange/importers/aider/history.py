@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weft.exchange.importers.port import Tokens
+from weft.exchange.importers.records.jsonl import text_lines
 from weft.exchange.importers.records.values import present
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote
@@ -53,7 +54,7 @@ def blocks(path: Path) -> Iterator[Block]:
     with path.open("rb") as file:
         reader = _Reader(_strictness(path))
         offset = 0
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(text_lines(file), 1):
             line = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
             if number == 1:
                 line = line.removeprefix("\ufeff")
@@ -69,7 +70,7 @@ def _strictness(path: Path) -> list[bool]:
     """For what comes before the first session, and for each session: has a prompt the two spaces?"""
     found = [False]
     with path.open("rb") as file:
-        for raw in file:
+        for raw in text_lines(file):
             if raw.startswith(HEADER_START):
                 found.append(False)
             elif raw.startswith(b"####") and raw[4:5] == b" ":

@@ -226,7 +226,9 @@ class _TurnBlocks:
 def _typed(source: Source, session: str, report: Report) -> Transcript:
     """Prompts of which nothing else is left."""
     turns = []
-    for number, each in enumerate(inputs(source.path)):
+    with source.path.open("rb") as file:
+        typed = list(inputs(file))
+    for number, each in enumerate(typed):
         report.found += 1
         report.mapped["input"] += 1
         message = NativeMessage(

@@ -6,20 +6,24 @@ speaker.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct, field
 
+from weft.exchange.importers.limits import SIDECAR_BYTES
 from weft.exchange.importers.port import NativeMessage, NativeSession, NativeTurn, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import text_lines
 from weft.exchange.importers.records.values import canonical
+from weft.exchange.importers.sidecars import open_beneath
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
 
 NAME = ".aider.input.history"
-LARGEST = 64 * 1024 * 1024
 
 
 class Input(Struct, frozen=True):
@@ -30,20 +34,19 @@ class Input(Struct, frozen=True):
     end: int
 
 
-def inputs(path: Path) -> Iterator[Input]:
+def inputs(file: BinaryIO) -> Iterator[Input]:
     """`# time`, then what was typed, a `+` before each line."""
     literal, lines, offset, start, end = "", [], 0, 0, 0
-    with path.open("rb") as file:
-        for raw in file:
-            line = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
-            if line.startswith("+") and literal:
-                lines.append(line[1:])
-                end = offset + len(raw)
-            elif line.startswith("# "):
-                if lines:
-                    yield Input(literal, "\n".join(lines), start, end)
-                literal, lines, start = line[2:].strip(), [], offset
-            offset += len(raw)
+    for raw in text_lines(file):
+        line = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        if line.startswith("+") and literal:
+            lines.append(line[1:])
+            end = offset + len(raw)
+        elif line.startswith("# "):
+            if lines:
+                yield Input(literal, "\n".join(lines), start, end)
+            literal, lines, start = line[2:].strip(), [], offset
+        offset += len(raw)
     if lines:
         yield Input(literal, "\n".join(lines), start, end)
 
@@ -55,7 +58,8 @@ class Times:
         self._times: dict[str, deque[str]] = defaultdict(deque)
         path = beside.with_name(NAME)
         try:
-            found = list(inputs(path)) if path.is_file() and path.stat().st_size <= LARGEST else []
+            with open_beneath(path, path.parent) as file:
+                found = list(inputs(file)) if os.fstat(file.fileno()).st_size <= SIDECAR_BYTES else []
         except OSError:
             found = []
         for each in found:
@@ -95,7 +99,7 @@ def is_log(head: bytes) -> bool:
 def log_entries(source: Source) -> Iterator[LogEntry]:
     entry, offset = None, 0
     with source.path.open("rb") as file:
-        for raw in file:
+        for raw in text_lines(file):
             line = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
             if (match := ENTRY.fullmatch(line)) is not None:
                 if entry is not None:

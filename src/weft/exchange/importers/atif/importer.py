@@ -12,7 +12,7 @@ from weft.exchange.importers.atif.names import before, embedded, embedded_id, is
 from weft.exchange.importers.atif.turns import SOURCES, Turns
 from weft.exchange.importers.documents import read_document, report_damage
 from weft.exchange.importers.port import NativeCall, NativeLink, NativeSession, Place, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import BOM, first_objects, records
+from weft.exchange.importers.records.jsonl import BOM, first_objects, read_whole, records
 from weft.exchange.importers.records.values import JsonObject, mapping, present, sequence, text
 from weft.kernel.enums import AgentRole, LinkReason
 
@@ -60,7 +60,7 @@ class Atif:
                     report.kept["line"] += 1
                     report.unknown["line"] += 1
             return
-        document = read_document(source.path.read_bytes())
+        document = read_document(read_whole(source))
         report_damage(document, report)
         value = mapping(document.value)
         if value:

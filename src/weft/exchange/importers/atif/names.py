@@ -8,10 +8,10 @@ from typing import Any
 
 from weft.exchange.importers.documents import read_document
 from weft.exchange.importers.records.values import JsonObject, fingerprint, mapping, sequence, text
+from weft.exchange.importers.sidecars import read_beneath
 
 UNIQUE = re.compile(r"(?=.*\d)[\w.:/-]{16,}")
 """Long enough, and with a digit: no name that somebody gives to every run."""
-LARGEST = 64 * 1024 * 1024
 NEIGHBOURS = 64
 
 
@@ -63,7 +63,7 @@ def before(path: Path) -> str | None:
         return None
     sign = f'"{path.name}"'.encode()
     for file in files[:NEIGHBOURS]:
-        value = _loaded(file, sign)
+        value = _loaded(file, path.parent, sign)
         ref = text(value.get("continued_trajectory_ref"))
         if ref is not None and Path(ref).name == path.name:
             return trajectory_id(value)
@@ -73,14 +73,12 @@ def before(path: Path) -> str | None:
 def _beside(folder: Path, path: str) -> JsonObject:
     """A file below the same folder; a reference does not lead out of it."""
     target = (folder / path).resolve()
-    return _loaded(target) if target.is_relative_to(folder.resolve()) else {}
+    return _loaded(target, folder.resolve()) if target.is_relative_to(folder.resolve()) else {}
 
 
-def _loaded(file: Path, sign: bytes = b"") -> JsonObject:
+def _loaded(file: Path, root: Path, sign: bytes = b"") -> JsonObject:
     try:
-        if file.is_symlink() or not file.is_file() or file.stat().st_size > LARGEST:
-            return {}
-        data = file.read_bytes()
+        data = read_beneath(file, root)
     except OSError:
         return {}
     value = mapping(read_document(data).value) if sign in data else {}

@@ -25,6 +25,7 @@ from weft.exchange.importers.claude_code.turns import TurnLines
 from weft.exchange.importers.port import NativeLink, NativeSession, NativeTurn, Transcript
 from weft.exchange.importers.records.jsonl import record_at
 from weft.exchange.importers.records.values import JsonObject, UniqueKeys, mapping, text
+from weft.exchange.importers.sidecars import open_beneath
 from weft.kernel.enums import LinkReason
 
 
@@ -209,7 +210,7 @@ def workflow_of_folder(path: Path) -> str | None:
 def agent_card(path: Path) -> JsonObject:
     """What `agent-<id>.meta.json` says of the subagent whose file lies beside it."""
     try:
-        with path.with_suffix(".meta.json").open("rb") as file:
+        with open_beneath(path.with_suffix(".meta.json"), path.parent) as file:
             card = orjson.loads(file.read(CARD_BYTES))
     except (OSError, orjson.JSONDecodeError):
         return {}

@@ -22,6 +22,7 @@ from weft.exchange.importers.codex.entries import Entry, Sort, digest
 from weft.exchange.importers.codex.groups import Group
 from weft.exchange.importers.port import NativeLink, NativeSession, Source
 from weft.exchange.importers.records.values import epoch_millis, mapping, sequence, text, whole, without_none
+from weft.exchange.importers.sidecars import read_beneath
 from weft.kernel.enums import LinkReason
 
 _uuid = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -56,7 +57,7 @@ def name_of(path: Path, id: str | None = None) -> ThreadName | None:
 @lru_cache(maxsize=4)
 def _thread_names(index: Path, stamp: int, size: int) -> dict[str, ThreadName]:
     names: dict[str, ThreadName] = {}
-    for line in index.read_bytes().splitlines():
+    for line in read_beneath(index, index.parent).splitlines():
         try:
             entry = mapping(orjson.loads(line))
         except orjson.JSONDecodeError:

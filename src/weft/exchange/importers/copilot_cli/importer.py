@@ -23,6 +23,7 @@ from weft.exchange.importers.records.jsonl import first_objects, records
 from weft.exchange.importers.records.planned_turns import Entry
 from weft.exchange.importers.records.values import mapping, millis, present, text, whole
 from weft.exchange.importers.records.walk import walk_turns
+from weft.exchange.importers.sidecars import open_beneath
 from weft.kernel.enums import AgentRole
 
 FILE = "events.jsonl"
@@ -95,7 +96,7 @@ def session_of(index: Index, id: str, path: Path) -> NativeSession:
 def _title_beside(path: Path) -> str | None:
     """What the session is called, in the file beside its events."""
     try:
-        with path.with_name("workspace.yaml").open("rb") as file:
+        with open_beneath(path.with_name("workspace.yaml"), path.parent) as file:
             title = TITLE.search(file.read(SMALL_BYTES)) if path.name == FILE else None
     except OSError:
         return None

@@ -12,13 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from weft.exchange.importers.cursor.encodings import decoded, path_of
 from weft.exchange.importers.cursor.rows import COMPOSERS
 from weft.exchange.importers.databases import UNREADABLE, opened, peek
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.records.values import mapping, sequence, text
+from weft.exchange.importers.records.values import json_value, mapping, sequence, text
+from weft.exchange.importers.sidecars import read_beneath
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 TRANSCRIPTS = "agent-transcripts"
@@ -53,7 +53,7 @@ def sessions_in(database: Path) -> frozenset[str]:
     """Ids of the sessions that a database has bubbles of."""
     log = database.with_name(f"{database.name}-wal")
     try:
-        stamps = tuple((each.stat().st_mtime_ns, each.stat().st_size) for each in (database, log) if each.exists())
+        stamps = tuple((each.stat().st_mtime_ns, each.stat().st_size) for each in (database, log) if each.is_file())
         return _sessions_in(database, log, stamps) if stamps else frozenset()
     except OSError:
         return frozenset()
@@ -62,9 +62,10 @@ def sessions_in(database: Path) -> frozenset[str]:
 @lru_cache(maxsize=4)
 def _sessions_in(database: Path, log: Path, stamps: tuple[tuple[int, int], ...]) -> frozenset[str]:
     """Looked up once for as long as the files are as they were."""
-    found = {row[0] for row in peek(database, HELD) if isinstance(row[0], str)}
-    if log.exists():
-        found |= {id.decode() for id in IN_LOG.findall(log.read_bytes())}
+    found = {row[0] for row in peek(database, HELD, table="cursorDiskKV") if isinstance(row[0], str)}
+    if log.is_file():
+        log_bytes = read_beneath(log, log.parent, most=SOURCE_LIMITS.held_bytes)
+        found |= {id.decode() for id in IN_LOG.findall(log_bytes)}
     return frozenset(found)
 
 
@@ -97,8 +98,8 @@ def _transcripts_in(home: Path) -> dict[str, Path]:
 def folder_of(database: Path) -> str | None:
     """The folder of a workspace's database, as `workspace.json` beside it tells."""
     try:
-        fields = mapping(orjson.loads(database.with_name("workspace.json").read_bytes()))
-    except (OSError, orjson.JSONDecodeError):
+        fields = mapping(json_value(read_beneath(database.with_name("workspace.json"), database.parent)))
+    except (OSError, ValueError):
         return None
     return path_of(fields.get("folder")) or path_of(fields.get("workspace")) or path_of(fields.get("configuration"))
 
@@ -129,7 +130,7 @@ def folders(database: Path) -> dict[str, str]:
 
 def _listed(database: Path) -> list[str]:
     """Ids of the sessions of a workspace; one that cannot be read here is reported when it is imported itself."""
-    with opened(database, Report(str(database))) as copy:
+    with opened(database, Report(str(database)), database.parent.parent) as copy:
         if copy is None or not copy.has("ItemTable", "key", "value"):
             return []
         try:

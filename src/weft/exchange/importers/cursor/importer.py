@@ -17,9 +17,10 @@ from weft.exchange.importers.cursor.rows import CHATS, COMPOSERS, HEADERS
 from weft.exchange.importers.cursor.store import read_store
 from weft.exchange.importers.cursor.transcripts import is_export, read_export, read_text, read_transcript
 from weft.exchange.importers.databases import MAGIC, peek
-from weft.exchange.importers.port import Place, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import first_objects, sample
+from weft.exchange.importers.port import HEAD_BYTES, Place, Report, Source, Transcript
+from weft.exchange.importers.records.jsonl import first_objects
 from weft.exchange.importers.records.values import mapping
+from weft.exchange.importers.sidecars import open_beneath
 
 ROLES = ("user", "assistant")
 MARKED = re.compile(rb"\s*(?:user|assistant|A):")
@@ -56,7 +57,7 @@ def _database(source: Source) -> Container | None:
         return Container.STATE
     if b"ItemTable" in head:
         sql = "SELECT 1 FROM ItemTable WHERE key IN (?, ?, ?) LIMIT 1"
-        return Container.STATE if peek(source.path, sql, (CHATS, COMPOSERS, HEADERS)) else None
+        return Container.STATE if peek(source.path, sql, (CHATS, COMPOSERS, HEADERS), "ItemTable") else None
     has_tables = re.search(rb"CREATE TABLE\s+\S*blobs", head) and re.search(rb"CREATE TABLE\s+\S*meta\b", head)
     return Container.STORE if has_tables and source.path.name.endswith("store.db") else None
 
@@ -67,7 +68,8 @@ def _is_only_logged(source: Source) -> bool:
         return False
     log = source.path.with_name(f"{source.path.name}-wal")
     try:
-        return b"cursorDiskKV" in sample(log, 1 << 16) if log.is_file() else False
+        with open_beneath(log, log.parent) as file:
+            return b"cursorDiskKV" in file.read(HEAD_BYTES)
     except OSError:
         return False
 

@@ -21,6 +21,7 @@ from weft.exchange.importers.cursor.messages import is_empty, is_prompt
 from weft.exchange.importers.databases import UNREADABLE, Database, RowLines
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.records.values import mapping, sequence, text
+from weft.exchange.importers.sidecars import read_beside
 
 CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 COMPOSERS = "composer.composerData"
@@ -184,10 +185,9 @@ class RowReader(Struct):
 
     def transcript(self, path: Path) -> None:
         """The lesser copy of the same session, line by line."""
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            self.report.problem(None, f"{path.name}: {error.strerror}")
+        root = next((folder for folder in path.parents if folder.name == ".cursor"), path.parent)
+        data = read_beside(path, root, self.report)
+        if data is None:
             return
         for line in data.splitlines():
             self.report.found += 1

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from msgspec import Struct
+
 from weft.exchange.importers.cursor.dialogue import Dialogue, Ending, Message, TranscriptRecord
 from weft.exchange.importers.cursor.homes import UUID, transcript_id
 from weft.exchange.importers.port import NativeSession, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import Record, records
+from weft.exchange.importers.records.jsonl import Record, read_whole, records, text_lines
 from weft.exchange.importers.records.values import mapping, text
 
 HEAD = re.compile(
@@ -30,7 +32,7 @@ def is_export(head: bytes) -> bool:
 
 
 def read_export(source: Source, report: Report) -> Iterator[Transcript]:
-    words = source.path.read_bytes().decode("utf-8", "surrogateescape")
+    words = read_whole(source).decode("utf-8", "surrogateescape")
     head = HEAD.match(words)
     if head is None:
         report.problem(1, "this is no page that Cursor exported")
@@ -128,12 +130,19 @@ def _told(record: Record) -> TranscriptRecord | None:
     return None
 
 
+class _Block(Struct):
+    """A part of a message, line by line."""
+
+    kind: str
+    lines: list[str]
+
+
 def _marked(source: Source, report: Report) -> Iterator[TranscriptRecord]:
     """Messages of a plain text, and what they are made of: words, thoughts, calls and their outcomes."""
     role, start, at = "", 0, 0
-    blocks: list[dict[str, str]] = []
+    blocks: list[_Block] = []
     with source.path.open("rb") as file:
-        for line in file:
+        for line in text_lines(file):
             words = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
             mark = MARK.fullmatch(words)
             if mark is not None and mark[1] is not None:
@@ -142,25 +151,25 @@ def _marked(source: Source, report: Report) -> Iterator[TranscriptRecord]:
                 role, start, blocks = (
                     "user" if mark[1] == "user" else "assistant",
                     at,
-                    [{"type": "text", "text": mark[2] or ""}],
+                    [_Block("text", [mark[2] or ""])],
                 )
             elif mark is not None:
-                blocks.append({"type": mark[3], "text": mark[4]})
+                blocks.append(_Block(mark[3], [mark[4]]))
             elif blocks:
-                blocks[-1]["text"] += f"\n{words}"
+                blocks[-1].lines.append(words)
             at += len(line)
     if role:
         yield _message(role, blocks, start, at, report)
 
 
-def _message(role: str, blocks: list[dict[str, str]], start: int, end: int, report: Report) -> Message:
+def _message(role: str, blocks: list[_Block], start: int, end: int, report: Report) -> Message:
     report.found += 1
     report.mapped[role] += 1
-    return Message(role, [_block(block) for block in blocks if block["text"].strip()], start, end)
+    texts = [(block.kind, "\n".join(block.lines).strip()) for block in blocks]
+    return Message(role, [_block(kind, words) for kind, words in texts if words], start, end)
 
 
-def _block(block: dict[str, str]) -> dict[str, object]:
-    kind, words = block["type"], block["text"].strip()
+def _block(kind: str, words: str) -> dict[str, object]:
     name, _, rest = words.partition("\n")
     if kind == "Thinking":
         return {"type": "thinking", "thinking": words}
@@ -174,13 +183,13 @@ def _block(block: dict[str, str]) -> dict[str, object]:
 
 def _arguments(beside: str, rest: str) -> dict[str, str] | str:
     """`name: value` on lines of their own; what looks otherwise stays as it is."""
-    words: dict[str, str] = {}
+    lines: dict[str, list[str]] = {}
     for line in rest.splitlines():
         name, colon, value = line.strip().partition(": ")
         if colon and re.fullmatch(r"\w+", name):
-            words[name] = value
-        elif words and line.strip():
-            words[next(reversed(words))] += f"\n{line}"
+            lines[name] = [value]
+        elif lines and line.strip():
+            lines[next(reversed(lines))].append(line)
         elif line.strip():
             return f"{beside}\n{rest}".strip()
-    return words or beside
+    return {name: "\n".join(value) for name, value in lines.items()} or beside

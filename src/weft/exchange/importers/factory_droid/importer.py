@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 from msgspec.structs import replace
 
 from weft.exchange.importers.factory_droid.index import DroidTurn, Index
@@ -22,8 +21,9 @@ from weft.exchange.importers.port import (
     Transcript,
 )
 from weft.exchange.importers.records.jsonl import first_objects, records
-from weft.exchange.importers.records.values import mapping, millis, present, sequence, text
+from weft.exchange.importers.records.values import json_value, mapping, millis, present, sequence, text
 from weft.exchange.importers.records.walk import walk_turns
+from weft.exchange.importers.sidecars import SidecarRefused, read_beneath
 from weft.kernel.enums import AgentRole, LinkReason
 
 SETTINGS = ".settings.json"
@@ -63,7 +63,7 @@ class FactoryDroid:
             index.take(record)
         index.finish()
         if report.found:
-            settings = _settings(source.path, index)
+            settings = _settings(source.path, index, report)
             session = replace(session_of(index, settings), told_at=_written(source.path))
             yield Transcript(session=session, turns=_turns(source, index, settings, report))
 
@@ -87,11 +87,14 @@ def _written(path: Path) -> int | None:
         return None
 
 
-def _settings(path: Path, index: Index) -> dict[str, Any]:
+def _settings(path: Path, index: Index, report: Report) -> dict[str, Any]:
     """From beside the file, else as the file itself has them last."""
     try:
-        beside = mapping(orjson.loads(path.with_name(f"{path.stem}{SETTINGS}").read_bytes()))
-    except (OSError, orjson.JSONDecodeError):
+        beside = mapping(json_value(read_beneath(path.with_name(f"{path.stem}{SETTINGS}"), path.parent)))
+    except SidecarRefused as error:
+        report.problem(None, f"{path.stem}{SETTINGS}: {error.strerror}")
+        beside = {}
+    except (OSError, ValueError):
         beside = {}
     record = index.session_records.get("session_settings", {})
     inside = mapping(record.get("settings")) or {name: value for name, value in record.items() if name != "type"}

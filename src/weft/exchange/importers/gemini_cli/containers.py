@@ -21,6 +21,7 @@ from weft.exchange.importers.port import NativeMessage, NativeSession, NativeTur
 from weft.exchange.importers.records.jsonl import Record, records
 from weft.exchange.importers.records.planned_turns import Entry, entry_of
 from weft.exchange.importers.records.values import canonical, json_value, mapping, millis, sequence, text, whole
+from weft.exchange.importers.sidecars import read_beneath
 from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import TextPart
 
@@ -47,10 +48,10 @@ def workspace(path: Path, project_hash: str | None) -> str | None:
     project = project_folder(path)
     if project is None:
         return None
-    root = _small_file(project / ".project_root")
+    root = _small_file(project / ".project_root", project)
     if root is not None and root.strip():
         return root.decode(errors="replace").strip()
-    register = _small_file(project.parent.parent / "projects.json")
+    register = _small_file(project.parent.parent / "projects.json", project.parent.parent)
     if register is None:
         return None
     try:
@@ -65,11 +66,9 @@ def _folder_hash(folder: str) -> str:
     return sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _small_file(path: Path) -> bytes | None:
+def _small_file(path: Path, root: Path) -> bytes | None:
     try:
-        if path.stat().st_size > SMALL_BYTES:
-            return None
-        return path.read_bytes()
+        return read_beneath(path, root, SMALL_BYTES)
     except OSError:
         return None
 

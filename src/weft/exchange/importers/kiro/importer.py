@@ -31,7 +31,7 @@ from weft.exchange.importers.kiro.logs import (
 )
 from weft.exchange.importers.kiro.turns import Turns
 from weft.exchange.importers.port import Place, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import BOM, first_objects
+from weft.exchange.importers.records.jsonl import BOM, first_objects, read_whole
 from weft.exchange.importers.records.values import json_object, mapping, text
 
 TABLE = re.compile(rb'CREATE TABLE\s+(?:IF NOT EXISTS\s+)?["`]?conversations(?:_v2)?["`]?\s*\(', re.IGNORECASE)
@@ -150,7 +150,7 @@ class Kiro:
 def _document(source: Source, report: Report, kind: Container) -> Iterator[Transcript]:
     report.found += 1
     try:
-        value: dict[str, Any] = json_object(source.path.read_bytes().removeprefix(BOM))
+        value: dict[str, Any] = json_object(read_whole(source).removeprefix(BOM))
     except ValueError as error:
         report.damaged += 1
         report.problem(1, f"the document is not readable: {error}"[:300])

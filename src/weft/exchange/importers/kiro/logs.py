@@ -17,6 +17,7 @@ from weft.exchange.importers.kiro.turns import Kind, Outcome, Step, image_part, 
 from weft.exchange.importers.port import NativeCall, NativeSession, Report, Source, Tokens
 from weft.exchange.importers.records.jsonl import Record, records
 from weft.exchange.importers.records.values import json_value, mapping, millis, present, sequence, text, whole
+from weft.exchange.importers.sidecars import read_beneath
 from weft.ledger.model import Part, ReasoningPart, TextPart
 
 KINDS = {
@@ -47,7 +48,7 @@ class SessionFile(Struct):
 
 def session_file(path: Path) -> SessionFile:
     try:
-        fields = mapping(json_value(path.with_suffix(".json").read_bytes()))
+        fields = mapping(json_value(read_beneath(path.with_suffix(".json"), path.parent)))
     except (OSError, ValueError):
         return SessionFile()
     file = SessionFile(fields)
@@ -162,11 +163,12 @@ def event_session(path: Path) -> NativeSession:
     """An execution of a subagent lies in a folder of the session's."""
     folder = path.parent
     is_child = folder.name == "sub-executions"
+    home = folder.parent if is_child else folder
     try:
-        fields = mapping(json_value((folder.parent if is_child else folder).joinpath("session.json").read_bytes()))
+        fields = mapping(json_value(read_beneath(home / "session.json", home)))
     except (OSError, ValueError):
         fields = {}
-    id = text(fields.get("id")) or (folder.parent if is_child else folder).name
+    id = text(fields.get("id")) or home.name
     places = [place for each in sequence(fields.get("workspacePaths")) if (place := text(each))]
     return NativeSession(
         id=f"{id}/{path.stem}" if is_child else id,

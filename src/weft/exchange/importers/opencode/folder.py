@@ -13,8 +13,10 @@ from msgspec import Struct
 
 from weft.exchange.importers.opencode.rows import RowDraft, Session, Span, Verbatim
 from weft.exchange.importers.opencode.versions import from_first_form, has_first_form
-from weft.exchange.importers.port import Report
+from weft.exchange.importers.port import Report, Source
+from weft.exchange.importers.records.jsonl import read_whole
 from weft.exchange.importers.records.values import canonical, json_object, json_value, mapping, millis, sequence, text
+from weft.exchange.importers.sidecars import names_beneath, read_beneath, read_beside
 
 
 class _File(Struct, frozen=True):
@@ -48,8 +50,8 @@ def layout(path: Path) -> Layout:
     return Layout(path.parent.parent.parent, is_first_form=False)
 
 
-def read_folder(path: Path, report: Report) -> Session | None:
-    data = path.read_bytes()
+def read_folder(source: Source, report: Report) -> Session | None:
+    path, data = source.path, read_whole(source)
     try:
         info = json_object(data)
     except ValueError as error:
@@ -83,7 +85,7 @@ def is_first_orphan(path: Path) -> bool:
             return False
     except OSError:
         pass
-    return _files(folder)[:1] == [path]
+    return _files(folder, folder.parent.parent)[:1] == [path]
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -94,8 +96,8 @@ def parts_of(path: Path) -> list[Path]:
         found, id = layout(path), path.stem
     else:
         return []
-    messages = _files(found.messages(id))
-    parts = [part for message in messages for part in _files(found.parts(id, message.stem))]
+    messages = _files(found.messages(id), found.root)
+    parts = [part for message in messages for part in _files(found.parts(id, message.stem), found.root)]
     return [each for each in (*messages, *parts, found.todos(id)) if each != path and each.is_file()]
 
 
@@ -105,7 +107,7 @@ def whole_of(path: Path, session: str | None) -> Path | None:
         folder = root / "session" if (root / "session").is_dir() else root
         id = session or (path.parent.name if path.parent.parent.name == "message" else path.stem)
         known = [each / f"{id}.json" for each in _folders(folder)]
-        orphans = _files(root / "message" / id)
+        orphans = _files(root / "message" / id, root)
         if found := next((each for each in known if each.is_file()), orphans[0] if orphans else None):
             return found
     return None
@@ -122,33 +124,24 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _read_messages(session: Session, found: Layout, id: str, verbatim: Verbatim, report: Report) -> Session:
-    drafted = [_draft(file, found, id, verbatim, report) for file in _messages(found.messages(id), report)]
-    session.todos = _todos(found.todos(id), verbatim)
+    drafted = [_draft(file, found, id, verbatim, report) for file in _messages(found, id, report)]
+    session.todos = _todos(found.todos(id), found.root, verbatim)
     session.raw, session.messages = verbatim.finish(drafted)
     return session
 
 
-def _files(folder: Path) -> list[Path]:
-    """In order of their ids. Those being written have names that begin with a dot; links may lead anywhere."""
-    try:
-        return sorted(file for file in folder.glob("[!.]*.json") if not file.is_symlink())
-    except OSError:
-        return []
+def _files(folder: Path, root: Path) -> list[Path]:
+    """In order of their ids. Those being written have names that begin with a dot; links may lead anywhere, and so may
+    those that are on the way to the folder."""
+    names = names_beneath(folder, root)
+    return sorted(folder / name for name in names if name.endswith(".json") and not name.startswith("."))
 
 
-def _read(file: Path, report: Report) -> bytes | None:
-    """A file may vanish between being listed and being read: opencode removes what is reverted."""
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        report.problem(None, f"{file.name}: {error.strerror}")
-        return None
-
-
-def _messages(folder: Path, report: Report) -> list[_File]:
-    """As opencode orders them: by when they were made, then by id."""
-    found = [(file.stem, data) for file in _files(folder) if (data := _read(file, report)) is not None]
-    files = [_File(id, data, _object(data)) for id, data in found]
+def _messages(found: Layout, session: str, report: Report) -> list[_File]:
+    """As opencode orders them: by when they were made, then by id. One that is reverted meanwhile vanishes."""
+    folder = found.messages(session)
+    read = ((file.stem, read_beside(file, found.root, report)) for file in _files(folder, found.root))
+    files = [_File(id, data, _object(data)) for id, data in read if data is not None]
     return sorted(files, key=lambda file: (millis(mapping(_info(file).get("time")).get("created")) or 0, file.id))
 
 
@@ -171,15 +164,15 @@ def _draft(file: _File, found: Layout, session: str, verbatim: Verbatim, report:
         message = Span(0, 0, file.id, canonical(info))
         spans = [Span(0, 0, None, canonical(part)) for part in parts]
         verbatim.count += len(parts)
-    for each in _files(found.parts(session, file.id)):
-        if (part := _read(each, report)) is not None:
+    for each in _files(found.parts(session, file.id), found.root):
+        if (part := read_beside(each, found.root, report)) is not None:
             spans.append(verbatim.add("part", each.stem, part))
     return RowDraft(message, spans, number)
 
 
-def _todos(file: Path, verbatim: Verbatim) -> list[Any]:
+def _todos(file: Path, root: Path, verbatim: Verbatim) -> list[Any]:
     try:
-        data = file.read_bytes()
+        data = read_beneath(file, root)
         todos = sequence(json_value(data))
     except (OSError, ValueError):
         return []

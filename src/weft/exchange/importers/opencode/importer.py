@@ -20,7 +20,7 @@ from weft.exchange.importers.opencode.folder import is_first_orphan, parts_of, r
 from weft.exchange.importers.opencode.rows import HIDDEN, Session
 from weft.exchange.importers.opencode.turns import Turns
 from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.jsonl import BOM, read_whole
 from weft.exchange.importers.records.values import mapping, millis, present, text
 
 
@@ -169,13 +169,13 @@ def _sessions(source: Source, report: Report) -> Iterator[Session]:
     if kind is Container.DATABASE or source.head.startswith(MAGIC):
         yield from read_database(source.path, report)
     elif kind is Container.FOLDER:
-        session = read_folder(source.path, report)
+        session = read_folder(source, report)
         if session is not None:
             yield session
     elif kind is Container.ORPHANS:
         yield read_orphans(source.path, report)
     else:
-        yield read_export(source.path.read_bytes(), report)
+        yield read_export(read_whole(source), report)
 
 
 def _transcript(session: Session, fallback: str, report: Report) -> Transcript:

@@ -7,7 +7,6 @@ A conversation is exported as one list or as lines, or it is a folder with a fil
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -21,8 +20,9 @@ from msgspec import Struct, field
 from weft.exchange.importers.databases import RowLines
 from weft.exchange.importers.documents import read_document, report_damage
 from weft.exchange.importers.port import Report, Source
-from weft.exchange.importers.records.jsonl import BOM, first_objects, records
+from weft.exchange.importers.records.jsonl import BOM, first_objects, read_whole, records
 from weft.exchange.importers.records.values import JsonObject, fingerprint, mapping, sequence, text
+from weft.exchange.importers.sidecars import names_beneath, read_beside
 
 
 class Treatment(Enum):
@@ -227,12 +227,7 @@ def parts_of(path: Path) -> list[Path]:
 
 def event_files(folder: Path) -> list[Path]:
     """In order; links may lead anywhere and are left out."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-    except OSError:
-        return []
-    numbered = ((event_number(folder / name), name) for name in names)
+    numbered = ((event_number(folder / name), name) for name in names_beneath(folder, folder.parent))
     return [folder / name for number, name in sorted((n, name) for n, name in numbered if n is not None)]
 
 
@@ -256,7 +251,7 @@ class Conversation(Struct):
 
 def read_list(source: Source, report: Report) -> Iterator[Conversation]:
     """An export: a list, or an object that holds it."""
-    document = read_document(source.path.read_bytes())
+    document = read_document(read_whole(source))
     report_damage(document, report)
     value = document.value
     fields = mapping(value)
@@ -314,10 +309,10 @@ def _result(value: JsonObject, offset: int, end: int, report: Report) -> Convers
 def read_folder(source: Source, report: Report) -> Iterator[Conversation]:
     folder = source.path.parent if source.path.name == STATE else source.path.parent.parent
     lines = RowLines()
-    state, details = (_read_beside(folder / name, lines, report) for name in (STATE, DETAILS))
+    state, details = (_read_state(folder / name, lines, report) for name in (STATE, DETAILS))
     conversation = Conversation(_folder_name(state, details, folder), state=state, details=details)
     for file in event_files(folder / "events"):
-        value = _read_file(file, lines, report)
+        value = _read_file(file, folder, lines, report)
         if value is not None:
             conversation.events.append(Event(value, lines.count - 1, lines.count))
     conversation.raw = lines.finish()
@@ -331,22 +326,20 @@ def _folder_name(state: JsonObject, details: JsonObject, folder: Path) -> str:
     return "-".join(match.groups()) if match else words or "conversation"
 
 
-def _read_beside(file: Path, lines: RowLines, report: Report) -> JsonObject:
-    if file.is_symlink() or not file.is_file():
+def _read_state(file: Path, lines: RowLines, report: Report) -> JsonObject:
+    if not file.is_file():
         return {}
-    value = _read_file(file, lines, report)
+    value = _read_file(file, file.parent, lines, report)
     if value is None:
         return {}
     report.mapped[file.stem] += 1
     return value
 
 
-def _read_file(file: Path, lines: RowLines, report: Report) -> JsonObject | None:
+def _read_file(file: Path, root: Path, lines: RowLines, report: Report) -> JsonObject | None:
     """One file's object. It may vanish or be cut while it is read."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        report.problem(None, f"{file.name}: {error.strerror}")
+    data = read_beside(file, root, report)
+    if data is None:
         return None
     lines.add(file.name, data)
     report.found += 1

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 from msgspec import Struct
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
+from weft.exchange.importers.sidecars import regular_descriptor
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.read_budget import check_json
 
-LINE_LIMIT = 256 * 1024 * 1024
+LINE_LIMIT = SOURCE_LIMITS.held_bytes
 BOM = b"\xef\xbb\xbf"
 
 
@@ -81,7 +86,13 @@ def _skip_line(file: BinaryIO, size: int) -> tuple[int, bool]:
 
 def _objects(number: int, offset: int, line: bytes, report: Report, is_last: bool) -> Iterator[Record]:
     try:
+        check_json(line, SOURCE_LIMITS)
         value = orjson.loads(line)
+    except LimitExceeded as error:
+        report.found += 1
+        report.damaged += 1
+        report.problem(number, str(error))
+        return
     except orjson.JSONDecodeError:
         yield from _recovered(number, offset, line, report, is_last)
         return
@@ -190,6 +201,20 @@ def first_objects(head: bytes, limit: int = 64) -> list[dict[str, Any]]:
     return found
 
 
+def text_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a text with their ends; one that is too long to be held comes in pieces."""
+    return iter(partial(file.readline, LINE_LIMIT), b"")
+
+
+def read_whole(source: Source) -> bytes:
+    """All of a source that is one document; raises LimitExceeded for one that is too large to be held."""
+    with open(regular_descriptor(source.path), "rb") as file:
+        data = file.read(LINE_LIMIT + 1)
+    if len(data) > LINE_LIMIT:
+        raise LimitExceeded("a document in bytes", max(source.size, len(data)), LINE_LIMIT, SOURCE_LIMITS.advice)
+    return data
+
+
 def sample(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
+    with open(regular_descriptor(path), "rb") as file:
         return file.read(size)

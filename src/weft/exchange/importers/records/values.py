@@ -15,7 +15,10 @@ from typing import Any
 import orjson
 from msgspec import Raw
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.kernel.contents import bytes_text, text_bytes
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.read_budget import check_json
 
 JsonObject = dict[str, Any]
 Json = bytes | memoryview | Raw
@@ -24,6 +27,8 @@ SURROUNDINGS = " \t\r\n\0\ufeff"
 FIRST_MILLISECONDS = 100_000_000_000
 """Numbers of time from here on (the year 5138 in seconds) count milliseconds."""
 DEEPEST_NESTING = 200
+LONGEST_SPELLED_VALUE = SOURCE_LIMITS.values
+"""In characters: a longer text may be JSON of more values than are taken, and stays a text."""
 
 
 def text(value: Any) -> str | None:
@@ -104,7 +109,7 @@ def without_none(**values: Any) -> JsonObject:
 
 def json_in_text(value: Any) -> Any:
     """The value that a text spells out as JSON; any other value, and a text that is no JSON, as it is."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > LONGEST_SPELLED_VALUE:
         return value
     try:
         return orjson.loads(value)
@@ -121,7 +126,12 @@ def object_in_text(value: Any) -> Any:
 
 
 def json_value(data: Json) -> Any:
-    """The value of a JSON text, also where a strict reader refuses it; raises ValueError if it is none."""
+    """The value of a JSON text, also where a strict reader refuses it; raises ValueError if it is none, or if it would
+    take too much memory."""
+    try:
+        check_json(memoryview(data), SOURCE_LIMITS)
+    except LimitExceeded as error:
+        raise ValueError(str(error)) from error
     try:
         return orjson.loads(memoryview(data))
     except orjson.JSONDecodeError:

@@ -11,7 +11,7 @@ import orjson
 
 from weft.exchange.importers.documents import read_document, report_damage
 from weft.exchange.importers.port import NativeSession, Place, Report, Source, Transcript
-from weft.exchange.importers.records.jsonl import BOM
+from weft.exchange.importers.records.jsonl import BOM, read_whole
 from weft.exchange.importers.records.values import fingerprint, mapping, present, text
 from weft.exchange.importers.swe_agent.mini import mini_run, read_mini
 from weft.exchange.importers.swe_agent.trajectory import beginning, config_of, read_runs
@@ -47,7 +47,7 @@ class SweAgent:
         return False
 
     def read(self, source: Source, report: Report) -> Iterator[Transcript]:
-        document = read_document(source.path.read_bytes())
+        document = read_document(read_whole(source))
         report_damage(document, report)
         value = mapping(document.value)
         if value and "messages" in value:
