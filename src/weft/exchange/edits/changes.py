@@ -21,7 +21,9 @@ DELETED = "- (deleted)"
 """Stands for all lines of a file that was deleted without telling them."""
 BEGIN = "*** Begin Patch"
 _FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.*)")
-_QUOTED = re.compile(r'"(\*\*\* Begin Patch(?:[^"\\\n]|\\.)*)"')
+_QUOTED = re.compile(r'"(\*\*\* Begin Patch(?:[^"\\\n]++|\\.)*+)')
+"""Up to its end, which is a quote, or a line that ends too early. Nothing is looked at twice: what begins within runs
+into the same end."""
 _NEW_START = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)")
 
 
@@ -134,9 +136,11 @@ def _is_patch(text: str) -> bool:
 
 def _patch_in(text: str) -> Iterator[FileChange]:
     """A patch that is the text, or that stands quoted in a program."""
-    for quoted in _QUOTED.findall(text):
+    for quoted in _QUOTED.finditer(text):
+        if text[quoted.end() : quoted.end() + 1] != '"':
+            continue
         try:
-            yield from parse_patch(json.loads(f'"{quoted}"'), None)
+            yield from parse_patch(json.loads(f'"{quoted[1]}"'), None)
         except ValueError:
             continue
     if text.lstrip().startswith(BEGIN):

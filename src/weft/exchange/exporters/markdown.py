@@ -45,7 +45,7 @@ LONGEST_QUOTE = 100_000
 _SPECIAL = re.compile(r"([\\`*_\[\]<#|~&$])")
 _REACHING = re.compile(r"<(?=[A-Za-z/!?])|!(?=\[)")
 """Where a tag or an image begins."""
-_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
+_TICKS = re.compile(r"`+")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 DIAGRAMS = frozenset(
     "blockdiag bpmn bytefield c4plantuml d2 dbml ditaa dot excalidraw geojson graphviz kroki mermaid nomnoml pikchr"
@@ -287,7 +287,26 @@ def _without_reach(text: str) -> str:
 
 def _escaped_reach(line: str) -> str:
     made, end = [], 0
-    for span in _SPAN.finditer(line):
-        made += [_REACHING.sub(r"\\\g<0>", line[end : span.start()]), span[0]]
-        end = span.end()
+    for start, stop in _code_spans(line):
+        made += [_REACHING.sub(r"\\\g<0>", line[end:start]), line[start:stop]]
+        end = stop
     return "".join([*made, _REACHING.sub(r"\\\g<0>", line[end:])])
+
+
+def _code_spans(line: str) -> Iterator[tuple[int, int]]:
+    """Where code stands between two runs of equally many backticks, as CommonMark pairs them: each run with the next
+    one of its length."""
+    runs = [match.span() for match in _TICKS.finditer(line)]
+    nearest: dict[int, int] = {}
+    ends: list[int | None] = []
+    for number in range(len(runs) - 1, -1, -1):
+        length = runs[number][1] - runs[number][0]
+        ends.append(nearest.get(length))
+        nearest[length] = number
+    ends.reverse()
+    number = 0
+    while number < len(runs):
+        end = ends[number]
+        if end is not None:
+            yield runs[number][0], runs[end][1]
+        number = (number if end is None else end) + 1

@@ -4,7 +4,6 @@ at a time into a temporary file, compressed files likewise."""
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,8 +26,6 @@ SUFFIXES = frozenset(
 ENDINGS = (".aider.chat.history.md",)
 """Of names whose suffix is that of much else."""
 DATABASES = frozenset({".db", ".sqlite", ".sqlite3", ".vscdb"})
-TEXTS = (re.compile(r".*/agent-transcripts/.*\.txt", re.DOTALL), re.compile(r".*/cursor_[^/]*\.md", re.DOTALL))
-"""Texts that a tool writes sessions into. Others are not opened: most texts are no session."""
 QUIET_SECONDS = 300
 
 
@@ -116,7 +113,13 @@ def _source(path: Path, name: str, quiet: bool, is_cut: bool) -> Source:
 def is_likely(path: Path) -> bool:
     """Is it called as session files are?"""
     is_named = path.suffix in SUFFIXES or path.name.endswith(ENDINGS)
-    return is_named or any(form.fullmatch(str(path)) for form in TEXTS)
+    return is_named or _is_transcript(path)
+
+
+def _is_transcript(path: Path) -> bool:
+    """Is it one of the texts that a tool writes sessions into? Others are not opened: most texts are no session."""
+    is_export = path.name.startswith("cursor_") and path.suffix == ".md" and "/" in str(path)
+    return is_export or ("/agent-transcripts/" in str(path) and str(path).endswith(".txt"))
 
 
 Failed = Callable[[Path | Address, OSError], None]

@@ -22,7 +22,7 @@ LOOKED_AT = 6
 READ = 64 * 1024
 BLOCKS = 32
 _OPENING = re.compile(r"<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>|<!--")
-_ANNOUNCED = re.compile(r"[^\n<]{1,80}:\s*\n\s*<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
+_ANNOUNCED = re.compile(r"[^\n<]{1,80}:[^\S\n]*\n\s*<([A-Za-z][\w.:-]*)(?:\s[^<>]*)?>")
 _WEAK = ("/", "! ", "Ran `", "[Request interrupted")
 """Commands that were typed or run, and what was called off."""
 _NONE = (0, False, 0, "")

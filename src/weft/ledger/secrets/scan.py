@@ -27,7 +27,9 @@ RULES = "secret_rules"
 BATCH_ROWS, BATCH_BYTES = 256, 4 * 1024 * 1024
 REACH = 32 * 1024
 """No credential, with the words that tell it for one, is longer."""
-_breaks, _quotes, _escapes = (re.compile(each) for each in (rb"\\+[nrt]", rb'\\+(["/])', rb'\\+[nrt"/]'))
+_breaks = re.compile(rb"(?<!\\)\\++[nrt]")
+_quotes = re.compile(rb'(?<!\\)\\++(["/])')
+_escapes = re.compile(rb'(?<!\\)\\++[nrt"/]')
 _NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _FOUND = (
     "INSERT INTO secret_found(content, start, rule, fingerprint, shown) VALUES (?, ?, ?, ?, ?)"

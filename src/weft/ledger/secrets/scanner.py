@@ -31,7 +31,7 @@ COMPONENTS = frozenset(
     )
 )  # fmt: skip
 """Rules that only serve others in kingfisher's own reports, but whose matches are secret by themselves."""
-_breaks = re.compile(rb"\\+[nrt]|\s+")
+_breaks = re.compile(rb"(?<!\\)\\++[nrt]|\s+")
 _told = re.compile(r"^\w+ an? (?:possible |potential )?(.+)$", re.I)
 
 

@@ -25,7 +25,7 @@ VIEW = "codeblock"
 BATCH = 512
 LIGHT = 1024 * 1024
 _FENCE = re.compile(
-    r"^(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<code>.*?)(?:^(?P=fence)[`~]*[ \t]*$|\Z)", re.M | re.S
+    r"^(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)\n(?P<code>.*?)(?:^(?P=fence)[`~]*+[ \t]*+$|\Z)", re.M | re.S
 )
 _INSERT = (
     "INSERT INTO codeblock(id, message, idx, language, content, start, length, path, line_start, line_end)"

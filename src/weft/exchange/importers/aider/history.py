@@ -25,7 +25,7 @@ from weft.exchange.importers.records.values import present
 from weft.kernel.enums import FileKind
 from weft.ledger.model import FileNote
 
-HEADER = re.compile(r"# aider chat started at (.+?)\s*")
+HEADER = re.compile(r"# aider chat started at (.*\S|.)\s*")
 HEADER_START = b"# aider chat started at "
 HARD = "  "
 
@@ -135,7 +135,7 @@ MODEL = re.compile(r"(?:Main model|Models?): (\S+?)(?: with ([\w-]+) edit format
 REPOSITORY = re.compile(r"Git repo: (.+?)(?: with [\d,]+ files)?")
 TOKENS = re.compile(r"Tokens: (?P<sent>[\d.,]+[kM]?) sent(?P<rest>.*)")
 OLDER = re.compile(r"([\d,]+) prompt tokens, ([\d,]+) completion tokens(?:, \$([\d.]+) cost)?")
-COUNT = re.compile(r"([\d.,]+[kM]?) (received|cache write|cache hit)")
+COUNT = re.compile(r"(?<![\d.,])([\d.,]++[kM]?) (received|cache write|cache hit)")
 COST = re.compile(r"Cost: \$([\d.]+) message")
 APPLIED = re.compile(r"Applied edit to (.+)")
 ADDED = re.compile(r"Added (.+?) to (?:the chat|read-only files)\.?")

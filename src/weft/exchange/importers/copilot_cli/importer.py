@@ -27,7 +27,7 @@ from weft.exchange.importers.sidecars import open_beneath
 from weft.kernel.enums import AgentRole
 
 FILE = "events.jsonl"
-TITLE = re.compile(rb"^(?:summary|name|title):[ \t]*(['\"]?)(.+?)\1[ \t\r]*$", re.MULTILINE)
+TITLE = re.compile(rb"^(?:summary|name|title):(.+)$", re.MULTILINE)
 SMALL_BYTES = 1 << 16
 NAMELESS = frozenset({b"|", b"|-", b">", b">-", b"null", b"~"})
 
@@ -97,10 +97,13 @@ def _title_beside(path: Path) -> str | None:
     """What the session is called, in the file beside its events."""
     try:
         with open_beneath(path.with_name("workspace.yaml"), path.parent) as file:
-            title = TITLE.search(file.read(SMALL_BYTES)) if path.name == FILE else None
+            match = TITLE.search(file.read(SMALL_BYTES)) if path.name == FILE else None
     except OSError:
         return None
-    return None if title is None or title[2] in NAMELESS else text(title[2].decode(errors="replace").strip())
+    title = b"" if match is None else match[1].strip(b" \t\r")
+    if len(title) > 2 and title[:1] in (b"'", b'"') and title.endswith(title[:1]):
+        title = title[1:-1]
+    return None if title in NAMELESS else text(title.decode(errors="replace").strip())
 
 
 def agent_session(index: Index, lane: Lane, parent: str, call: str) -> NativeSession:

@@ -8,6 +8,7 @@ Prompts are wrapped for the model: the person's words in `<user_query>`, all els
 from __future__ import annotations
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,12 +23,13 @@ from weft.exchange.importers.records.values import canonical, mapping, present, 
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource, ToolCallStatus
 from weft.ledger.model import FileNote, ImagePart, Part, ReasoningPart, TextPart
 
-QUERY = re.compile(r"<user_query>[ \t]*\n?(.*?)\n?[ \t]*</user_query>", re.DOTALL)
-TAGGED = re.compile(r"<([A-Za-z_][\w-]{0,60})(?:\s[^>\n]{0,400})?>(.*?)</\1>", re.DOTALL)
+QUERY = "user_query"
+OPENED = re.compile(r"<([A-Za-z_][\w-]{0,60})(?:\s[^>\n]{0,400})?>")
+CLOSED = re.compile(r"</([A-Za-z_][\w-]{0,60})>")
 WORKSPACE = re.compile(r"^Workspace Path: (.+)$", re.MULTILINE)
 TIME = re.compile(r"([A-Z][a-z]{2,8} \d{1,2}, \d{4}, \d{1,2}:\d\d [AP]M) \(UTC([+-]\d{1,2})?(?::(\d\d))?\)")
 """Such as `Sunday, Apr 26, 2026, 9:53 PM (UTC-4)`."""
-FILE = re.compile(r"<(?:file|code_selection|file_contents)(?:\s[^>\n]{0,400}?path=\"([^\"\n]+)\"[^>\n]*)?>([^<\n]*)")
+FILE = re.compile(r"<(?:file|code_selection|file_contents)(?:\s[^<>\n]{0,400}?path=\"([^\"<\n]+)\"[^<>\n]*)?>([^<\n]*)")
 
 
 class Prompt(Struct):
@@ -45,12 +47,13 @@ class Prompt(Struct):
 
 
 def unwrapped_prompt(words: str) -> Prompt:
-    queries = QUERY.findall(words)
-    rest = QUERY.sub("", words)
+    tagged, rest = _without_tags(words, QUERY)
+    queries = [_query(inside) for _, inside in tagged]
     context: dict[str, Any] = {}
-    for name, inside in TAGGED.findall(rest):
+    others, left = _without_tags(rest)
+    for name, inside in others:
         context.setdefault(name, []).append(inside.strip())
-    left = TAGGED.sub("", rest).strip()
+    left = left.strip()
     if not queries and (left or not context):
         return Prompt(words)
     if left:
@@ -66,6 +69,32 @@ def unwrapped_prompt(words: str) -> Prompt:
         workspace=path[1].strip() if path else None,
         paths=_attached_paths("\n".join(context.get("attached_files", ()))),
     )
+
+
+def _without_tags(words: str, only: str | None = None) -> tuple[list[tuple[str, str]], str]:
+    """What stands between tags of one name, with the name, and the text without it. A tag that is never closed is
+    text. `only`: tags of this name, and without anything else in them."""
+    ends: dict[str, deque[int]] = defaultdict(deque)
+    for closing in CLOSED.finditer(words):
+        ends[closing[1]].append(closing.start())
+    tagged, left, done, at = [], [], 0, 0
+    while (opening := OPENED.search(words, at)) is not None:
+        name, places = opening[1], ends[opening[1]]
+        while places and places[0] < opening.end():
+            places.popleft()
+        if not places or (only is not None and opening[0] != f"<{only}>"):
+            at = opening.start() + 1
+            continue
+        tagged.append((name, words[opening.end() : places[0]]))
+        left.append(words[done : opening.start()])
+        done = at = places[0] + len(f"</{name}>")
+    return tagged, "".join(left) + words[done:]
+
+
+def _query(inside: str) -> str:
+    """Without the white space and the line ends next to its tags."""
+    words = inside.lstrip(" \t").removeprefix("\n")
+    return words.rstrip(" \t").removesuffix("\n")
 
 
 def _attached_paths(attached: str) -> list[str]:

@@ -37,7 +37,7 @@ class Container(Enum):
 
 
 DOCUMENT = re.compile(rb"\s*\{\s*\"")
-LOGGED = re.compile(rb'\s*\[\s*\{[^{}]*"sessionId"\s*:[^{}]*"messageId"\s*:')
+LOGGED = re.compile(rb'\s*\[\s*\{(?>[^{}]*?"sessionId"\s*:)[^{}]*"messageId"\s*:')
 CONTENT = re.compile(rb'\s*(?:\{\s*"history"\s*:\s*)?\[\s*\{\s*"(?:role|parts)"\s*:')
 
 

@@ -122,7 +122,7 @@ def is_part_file(source: Source) -> bool:
     return False
 
 
-SUBAGENT = re.compile(r"(.+) \(@(.+) subagent\)", re.DOTALL)
+SUBAGENT = " subagent)"
 """How opencode titles the session of a subagent: its task and its name."""
 
 
@@ -190,11 +190,17 @@ def _transcript(session: Session, fallback: str, report: Report) -> Transcript:
     return Transcript(session=told_session(id, session), turns=Turns(session, id, report).walk(), raw=session.raw)
 
 
+def _subagent(title: str) -> tuple[str | None, str | None]:
+    """The task and the name of a subagent, as the title of its session has them."""
+    task, _, name = title.removesuffix(SUBAGENT).rpartition(" (@")
+    return (task, name) if task and name and title.endswith(SUBAGENT) else (None, None)
+
+
 def told_session(id: str, session: Session) -> NativeSession:
     info = session.info
     title, time = text(info.get("title")), mapping(info.get("time"))
     parent = text(info.get("parentID"))
-    named = SUBAGENT.fullmatch(title or "") if parent else None
+    task, name = _subagent(title or "") if parent else (None, None)
     revert = {name: value for name, value in mapping(info.get("revert")).items() if name != "diff"}
     return NativeSession(
         id=id,
@@ -203,8 +209,8 @@ def told_session(id: str, session: Session) -> NativeSession:
         version=text(info.get("version")),
         created=millis(time.get("created")),
         parent=parent,
-        task=named[1] if named else None,
-        agent=text(info.get("agent")) or (named[2] if named else None),
+        task=task,
+        agent=text(info.get("agent")) or name,
         archived=millis(time.get("archived")) is not None,
         told_at=millis(time.get("updated")),
         metadata=present(

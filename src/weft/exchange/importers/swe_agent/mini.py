@@ -29,7 +29,8 @@ from weft.kernel.enums import MessageRole, MessageSource
 from weft.ledger.model import Part, ReasoningPart
 
 NEW_TASK = "The user added a new task: "
-FENCED = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
+FENCE = re.compile(r"```(?:bash|mswea_bash_command)(\s*+)")
+END = "\n```"
 RETURNED = re.compile(r"<returncode>(-?\d{1,9})</returncode>")
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "exit"})
 INTERRUPTED = frozenset({"UserInterruption", "KeyboardInterrupt"})
@@ -214,7 +215,7 @@ class _Run:
         commands = [command for command in words if command is not None]
         if not commands and "actions" not in extra:
             content = message.get("content")
-            commands = [command.strip() for command in FENCED.findall(content if isinstance(content, str) else "")]
+            commands = [command.strip() for command in _fenced(content if isinstance(content, str) else "")]
             commands = commands if len(commands) == 1 else []  # anything else was refused, and asked for again
         found = []
         for command in commands:
@@ -280,3 +281,22 @@ def _answer(call: PendingCall, content: Any, extra: JsonObject, when: int | None
     call.detail = present(
         returncode=int(code[1]) if code else extra.get("returncode"), exception=extra.get("exception_info")
     )
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """The blocks of commands in a text. White space before a command belongs to its fence."""
+    at = 0
+    while (fence := FENCE.search(text, at)) is not None:
+        lines = fence[1].split("\n")
+        at = fence.end()
+        if len(lines) == 1:  # something else stands on the fence's own line
+            continue
+        start = fence.end() - len(lines[-1])
+        end = text.find(END, start)
+        if end < 0 and len(lines) > 2:  # nothing but white space is in it
+            start -= len(lines[-2]) + 1
+            end = text.find(END, start)
+        if end < 0:
+            return  # nor does any block behind it end
+        yield text[start:end]
+        at = end + len(END)

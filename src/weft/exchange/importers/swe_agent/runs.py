@@ -95,15 +95,21 @@ def with_files(items: list[Item], files: tuple[FileNote, ...]) -> list[Item]:
 
 
 EDITED = re.compile(r"edit\s+(\d{1,9}):(\d{1,9})")
-PATCHED = re.compile(r'^(?:\+\+\+ "?b/(.+?)"?|rename to (.+?))\s*$', re.MULTILINE)
+PATCHED = re.compile(r'^(?:(\+\+\+ "?b/)|rename to )(.+)$', re.MULTILINE)
 NOT_OPEN = frozenset({"", "n/a"})
 
 
 def patched(submission: Any) -> tuple[FileNote, ...]:
     """Those that a patch in git's form leaves changed."""
     words = submission if isinstance(submission, str) else ""
-    found = dict.fromkeys(found[0] or found[1] for found in PATCHED.findall(words))
+    found = dict.fromkeys(_path(rest, is_quoted=bool(added)) for added, rest in PATCHED.findall(words))
     return tuple(FileNote(kind=FileKind.WRITTEN, path=path) for path in found)
+
+
+def _path(rest: str, is_quoted: bool) -> str:
+    """What is named at the end of a line; at least one letter of it."""
+    path = rest.rstrip()
+    return (path.removesuffix('"') if is_quoted else path) or rest[0]
 
 
 def commanded(action: Any, state: dict[str, Any]) -> tuple[FileNote, ...]:

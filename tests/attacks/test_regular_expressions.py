@@ -1,0 +1,256 @@
+"""Texts that make regular expressions run for hours; and the list of all patterns that are not plainly linear.
+
+The large texts below have a million characters: whatever looks at each of them once is done in a moment, and whatever
+looks at each once for each other is not done in a day.
+"""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.pattern_checks import Use, reasons, uses
+from weft.exchange.edits.changes import _patch_in
+from weft.exchange.exporters.markdown import _escaped_reach
+from weft.exchange.importers.aider.history import COUNT, HEADER
+from weft.exchange.importers.copilot_cli.importer import _title_beside
+from weft.exchange.importers.cursor.dialogue import _attached_paths, unwrapped_prompt
+from weft.exchange.importers.gemini_cli.importer import LOGGED
+from weft.exchange.importers.opencode.importer import _subagent
+from weft.exchange.importers.sources import is_likely
+from weft.exchange.importers.swe_agent.mini import _fenced
+from weft.exchange.importers.swe_agent.runs import patched
+from weft.kernel.authority import pattern_matcher
+from weft.ledger.read.turn_titles import _ANNOUNCED, spoken
+from weft.ledger.secrets.scan import without_escapes
+from weft.ledger.secrets.scanner import _breaks
+from weft.ledger.views.codeblocks import _FENCE
+
+MILLION = 1_000_000
+LINES_ONLY = "`^` lets it begin at a line's beginning alone, and `.` ends with the line"
+STRINGS = "a string is possessive, and one without an end is taken, too: each character is read once"
+RUNS = "it begins at the first of a run alone (the look behind it), and takes the run as a whole"
+SPACES = "`\\S*` ends at a space, and a beginning has one"
+LINE = "matched with one line: the last `.*` always reaches its end"
+OWN = "it reads Weft's own statements, never a foreign text"
+
+LINEAR = {
+    r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
+    r"weft.exchange.importers.aider.history: # aider chat started at (.*\S|.)\s*": (
+        "`.*` gives back until `\\S` fits: the rest is white space then, and fits"
+    ),
+    r"weft.exchange.importers.aider.history: (?:Main model|Models?): (\S+?)(?: with ([\w-]+) edit format)?(?:,.*)?": (
+        "`\\S+?` stops at the first space, where ` with` is tried once, and at a comma the rest fits"
+    ),
+    r"weft.exchange.importers.aider.history: Git repo: (.+?)(?: with [\d,]+ files)?": (
+        "each ` with ` is tried once, and the digits behind it end before the next one"
+    ),
+    r"weft.exchange.importers.aider.history: (?<![\d.,])([\d.,]++[kM]?) (received|cache write|cache hit)": RUNS,
+    r"weft.exchange.importers.aider.history: \^C.*|.*KeyboardInterrupt.*": LINE,
+    r'weft.exchange.importers.claude_ai.importer: [,\[]\s*(\{\s*"uuid"\s*:\s*"[^"]*"\s*,\s*"name"\s*:)': (
+        'what begins within `[^"]*` cannot get past the quote that ends it'
+    ),
+    r"weft.exchange.importers.copilot_cli.importer: ^(?:summary|name|title):(.+)$": LINES_ONLY,
+    r"weft.exchange.importers.cursor.bubbles: [^a-z]|_v\d+$": "`[^a-z]` takes every `_` before `_v` is tried",
+    r"weft.exchange.importers.cursor.dialogue: ^Workspace Path: (.+)$": LINES_ONLY,
+    r"weft.exchange.importers.cursor.importer: CREATE TABLE\s+\S*blobs": SPACES,
+    r"weft.exchange.importers.cursor.importer: CREATE TABLE\s+\S*meta\b": SPACES,
+    r"weft.exchange.importers.cursor.transcripts: (user|assistant|A):(?:[ \t](.*))?"
+    r"|\[(Thinking|Tool call|Tool result)\][ \t]*(.*)": "`(.*)` always reaches the end",
+    r'weft.exchange.importers.documents: "[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"': (
+        "the walk stops at a string without an end, and reads more of the file before it goes on"
+    ),
+    r'weft.exchange.importers.documents: "[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]|"': (
+        "the walk stops at a string without an end, and reads more of the file before it goes on"
+    ),
+    r'weft.exchange.importers.gemini_cli.importer: \s*\[\s*\{(?>[^{}]*?"sessionId"\s*:)[^{}]*"messageId"\s*:': (
+        "the first `sessionId` is taken and not given back"
+    ),
+    r"weft.exchange.importers.gemini_cli.messages: \s*(?:<scratchpad>.*?</scratchpad>\s*)?<state_snapshot>": (
+        "each `</scratchpad>` is tried once, and the white space behind it ends before the next one"
+    ),
+    r"weft.exchange.importers.pi.calls: (?P<path>.+?):(?P<line>[0-9]{1,9}):(?P<col>[0-9]{1,9}) "
+    r"\[(?P<severity>[a-z]+)\] (?:\[(?P<source>[^\]]+)\] )?(?P<what>.*)": "once the severity fits, the rest does",
+    r"weft.exchange.importers.records.file_notes: ^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$": LINES_ONLY,
+    r'weft.exchange.importers.swe_agent.runs: ^(?:(\+\+\+ "?b/)|rename to )(.+)$': LINES_ONLY,
+    r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"': "its texts are JSON: every string has an end",
+    r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]|[^\s\[\]{},:"]+': STRINGS,
+    r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]': STRINGS,
+    r"weft.ledger.read.revisions: @\{([^}]*)\}$": "a name that the caller types",
+    r'weft.ledger.search.query: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at a quote or with the text",
+    r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
+    r'weft.ledger.secrets.scan: (?<!\\)\\++(["/])': RUNS,
+    r'weft.ledger.secrets.scan: (?<!\\)\\++[nrt"/]': RUNS,
+    r"weft.ledger.secrets.scanner: (?<!\\)\\++[nrt]|\s+": RUNS,
+    r"weft.ledger.views.codeblocks: ^(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)\n(?P<code>.*?)"
+    r"(?:^(?P=fence)[`~]*+[ \t]*+$|\Z)": "a fence without an end takes all; each line is compared once",
+    r"weft.runtime.inference.translation: data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)": (
+        "`;` and `/` divide the repeats, and are in none of them"
+    ),
+    r"""weft.store.postgres.connection: ('[^']*'|"[^"]*")""": OWN,
+    r"weft.store.postgres.migrations: --[^\n]*|\bWITHOUT ROWID\b|\bINTEGER\b|\bBLOB\b|\bTEXT\b": OWN,
+    r"weft.surfaces.cli.rendering.results: (?:(?:Script \w+|Chunk ID|Wall time|Process exited|Exit code|"
+    r"Original token count|Total output lines)\b[^\n]*\n+)+Output:\n*": (
+        "a round begins with a word at a line's beginning; line ends that are given back begin none"
+    ),
+    r'weft.surfaces.cli.rendering.shapes: \bcmd"?\s*:\s*("(?:[^"\\\n]|\\.)*")': (
+        "what begins within a string needs a quote that ends it"
+    ),
+}
+"""Patterns that are suspect by their structure, and why each is linear all the same."""
+
+MADE = {
+    "weft.exchange.bundles.withheld_contents: f'{field}\\\\[(\\\\d+)\\\\]'": "a word of Weft's own and digits",
+    "weft.exchange.bundles.withheld_contents: pattern": "that of whoever makes the bundle, over their own ledger",
+    "weft.exchange.exporters.markdown: f'{letter}+'": "one run of one character",
+    "weft.kernel.authority: '.'.join(words)": "a part of a grant between two stars: it has no repeats",
+    "weft.kernel.words: re.sub('[SMU]', lambda letter: inside[letter[0]], form)": "classes without an overlap",
+    "weft.programs.program_files: f'^(?:{pattern})$'": "numbers and words of YAML, from a table in the same module",
+    "weft.surfaces.cli.chat.models: vendor.names": "from the table of vendors; over a name that the caller types",
+}
+"""Patterns that are put together when they are used, and of what."""
+
+
+def test_every_pattern_of_the_package_is_linear_by_its_structure_or_for_a_reason_that_is_written_down() -> None:
+    found, made = uses()
+    assert len(found) > 150
+    assert {use.name for use in found if reasons(use)} == LINEAR.keys()
+    assert set(made) == MADE.keys()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_searched", "why"),
+    [
+        (r"(a+)+b", False, {"nested"}),
+        (r"(?:a*b?)*c", False, {"nested"}),
+        (r"\s*\n\s*<", False, {"adjacent"}),
+        (r".*a.*b", False, {"adjacent"}),
+        (r"\d+x?\d+y", False, {"adjacent"}),
+        (r"\s+$", True, {"restarted"}),
+        (r"<!--.*?-->", True, {"restarted"}),
+        (r"\s+$", False, set()),
+        (r"\d+[a-z]+\d+!", False, set()),
+        (r"a[^a]*b", True, set()),
+        (r"(?:a++b)*+c", False, set()),
+        (r"\w+", True, set()),
+    ],
+)
+def test_the_check_knows_a_suspect(pattern: str, is_searched: bool, why: set[str]) -> None:
+    assert reasons(Use("here", pattern, 0, is_searched)) == why
+
+
+def test_a_message_of_line_ends_has_a_title_at_once() -> None:
+    assert _ANNOUNCED.match("words:" + "\n" * MILLION + "x") is None
+    assert spoken("words:" + "\n" * MILLION + "x") == "words:"
+
+
+def test_a_grant_of_stars_is_compared_at_once() -> None:
+    assert not pattern_matcher("*a" * 100 + "b")("a" * MILLION)
+    assert pattern_matcher("*a" * 100)("a" * MILLION)
+
+
+@pytest.mark.parametrize(
+    "text", ["```" + " " * MILLION + "`", "`" * MILLION, "~~~" + "\n~~" * MILLION, "```\n" * 300_000]
+)
+def test_fences_are_found_at_once(text: str) -> None:
+    assert sum(1 for _ in _FENCE.finditer(text)) <= 150_000
+
+
+def test_runs_of_backslashes_are_read_once() -> None:
+    assert without_escapes(b"\\" * MILLION + b"x") == b"\\" * MILLION + b"x"
+    assert _breaks.sub(b"", b"\\" * MILLION + b"x") == b"\\" * MILLION + b"x"
+    assert without_escapes(b'a\\\\nb\\"c\\/d\\x') == b'a\nb"c/d\\x'
+
+
+def test_quoted_patches_without_an_end_are_read_once() -> None:
+    assert list(_patch_in('"*** Begin Patch' + '\\"*** Begin Patch' * 60_000)) == []
+    changes = _patch_in('run("*** Begin Patch\\n*** Add File: a\\n+\\"b\\"\\n*** End Patch") or ("*** Begin Patch\n')
+    assert [(change.path, change.lines) for change in changes if change.path] == [("a", ['+"b"'])]
+
+
+@pytest.mark.parametrize(
+    "line", ["`" * MILLION + "<b>", "".join("`" * i + "<b>" for i in range(1, 1400)), "`<b>" * 250_000]
+)
+def test_code_in_a_line_is_found_at_once(line: str) -> None:
+    assert len(_escaped_reach(line)) >= len(line)
+
+
+def test_code_is_what_stands_between_equally_many_backticks() -> None:
+    assert _escaped_reach("a `<b>` <i> ``<b>`<b>`` <i>") == "a `<b>` \\<i> ``<b>`<b>`` \\<i>"
+    assert _escaped_reach("``<b>` <i>") == "``\\<b>` \\<i>"
+
+
+def test_lines_of_aider_are_read_once() -> None:
+    assert HEADER.fullmatch("# aider chat started at " + " " * MILLION + "x") is not None
+    assert HEADER.fullmatch("# aider chat started at 2024-01-01 ")[1] == "2024-01-01"  # type: ignore[index]
+    assert COUNT.findall("1" * MILLION) == []
+    assert COUNT.findall("1.2k received, 3 cache hit") == [("1.2k", "received"), ("3", "cache hit")]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "title"),
+    [
+        (b"name: " + b" " * 60_000 + b"x" + b" " * 60_000, "x"),
+        (b"id: 1\nname:   'A title' \r\n", "A title"),
+        (b'summary: "It"s"\n', 'It"s'),
+        (b"name: plain 'words'\nsummary: other\n", "plain 'words'"),
+        (b"title: |-\n  more\n", None),
+    ],
+)
+def test_a_title_beside_a_session_is_read_once(tmp_path: Path, yaml: bytes, title: str | None) -> None:
+    (tmp_path / "workspace.yaml").write_bytes(yaml)
+    assert _title_beside(tmp_path / "events.jsonl") == title
+
+
+def test_tags_of_prompts_without_an_end_are_read_once() -> None:
+    for text in (
+        "<user_query>" * 30_000,
+        "<a>" * 100_000,
+        "".join(f"<a{i}>" for i in range(50_000)),
+        "<a <a" * 200_000,
+    ):
+        assert unwrapped_prompt(text).words == text
+    assert _attached_paths('<file path="x"' * 20_000) == []
+    assert _attached_paths('<file path="a/b.py">\n<code_selection path="c" lines="1">') == ["a/b.py", "c"]
+
+
+def test_what_stands_between_tags_is_told_apart() -> None:
+    prompt = unwrapped_prompt("<info a=1>\nfirst\n</info>\n<user_query>\nDo it \n</user_query> <b>rest")
+    assert prompt.words == "Do it "
+    assert prompt.context == {"info": ["first"], "text": ["<b>rest"]}
+
+
+def test_logged_prompts_are_recognised_at_once() -> None:
+    assert LOGGED.match(b'[{"a":1,' + b'"sessionId":1,' * 70_000) is None
+    assert LOGGED.match(b'[ {"sessionId": "a", "sessionId": "b", "messageId": 0') is not None
+
+
+def test_titles_of_subagents_are_read_once() -> None:
+    assert _subagent("x" + " (@" * 300_000 + "x") == (None, None)
+    assert _subagent("A task (@explore subagent)") == ("A task", "explore")
+    assert _subagent("(@explore subagent)") == (None, None)
+
+
+def test_names_of_files_are_looked_at_once() -> None:
+    assert not is_likely(Path("/agent-transcripts/" * 50_000 + "x"))
+    assert is_likely(Path("/home/.cursor/projects/a/agent-transcripts/b/c.txt"))
+    assert is_likely(Path("exports/cursor_a.md"))
+    assert not is_likely(Path("exports/a_cursor.md"))
+
+
+def test_fenced_commands_are_found_at_once() -> None:
+    assert list(_fenced("```bash\n x```bash" * 60_000)) == []
+    assert list(_fenced("```bash" + "\n" * MILLION)) == []
+    assert list(_fenced("a\n```bash\n\n ls -l\n\n```\nb\n```bash\nid\n```")) == [" ls -l\n", "id"]
+    assert list(_fenced("```bash\n\n```")) == [""]
+    assert list(_fenced("```bash x\nid\n```")) == []
+
+
+def test_paths_of_a_patch_are_read_once() -> None:
+    assert [note.path for note in patched('+++ "b/a b.py"  \nrename to c"\n+++ b/d.py\n+++ /dev/null')] == [
+        "a b.py",
+        'c"',
+        "d.py",
+    ]
+    (note,) = patched("+++ b/" + " " * MILLION + "x")
+    assert sha256((note.path or "").encode()).hexdigest() == sha256(b" " * MILLION + b"x").hexdigest()
