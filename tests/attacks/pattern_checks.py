@@ -233,7 +233,7 @@ def uses() -> tuple[list[Use], list[str]]:
     found: list[Use] = []
     made: list[str] = []
     for name, tree in trees.items():
-        calls = [node for node in ast.walk(tree) if _is_call(node)]
+        calls: list[Any] = [node for node in ast.walk(tree) if _is_call(node)]
         if calls:
             scope = vars(importlib.import_module(name))
             parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -248,7 +248,7 @@ def uses() -> tuple[list[Use], list[str]]:
     return found, made
 
 
-def _is_call(node: ast.AST) -> bool:
+def _is_call(node: Any) -> bool:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

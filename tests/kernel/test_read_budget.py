@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from weft.kernel import read_budget
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import ReadBudget, ReadLimits, check_json, json_values
@@ -71,13 +72,18 @@ def test_time_is_that_of_the_clock_and_grows_with_what_is_read() -> None:
         (b'["an end that is missing ,,,,,,,,,', 2),
     ],
 )
-def test_values_are_counted_outside_of_strings(text: bytes, count: int) -> None:
+@pytest.mark.parametrize("few", [0, 1000])
+def test_values_are_counted_outside_of_strings(
+    text: bytes, count: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same way where strings are few and where they are many."""
+    monkeypatch.setattr(read_budget, "FEW_QUOTES", few)
     assert json_values(text, 8) == count
     check_json(text, LIMITS)
 
 
 def test_a_json_text_is_refused_before_it_is_parsed() -> None:
-    with pytest.raises(LimitExceeded, match="the values of a JSON text: 9, where 8"):
+    with pytest.raises(LimitExceeded, match="the values of a JSON text: 11, where 8"):
         check_json(b"[[],[],[],[],[]]", LIMITS)
     with pytest.raises(LimitExceeded, match="a JSON text in bytes: 60, where 50"):
         check_json(b'"' + b"x" * 58 + b'"', LIMITS)

@@ -16,10 +16,13 @@ from typing import Any, BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT, read_whole
 from weft.exchange.importers.records.values import json_value
 from weft.kernel.contents import bytes_text
+from weft.kernel.errors import LimitExceeded
+from weft.kernel.read_budget import check_json
 
 DEEPEST_LEVEL = 64
 _NOTHING = object()
@@ -34,6 +37,10 @@ class Document(Struct, frozen=True):
 
 
 def read_document(data: bytes) -> Document:
+    try:
+        check_json(data, SOURCE_LIMITS)
+    except LimitExceeded as error:  # nothing of it is parsed
+        return Document(None, str(error))
     try:
         return Document(json_value(data))
     except ValueError as error:

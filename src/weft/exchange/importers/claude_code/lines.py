@@ -21,9 +21,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.records.jsonl import BOM, Record
 from weft.exchange.importers.records.values import JsonObject, mapping, text
 from weft.kernel.enums import MessageSource
+from weft.kernel.read_budget import check_json
 
 
 class Kind(Enum):
@@ -322,6 +324,7 @@ def asking_call(record: JsonObject) -> str | None:
 def listed_records(data: bytes) -> list[Record]:
     """The records of a list; nothing where it is none, or holds something else."""
     try:
+        check_json(data, SOURCE_LIMITS)
         raws = _raw_list.decode(data.removeprefix(BOM))
         values: list[Any] = [msgspec.json.decode(raw) for raw in raws]
     except (ValueError, RecursionError):

@@ -15,9 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
 from weft.exchange.importers.records.jsonl import BOM, LINE_LIMIT, Reached, first_objects, records
 from weft.exchange.importers.records.values import canonical_escaped, mapping, sequence, text
+from weft.kernel.read_budget import check_json
 
 
 class Sort(IntEnum):
@@ -369,6 +371,7 @@ def _of_one_object(source: Source, report: Report) -> Iterator[Entry]:
     """Generation A. Values are decoded one by one, so that a cut or damaged file gives all that is whole in it."""
     with source.path.open("rb") as file:
         data = file.read(LINE_LIMIT)
+    check_json(data, SOURCE_LIMITS)
     scanner = _Scanner(data.removeprefix(BOM).decode(*_EXACT), len(data) - len(data.removeprefix(BOM)))
     try:
         for name, line, start, end, value in scanner.members():

@@ -15,11 +15,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.opencode.rows import MessageRow, Row, Session
 from weft.exchange.importers.opencode.versions import SETTINGS, Reshaped, Version2, is_known
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.records.jsonl import BOM
 from weft.exchange.importers.records.values import canonical, json_object, json_value, mapping, sequence, text
+from weft.kernel.read_budget import check_json
 
 ANNOUNCED = re.compile(rb"\s*Exporting session: [^{]{0,200}(?=\{)")
 KEY = re.compile(r'"(info|messages)"\s*:\s*')
@@ -43,6 +45,8 @@ _list = msgspec.json.Decoder(list[Raw])
 
 
 def read_export(data: bytes, report: Report) -> Session:
+    """Raises LimitExceeded for one that would take too much memory."""
+    check_json(data, SOURCE_LIMITS)
     try:
         document = _sections(data.removeprefix(BOM)[announced(data.removeprefix(BOM)) :])
         info = json_value(document["info"]) if "info" in document else None
