@@ -21,8 +21,6 @@ def event(values: bytes) -> bytes:
 
 LINES = {
     "lists in an event": event(b"[]," * (5 << 20) + b"[]"),
-    "objects in an event": event(b"{}," * (5 << 20) + b"{}"),
-    "numbers in an event": event(b"1," * (7 << 20) + b"1"),
     "lists in a content": b'{"ref":[' + b"[]," * (5 << 20) + b"[]]}",
     "objects in an absence": b'{"absent":"' + b"0" * 64 + b'","why":[' + b"{}," * (5 << 20) + b"{}]}",
     "heads": b'{"bundle":1,"heads":[' + b"{}," * (5 << 20) + b"{}]}",

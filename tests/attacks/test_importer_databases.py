@@ -13,7 +13,7 @@ from tests.attacks.importing import imported
 from tests.exchange.fixtures.cursor import sessions as cursor
 from weft.exchange.importers import databases
 from weft.exchange.importers.cursor import Cursor
-from weft.exchange.importers.cursor.homes import sessions_in
+from weft.exchange.importers.cursor.homes import folders, sessions_in
 from weft.exchange.importers.cursor.rows import COMPOSERS
 from weft.exchange.importers.databases import UNREADABLE, Database, opened, peek
 from weft.exchange.importers.langgraph import LangGraph
@@ -165,3 +165,18 @@ def test_a_log_or_a_database_that_is_a_pipe_is_not_waited_for(tmp_path: Path, na
     os.mkfifo(folder / name)
     assert sessions_in(folder / "state.vscdb") == frozenset()
     imported(tmp_path, tmp_path / "workspaceStorage", importer=Cursor())
+
+
+def test_workspaces_that_are_links_or_pipes_harm_no_session(tmp_path: Path) -> None:
+    user = tmp_path / "Cursor" / "User"
+    cursor.write_state(user / "globalStorage", cursor.session_rows(*cursor.dialogue()))
+    for name in ("linked", "pipe"):
+        (user / "workspaceStorage" / name).mkdir(parents=True)
+        (user / "workspaceStorage" / name / "workspace.json").write_text('{"folder": "file:///shop"}')
+    os.mkfifo(user / "workspaceStorage" / "pipe" / "state.vscdb")
+    secret = cursor.write_state(tmp_path / "elsewhere", {}, {COMPOSERS: {"allComposers": [{"composerId": "x"}]}})
+    (user / "workspaceStorage" / "linked" / "state.vscdb").symlink_to(secret)
+    assert folders(user / "globalStorage" / "state.vscdb") == {}
+    summary, turns = imported(tmp_path, user / "globalStorage", importer=Cursor())
+    assert turns > 0
+    assert summary.problems == []

@@ -19,6 +19,7 @@ from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report
 from weft.exchange.importers.records.values import json_value, mapping, sequence, text
 from weft.exchange.importers.sidecars import read_beneath
+from weft.kernel.errors import LimitExceeded
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 TRANSCRIPTS = "agent-transcripts"
@@ -123,8 +124,11 @@ def folders(database: Path) -> dict[str, str]:
         return words
     for each in databases:
         folder = folder_of(each)
-        if folder is not None:
-            words |= dict.fromkeys(_listed(each), folder)
+        try:
+            ids = [] if folder is None else _listed(each)
+        except (OSError, LimitExceeded):  # it is gone, or is not read: a link, a pipe, rows without end
+            continue
+        words |= {id: folder for id in ids if folder is not None}
     return words
 
 
