@@ -11,6 +11,7 @@ import pytest
 
 from tests.attacks.pattern_checks import Use, reasons, uses
 from weft.exchange.edits.changes import _patch_in
+from weft.exchange.exporters import markdown
 from weft.exchange.exporters.markdown import _escaped_reach
 from weft.exchange.importers.aider.history import COUNT, HEADER
 from weft.exchange.importers.copilot_cli.importer import _title_beside
@@ -77,6 +78,12 @@ LINEAR = {
     r'weft.kernel.canonical: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]|[^\s\[\]{},:"]+': STRINGS,
     r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]': STRINGS,
     r'weft.kernel.read_budget: "[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)': STRINGS,
+    "weft.kernel.hidden_credentials: (--?(?:pass|password|passwd|passphrase|pwd|secret|token|api[_-]?key|client_key|server_key)[ =]+)[^\\s'\\\"]+": "what may stand behind the sign of equality fits at once, or nothing does",  # noqa: E501
+    "weft.store.postgres.schema_objects: (?:^|;)\\s*(CREATE|DROP)\\s+(?:OR\\s+REPLACE\\s+)?(?:UNIQUE\\s+)?(TABLE|INDEX|VIEW|SEQUENCE|FUNCTION)\\s+(?:IF\\s+(?:NOT\\s+)?EXISTS\\s+)?(\\w+)": OWN,  # noqa: E501
+    "weft.store.sqlite.schema_objects: (?P<blank>\\s+|--[^\\n]*|/\\*.*?\\*/)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\\[[^\\]]*\\]|`[^`]*`|\\w+|.": "SQLite parsed the schema before: quotes and comments have an end",  # noqa: E501
+    f"weft.exchange.exporters.markdown: {markdown._MARK.pattern}": (
+        "not linear, but over texts of at most LONGEST_QUOTE characters"
+    ),
     r"weft.ledger.read.revisions: @\{([^}]*)\}$": "a name that the caller types",
     r'weft.ledger.search.query: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at a quote or with the text",
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
