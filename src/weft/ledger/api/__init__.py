@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from weft.ledger.read.sessions import agent_names as agent_names
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
     from weft.ledger.read.turns import calls_of as calls_of
+    from weft.ledger.read.vouchers import VouchedMessage as VouchedMessage
+    from weft.ledger.read.vouchers import Voucher as Voucher
     from weft.ledger.reports.actor_history import Deed as Deed
     from weft.ledger.reports.audit import GROUPS as GROUPS
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
@@ -86,6 +88,7 @@ _NAMES = {
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.sessions": "agent_names",
     "weft.ledger.read.threads": "ThreadDiff",
+    "weft.ledger.read.vouchers": "VouchedMessage Voucher",
     "weft.ledger.read.turns": "calls_of",
     "weft.ledger.reports.actor_history": "Deed",
     "weft.ledger.reports.audit": "AuditFinding AuditTally GROUPS Severity",

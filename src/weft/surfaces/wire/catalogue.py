@@ -50,6 +50,8 @@ from weft.ledger.api import (
     Tombstone,
     Touch,
     UsageReport,
+    VouchedMessage,
+    Voucher,
     WorkReport,
 )
 from weft.ledger.upkeep.facts_file import FactsIn
@@ -69,7 +71,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         sessions.SessionEntry, sessions.ListedTurn, sessions.ShownTurn, sessions.UnfinishedTurn, sessions.PickedTurn,
         sessions.SummaryTurn, sessions.ChatReply, sessions.NodeTags, ListedSession, model.Session, model.Turn,
         model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction, model.Branch,
-        model.HeadMove, model.SessionMove, model.Point, Provenance, ProvisionalTurn, Context, ThreadDiff, Hit, Recorded,
+        model.HeadMove, model.SessionMove, model.Point, Provenance, ProvisionalTurn, Context, VouchedMessage, Voucher,
+        ThreadDiff, Hit, Recorded,
         Receipt, Usage,
     ),
     "Reports": (
