@@ -1,0 +1,35 @@
+"""Stored bytes stay values: nothing in the package revives objects from data, or runs text as code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = sorted((Path(__file__).parents[2] / "src" / "weft").rglob("*.py"))
+REVIVING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "code", "codeop"}
+RUNNING = {"eval", "exec", "compile", "__import__"}
+
+
+def revivals(text: str) -> set[str]:
+    """Names that revive or run, as a module imports or calls them."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names} & REVIVING
+        elif isinstance(node, ast.ImportFrom):
+            names |= {(node.module or "").split(".")[0]} & REVIVING
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names |= {node.func.id} & RUNNING
+    return names
+
+
+def test_no_module_revives_objects_or_runs_text() -> None:
+    assert len(SOURCE) > 500
+    assert {str(path): found for path in SOURCE if (found := revivals(path.read_text()))} == {}
+
+
+def test_the_rule_notices_what_it_forbids() -> None:
+    assert revivals("import pickle\nfrom marshal import loads\neval('1')\n__import__('x')") == {
+        "pickle", "marshal", "eval", "__import__",
+    }  # fmt: skip
+    assert revivals("import re\nre.compile('a')") == set()
