@@ -222,6 +222,10 @@ class Action(StrEnum):
         "check_other_shell",
         "is it a weft of this version, and does the shell there print nothing of its own?",
     )
+    REPIN_REMOTE = (
+        "repin_remote",
+        "if another ledger is meant to be there now, accept it; nothing was taken from it or sent to it",
+    )
     SYNC_AGAIN = "sync_again", "run it again: it goes on where it was cut"
     TRUST_LEDGER = "trust_ledger", "look at what it would do, and trust it if it is yours"
     CLONE_ELSEWHERE_OR_PULL = "clone_elsewhere_or_pull", "clone to a new place, or add it as a remote and pull"

@@ -262,6 +262,8 @@ class ReplicaDiverged(Conflict):
     """Two ledgers go by one replica id and say different things under it."""
 
     usual_action = Action.RENEW_BOTH_REPLICAS
+    is_told = False
+    """The other side of a sync said so: what is remembered of it here is not what it said."""
 
 
 class NotApplicable(LedgerError):

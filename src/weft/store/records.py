@@ -15,6 +15,10 @@ EXCERPT = "excerpt:"
 """Local state: a row per stream of another ledger of which events came without its beginning."""
 FORMER = "former:"
 """Local state: a row per name that this ledger went by, with the last event that it acknowledged under it."""
+REFUSED_EVENT, REFUSED_NAME = "refused:event:", "refused:name:"
+"""Local state: a row per event that another ledger told and that was refused here, and per turn or session it began."""
+UNPROVEN = "unproven:"
+"""Local state: a row per stretch of the log that a peer told and that its own log is not proven to hold."""
 Key = tuple[int, bytes]
 """A content's scope and the plain digest of its bytes: equal ones are one content."""
 

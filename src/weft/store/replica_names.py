@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.store.owners import NOBODY
-from weft.store.records import FORMER
+from weft.store.records import FORMER, REFUSED_EVENT, REFUSED_NAME
 from weft.store.sql import Sql
 
 COPIED = "copied"
@@ -28,9 +28,18 @@ def take_new_name(sql: Sql, was: str, new: str, end: int) -> None:
     """Go on as `new` from event `end` on. Whoever held a session or an agent in the origin does not write here."""
     sql.run("UPDATE local SET value = ? WHERE key = 'replica'", (new,))
     sql.run(NOTE, (FORMER + was, str(end)))
+    _forget_refusals(sql)
     if is_copy(sql):
         sql.run("DELETE FROM local WHERE key = ?", (COPIED,))
         sql.run("UPDATE lease SET owner = ? WHERE purpose IS NOT NULL", (NOBODY,))
+
+
+def _forget_refusals(sql: Sql) -> None:
+    """What was refused under the former name may have a place under the new one: peers are read from the beginning."""
+    if sql.one("SELECT 1 FROM local WHERE key LIKE ? LIMIT 1", (f"{REFUSED_EVENT}%",)) is not None:
+        for begin in (REFUSED_EVENT, REFUSED_NAME):
+            sql.run("DELETE FROM local WHERE key LIKE ?", (f"{begin}%",))
+        sql.run("DELETE FROM peer")
 
 
 def accept_loss(sql: Sql, promised: Mapping[str, int]) -> None:

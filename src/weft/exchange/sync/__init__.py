@@ -10,9 +10,11 @@ from weft.exchange.sync.commands import (
     mark_as_copy,
     pull,
     push,
+    refused_events,
     remote,
     remotes,
     remove_remote,
+    repin_remote,
     serve,
     share_imports,
 )
@@ -31,9 +33,11 @@ __all__ = [
     "mark_as_copy",
     "pull",
     "push",
+    "refused_events",
     "remote",
     "remotes",
     "remove_remote",
+    "repin_remote",
     "serve",
     "share_imports",
 ]

@@ -4,6 +4,7 @@ standard input and output, on this machine or behind ssh."""
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -11,7 +12,8 @@ from contextlib import suppress
 from typing import IO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from weft.exchange.sync.pump import Channel
+from weft.exchange.sync.pump import SILENCE_SECONDS, Channel
+from weft.kernel.clock import Clock
 from weft.kernel.errors import ConnectionCut, InvalidInput
 from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.shell_words import shell_word
@@ -20,6 +22,9 @@ from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
 COMMAND, SSH = "cmd:", "ssh://"
 FORMS = "give a path, postgresql://…, ssh://host/path or cmd:…"
 HOME = "~/"
+PIPE_BYTES = 65_536
+LEAVING_SECONDS = 10.0
+"""So long a program may take to end once nobody speaks to it; then it is ended."""
 
 
 def program_of(address: str) -> list[str] | None:
@@ -79,9 +84,11 @@ def _ssh_program(address: str) -> list[str]:
 
 
 class ProgramStream:
-    """A program's standard input and output as one stream of bytes."""
+    """A program's standard input and output as one stream of bytes. Neither reading nor writing waits longer than
+    `silence_seconds` for the program."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], silence_seconds: float) -> None:
+        self._silence_seconds = silence_seconds
         try:
             self._process = subprocess.Popen(list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         except OSError as error:
@@ -89,31 +96,47 @@ class ProgramStream:
                 f"{words[0]}: {error.strerror or error}", "is it installed, and in the path?"
             ) from error
 
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+
     def read(self, most: int) -> bytes:
         assert self._process.stdout is not None
+        wait_for(self._process.stdout.fileno(), select.POLLIN, self._silence_seconds)
         return self._process.stdout.read(most) or b""
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        write_all(self._process.stdin, data)
+        descriptor, rest = self._process.stdin.fileno(), memoryview(data)
+        while rest:
+            wait_for(descriptor, select.POLLOUT, self._silence_seconds)
+            rest = rest[os.write(descriptor, rest[:PIPE_BYTES]) :]
 
     def close(self) -> None:
-        """The program ends when nobody speaks to it any longer."""
+        """The program ends when nobody speaks to it any longer, or is ended."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):  # it may have gone before we did
                     pipe.close()
+        patience = min(LEAVING_SECONDS, self._silence_seconds)
+        for end in (self._process.terminate, self._process.kill):
+            try:
+                self._process.wait(patience)
+                return
+            except subprocess.TimeoutExpired:
+                end()
         self._process.wait()
 
 
 class Pipes:
     """Two files as one stream of bytes: the standard input and output of a program that serves."""
 
-    def __init__(self, given: IO[bytes], out: IO[bytes]) -> None:
+    def __init__(self, given: IO[bytes], out: IO[bytes], silence_seconds: float = SILENCE_SECONDS) -> None:
         self._read: Callable[[int], bytes | None] = getattr(given, "read1", given.read)  # what is there, not all asked
-        self._out = out
+        self._given, self._out, self.silence_seconds = given, out, silence_seconds
 
     def read(self, most: int) -> bytes:
+        """A read takes all that the file has buffered: what is left lies in the pipe, where it can be awaited."""
+        wait_for(self._given.fileno(), select.POLLIN, self.silence_seconds)
         return self._read(most) or b""
 
     def write(self, data: bytes) -> None:
@@ -131,8 +154,16 @@ def write_all(out: IO[bytes], data: bytes) -> None:
         rest = rest[out.write(rest) or 0 :]
 
 
-def start(words: Sequence[str]) -> Channel:
-    channel = Channel(ProgramStream(words))
+def wait_for(descriptor: int, event: int, seconds: float) -> None:
+    """Until there is something to read, or room to write; TimeoutError after so many seconds."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(seconds * 1000):
+        raise TimeoutError(f"nothing in {seconds:g} seconds")
+
+
+def start(words: Sequence[str], clock: Clock, silence_seconds: float) -> Channel:
+    channel = Channel(ProgramStream(words, silence_seconds), clock, silence_seconds)
     try:
         channel.greet()
     except ConnectionCut:

@@ -12,16 +12,18 @@ from msgspec import Struct, structs
 from weft.exchange.sync import peers
 from weft.exchange.sync.addresses import FORMS, Pipes, program_of, start, without_password
 from weft.exchange.sync.conversation import Asking, Manners, Serving
+from weft.exchange.sync.messages import Hello
 from weft.exchange.sync.peers import Remote
-from weft.exchange.sync.pump import Channel, Served
+from weft.exchange.sync.pump import SILENCE_SECONDS, Channel, Served
 from weft.exchange.sync.selection import select
 from weft.exchange.sync.sender import Report, SyncOutcome, silent
 from weft.exchange.sync.talk import Talk
 from weft.kernel.advice import Action
 from weft.kernel.authority import LOCAL
-from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable
+from weft.kernel.errors import ConnectionCut, InvalidInput, NotApplicable, ReplicaDiverged
 from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.upkeep.facts_file import views_are_stale
+from weft.ledger.upkeep.refused_events import RefusedEvent, load_refused
 from weft.store.port import WriteTxn
 from weft.store.replica_names import COPIED, NOTE
 
@@ -77,31 +79,54 @@ class Link:
 
 
 @contextmanager
-def linked(ledger: Ledger, address: str, opens: OpenLedger, report: Report = silent) -> Iterator[Link]:
-    """A conversation with the ledger at an address, which ends with the block."""
+def linked(
+    ledger: Ledger,
+    address: str,
+    opens: OpenLedger,
+    report: Report = silent,
+    silence_seconds: float = SILENCE_SECONDS,
+) -> Iterator[Link]:
+    """A conversation with the ledger at an address, which ends with the block. Which replica answers there is pinned at
+    the first one; another replica at that address is refused before anything is taken or sent."""
+    program = program_of(address)
     ledger.trust.ensure("speak to another ledger")
     store = store_of(ledger)
     store.catch_up()
-    program = program_of(address)
+    asking = Asking(store, report, partial(_ensure_pinned, ledger, without_password(address)))
     if program is None:
         with opens(address) as other:
-            pump = Served(Serving(store_of(other), Manners()).serve())
-            with _greeted(Link(address, pump, Asking(store, report))) as link:
+            pump = Served(Serving(store_of(other), Manners(), partial(_ensure_shares, other)).serve())
+            with _greeted(ledger, Link(address, pump, asking)) as link:
                 yield link
             if not other._store.read_only and views_are_stale(other._store):
                 other.upkeep.rebuild()
         return
-    channel = start(program)
+    channel = start(program, writer_of(ledger).clock, silence_seconds)
     try:
-        with _greeted(Link(address, channel, Asking(store, report))) as link:
+        with _greeted(ledger, Link(address, channel, asking)) as link:
             yield link
     finally:
         channel.close()
 
 
+def _ensure_shares(ledger: Ledger) -> None:
+    ledger.trust.ensure("share its import secret")
+
+
+def _ensure_pinned(ledger: Ledger, address: str, peer: Hello) -> None:
+    pinned = ledger.trust.pinned_replica(address)
+    if pinned is not None and pinned != peer.replica:
+        raise ReplicaDiverged(
+            f"at {address} answers replica {peer.replica}; it was {pinned} when this ledger first spoke to it",
+            Action.REPIN_REMOTE,
+        )
+
+
 @contextmanager
-def _greeted(link: Link) -> Iterator[Link]:
-    link.converse(link.asking.greeting())
+def _greeted(ledger: Ledger, link: Link) -> Iterator[Link]:
+    peer, address = link.converse(link.asking.greeting()), without_password(link.address)
+    if ledger.trust.pinned_replica(address) is None:
+        ledger.trust.pin_replica(address, peer.replica)
     yield link
     with suppress(ConnectionCut):  # whoever is gone already need not be told that we leave
         link.converse(link.asking.leaving())
@@ -111,10 +136,10 @@ def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
     """Answer whoever speaks over these pipes, until they leave or are gone."""
     if manners.takes:
         writer_of(ledger).ensure_allowed("facts:import")
-    channel = Channel(pipes)
+    channel = Channel(pipes, writer_of(ledger).clock, pipes.silence_seconds)
     channel.greet()
     try:
-        channel.converse(Serving(store_of(ledger), manners).serve())
+        channel.converse(Serving(store_of(ledger), manners, partial(_ensure_shares, ledger)).serve())
     except ConnectionCut:
         if channel.received:
             raise
@@ -123,10 +148,18 @@ def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
         ledger.acting_as(LOCAL).upkeep.rebuild()
 
 
-def pull(ledger: Ledger, address: str, opens: OpenLedger, *, report: Report = silent, dry: bool = False) -> Synced:
+def pull(
+    ledger: Ledger,
+    address: str,
+    opens: OpenLedger,
+    *,
+    report: Report = silent,
+    dry: bool = False,
+    silence_seconds: float = SILENCE_SECONDS,
+) -> Synced:
     """Every fact that the other ledger has and this one lacks."""
     writer_of(ledger).ensure_allowed("facts:import")
-    with linked(ledger, address, opens, report) as link:
+    with linked(ledger, address, opens, report, silence_seconds) as link:
         done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
     if views_are_stale(store_of(ledger)):
         ledger.acting_as(LOCAL).upkeep.rebuild()
@@ -141,6 +174,7 @@ def push(
     sessions: Sequence[str] = (),
     report: Report = silent,
     dry: bool = False,
+    silence_seconds: float = SILENCE_SECONDS,
 ) -> Synced:
     """Every fact that this ledger has and the other one lacks; with `sessions` only what belongs to these."""
     selection = None
@@ -148,17 +182,27 @@ def push(
         ids = [ledger.session(name).id for name in sessions]
         store_of(ledger).catch_up()
         selection = select(store_of(ledger), ids)
-    with linked(ledger, address, opens, report) as link:
+    with linked(ledger, address, opens, report, silence_seconds) as link:
         sent = link.converse(link.asking.pushing(selection, dry=dry))
         return link.synced(sent, dry=dry)
 
 
-def clone(ledger: Ledger, address: str, opens: OpenLedger, *, secret: bool = True, report: Report = silent) -> Synced:
+def clone(
+    ledger: Ledger,
+    address: str,
+    opens: OpenLedger,
+    *,
+    secret: bool = True,
+    report: Report = silent,
+    silence_seconds: float = SILENCE_SECONDS,
+) -> Synced:
     """Everything of another ledger into this new one, its import secret too unless `secret` is False. One that was cut
     short goes on where it was; one to which nothing came yet may be tried again with another address."""
     writer_of(ledger).ensure_allowed("facts:import")
+    if secret:
+        _ensure_shares(ledger)
     _remember_origin(ledger, Remote(name=ORIGIN, address=without_password(address), shares_imports=secret))
-    with linked(ledger, address, opens, report) as link:
+    with linked(ledger, address, opens, report, silence_seconds) as link:
         if secret:
             link.converse(link.asking.sharing())
         done = link.synced(link.converse(link.asking.pulling()), dry=False)
@@ -185,6 +229,7 @@ def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
 def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
     """Have one import secret with the ledger at an address: `taken` over, `given`, or the `same` already."""
     writer_of(ledger).ensure_allowed("history:import")
+    _ensure_shares(ledger)
     with linked(ledger, address, opens) as link:
         return link.converse(link.asking.sharing())
 
@@ -219,6 +264,21 @@ def _add_remote(added: Remote, txn: WriteTxn) -> None:
 def remove_remote(ledger: Ledger, name: str) -> None:
     writer_of(ledger).ensure_allowed("remote:change")
     store_of(ledger).write(lambda txn: peers.remove_remote(txn.sql, name))
+
+
+def repin_remote(ledger: Ledger, address: str) -> str | None:
+    """Take whichever replica answers at an address next for the one that belongs there. Says which one it was."""
+    writer_of(ledger).ensure_allowed("remote:change")
+    kept = without_password(address)
+    pinned = ledger.trust.pinned_replica(kept)
+    ledger.trust.unpin_replica(kept)
+    return pinned
+
+
+def refused_events(ledger: Ledger) -> list[RefusedEvent]:
+    """Events that other ledgers told and that were refused here, with the replica that told each."""
+    with store_of(ledger).read() as txn:
+        return load_refused(txn.sql)
 
 
 def forget_peer(ledger: Ledger, replica: str) -> None:

@@ -12,13 +12,14 @@
     BYE                      ─►
 
 Each side holds what the other remembers of it against its own log, and refuses to go on under a name that once said
-something else.
+something else. The other side then drops what it remembers: it may have been told by a stranger.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from hashlib import sha256
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,7 +36,7 @@ from weft.exchange.sync.messages import (
     framed,
     said,
 )
-from weft.exchange.sync.peers import note_heard, remembered
+from weft.exchange.sync.peers import drop_memory, remembered
 from weft.exchange.sync.receiver import Receiver
 from weft.exchange.sync.selection import Selection
 from weft.exchange.sync.sender import Report, Sender, SyncOutcome, ensure_chain, silent
@@ -47,10 +48,14 @@ from weft.kernel.clock import is_ulid
 from weft.kernel.errors import NotApplicable, ProtocolBroken, ReadOnlyLedger, ReplicaDiverged
 from weft.kernel.facts import is_digest
 from weft.ledger.imports import adopt_secret, import_secret
-from weft.store.port import Store, WriteTxn
+from weft.store.port import Store
 
 SECRET_DOMAIN = b"weft.import-secret.1\n"
 SECRET_BYTES = 32
+REQUESTS_LIMIT = 1024
+"""Of one conversation."""
+T = TypeVar("T")
+CheckPeer = Callable[[Hello], None]
 
 
 class Manners(Struct, frozen=True, kw_only=True):
@@ -62,28 +67,45 @@ class Manners(Struct, frozen=True, kw_only=True):
     """The import secret is told, and taken over while nothing was imported."""
 
 
-def greet(store: Store, source: LedgerSource, *, first: bool) -> Talk[Hello]:
-    """Who is there? The answer is remembered, so that the same name is held to it the next time."""
+def accept_any(peer: Hello) -> None:
+    """Whoever serves knows no address of whoever asks."""
+
+
+def greet(store: Store, source: LedgerSource, check: CheckPeer, *, first: bool) -> Talk[Hello]:
+    """Who is there? Nothing that it says of itself is kept; what was proven before is held against it."""
     own = source.hello()
     if first:
         yield framed(Kind.HELLO, own)
     peer = _checked(said((yield from hear(Kind.HELLO)), Hello), own)
+    check(peer)
+    yield from _dropping(store, peer, _compare(store, source, peer, first))
+    return peer
+
+
+def _compare(store: Store, source: LedgerSource, peer: Hello, first: bool) -> Talk[None]:
     if not first:
-        yield framed(Kind.HELLO, own)
+        yield framed(Kind.HELLO, source.hello())
         yield framed(Kind.KNOWN, _remembered(store, peer))
     known = said((yield from hear(Kind.KNOWN)), KnownLog)
     ensure_chain(source, known.n, known.chain)
     if first:
         yield framed(Kind.KNOWN, _remembered(store, peer))
-    if not store.read_only:
-        store.write(partial(_note_heard, peer))
-    return peer
+
+
+def _dropping(store: Store, peer: Hello, talk: Talk[T]) -> Talk[T]:
+    """A talk after which nothing is remembered of a peer that says that it never said so."""
+    try:
+        return (yield from talk)
+    except ReplicaDiverged as error:
+        if error.is_told and not store.read_only:
+            store.write(lambda txn: drop_memory(txn.sql, peer.replica))
+        raise
 
 
 def _checked(peer: Hello, own: Hello) -> Hello:
     if peer.version != VERSION:
         raise ProtocolBroken(f"the other side speaks version {peer.version} of the protocol, this one {VERSION}")
-    if not is_ulid(peer.replica) or peer.n < 0 or not is_digest(peer.chain):
+    if not is_ulid(peer.replica) or not is_digest(peer.chain):
         raise ProtocolBroken("HELLO names no replica, or no place in its log")
     if peer.replica == own.replica:
         raise ReplicaDiverged(
@@ -99,24 +121,19 @@ def _remembered(store: Store, peer: Hello) -> KnownLog:
         return remembered(txn.sql, peer.replica)
 
 
-def _note_heard(peer: Hello, txn: WriteTxn) -> None:
-    if peer.n:
-        note_heard(txn.sql, peer, txn.facts.now_ms)
-
-
 # --- whoever asks -------------------------------------------------------------------------------------------------
 
 
 class Asking:
     """One ledger that asks another. Each verb is a whole talk; `greeting` comes first and `leaving` last."""
 
-    def __init__(self, store: Store, report: Report = silent) -> None:
-        self._store, self._report = store, report
+    def __init__(self, store: Store, report: Report = silent, check: CheckPeer = accept_any) -> None:
+        self._store, self._report, self._check = store, report, check
         self._source = LedgerSource(store)
         self.peer: Hello | None = None
 
     def greeting(self) -> Talk[Hello]:
-        self.peer = yield from greet(self._store, self._source, first=True)
+        self.peer = yield from greet(self._store, self._source, self._check, first=True)
         return self.peer
 
     def pulling(self, *, dry: bool = False) -> Talk[SyncOutcome]:
@@ -124,14 +141,16 @@ class Asking:
         sink = LedgerSink(self._store, peer.replica)
         ready = replace(sink.ready(peer.replica), dry=dry)
         yield framed(Kind.PULL, ready)
-        return (yield from Receiver(sink, peer, self._report).receive(ready))
+        receiving = Receiver(sink, peer, self._report).receive(ready)
+        return (yield from _dropping(self._store, peer, receiving))
 
     def pushing(self, selection: Selection | None = None, *, dry: bool = False) -> Talk[SyncOutcome]:
         peer, limited = self._greeted(), selection is not None
         source = LedgerSource(self._store, selection) if selection is not None else self._source
         yield framed(Kind.PUSH, Push(dry=dry, limited=limited))
-        ready = said((yield from hear(Kind.READY)), Ready)
-        return (yield from Sender(source, peer.replica, limited, self._report).send(ready))
+        ready = said((yield from _dropping(self._store, peer, hear(Kind.READY))), Ready)
+        sending = Sender(source, peer.replica, limited, self._report).send(ready)
+        return (yield from _dropping(self._store, peer, sending))
 
     def sharing(self) -> Talk[str]:
         """Both have one import secret afterwards: whoever has imported nothing takes over the other's. Says which."""
@@ -181,17 +200,28 @@ def _secret(told: ImportSecretMessage) -> bytes:
 # --- whoever serves -----------------------------------------------------------------------------------------------
 
 
+def allow_sharing() -> None:
+    """Whoever serves a store without its ledger vouches for it."""
+
+
 class Serving:
     """One ledger that answers another until it leaves."""
 
-    def __init__(self, store: Store, manners: Manners) -> None:
-        self._store, self._manners = store, manners
+    def __init__(self, store: Store, manners: Manners, ensure_shares: Callable[[], None] = allow_sharing) -> None:
+        """`ensure_shares` raises where the import secret may not leave this ledger or be replaced."""
+        self._store, self._manners, self._ensure_shares = store, manners, ensure_shares
 
     def serve(self) -> Talk[None]:
         self._store.catch_up()
         source = LedgerSource(self._store)
-        peer = yield from greet(self._store, source, first=False)
-        while (frame := (yield from hear(Kind.PULL, Kind.PUSH, Kind.IMPORTS, Kind.SECRET, Kind.BYE))).kind != Kind.BYE:
+        peer = yield from greet(self._store, source, accept_any, first=False)
+        yield from _dropping(self._store, peer, self._answer(source, peer))
+
+    def _answer(self, source: LedgerSource, peer: Hello) -> Talk[None]:
+        for _ in range(REQUESTS_LIMIT):
+            frame = yield from hear(Kind.PULL, Kind.PUSH, Kind.IMPORTS, Kind.SECRET, Kind.BYE)
+            if frame.kind == Kind.BYE:
+                return
             if frame.kind == Kind.PULL:
                 yield from Sender(source, peer.replica, False, silent).send(said(frame, Ready))
             elif frame.kind == Kind.PUSH:
@@ -200,6 +230,7 @@ class Serving:
                 yield framed(Kind.IMPORTS, imports_of(self._store))
             else:
                 yield from self._share(said(frame, ImportSecretMessage))
+        raise ProtocolBroken(f"more than {REQUESTS_LIMIT} requests in one conversation")
 
     def _take(self, push: Push, peer: Hello) -> Talk[None]:
         if not self._manners.takes or self._store.read_only:
@@ -212,6 +243,7 @@ class Serving:
     def _share(self, told: ImportSecretMessage) -> Talk[None]:
         if not self._manners.tells_secret:
             raise NotApplicable("this ledger does not share its import secret", Action.CLONE_WITHOUT_SECRET)
+        self._ensure_shares()
         if told.secret:
             if not self._manners.takes:
                 raise ReadOnlyLedger(self._store.path)

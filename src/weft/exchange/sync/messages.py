@@ -1,43 +1,57 @@
-"""What frames say where they hold no facts: small JSON objects, each a record here."""
+"""What frames say where they hold no facts: small JSON objects, each a record here.
+
+Every number and every text has a limit of its own, so that no message can claim what no log can have.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from weft.exchange.sync.frames import Frame, Kind
 from weft.kernel.errors import ProtocolBroken
 
 T = TypeVar("T", bound=Struct)
 VERSION = 1
+LOG_EVENTS_LIMIT = 1 << 40
+"""More events than any log has: a message with a larger number is damaged or a lie."""
+BYTES_LIMIT = 1 << 52
+SKIPPED_RUNS_LIMIT = 65_536
+TEXT_CHARACTERS_LIMIT = 4096
+EventCount = Annotated[int, Meta(ge=0, le=LOG_EVENTS_LIMIT)]
+ByteCount = Annotated[int, Meta(ge=0, le=BYTES_LIMIT)]
+Word = Annotated[str, Meta(max_length=64)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_LIMIT)]
 
 
 class Hello(Struct, frozen=True, kw_only=True):
-    """Who speaks, and where its log ends."""
+    """Who speaks, and where its log ends. Both are claims: nothing is noted of them."""
 
-    version: int = VERSION
-    replica: str
-    n: int
-    chain: str
+    version: EventCount = VERSION
+    replica: Word
+    n: EventCount
+    chain: Word
 
 
 class KnownLog(Struct, frozen=True, kw_only=True):
     """What the speaker remembers of the other's log; `n` 0: nothing."""
 
-    n: int = 0
-    chain: str = ""
+    n: EventCount = 0
+    chain: Word = ""
 
 
 class Ready(Struct, frozen=True, kw_only=True):
     """A receiver is ready for what came after event `after` of the sender's log."""
 
-    after: int = 0
-    chain: str = ""
+    after: EventCount = 0
+    chain: Word = ""
     empty: bool = False
     """Nothing is here yet: no ids need be offered."""
     dry: bool = False
+    whole: bool = False
+    """Offer also what came from the receiver."""
 
 
 class Push(Struct, frozen=True, kw_only=True):
@@ -45,46 +59,57 @@ class Push(Struct, frozen=True, kw_only=True):
     limited: bool = False
 
 
-class BatchEnd(Struct, frozen=True, kw_only=True):
-    """The end of a batch. All up to event `n` of the sender's log is taken then; 0: it ends in the midst of a row."""
+class SkippedRun(Struct, frozen=True, array_like=True):
+    """Events of the sender's log that came from the receiver and are not offered to it: the arrival number of the
+    first, how many, and the id of the first."""
 
-    n: int = 0
-    chain: str = ""
+    first: EventCount
+    count: EventCount
+    id: Word
+
+
+class BatchEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of a batch. All up to event `n` of the sender's log is taken then; 0: it ends in the midst of a row.
+    `skipped` is what was not offered since the last place, so that the receiver can compute the chain itself."""
+
+    n: EventCount = 0
+    chain: Word = ""
+    skipped: Annotated[tuple[SkippedRun, ...], Meta(max_length=SKIPPED_RUNS_LIMIT)] = ()
 
 
 class Taken(Struct, frozen=True, kw_only=True):
-    events: int = 0
-    contents: int = 0
-    known: int = 0
-    erased: int = 0
+    events: EventCount = 0
+    contents: EventCount = 0
+    known: EventCount = 0
+    erased: EventCount = 0
 
 
 class Would(Struct, frozen=True, kw_only=True):
     """What a batch would bring, of which the contents at most."""
 
-    events: int = 0
-    event_bytes: int = 0
-    contents: int = 0
-    content_bytes: int = 0
+    events: EventCount = 0
+    event_bytes: ByteCount = 0
+    contents: EventCount = 0
+    content_bytes: ByteCount = 0
 
 
 class ImportsOffer(Struct, frozen=True, kw_only=True):
     """Which import secret a ledger has, not telling it, and whether anything was imported under it."""
 
-    fingerprint: str = ""
+    fingerprint: Word = ""
     imported: bool = False
 
 
 class ImportSecretMessage(Struct, frozen=True, kw_only=True):
     """A ledger's import secret; empty: please tell yours."""
 
-    secret: str = ""
+    secret: Word = ""
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    error: str
-    message: str
-    hint: str = ""
+    error: Word
+    message: Text
+    hint: Text = ""
 
 
 def framed(kind: Kind, message: Struct) -> Frame:

@@ -1,7 +1,11 @@
 """The receiving side: say what is wanted, hold what comes against its hashes, and take each batch whole.
 
 Nothing that comes is believed. Events must hash to the ids that were wanted, contents to the references that were
-needed; the batch then goes into one transaction, which checks every link again, and only then is any of it visible.
+needed; the batch then goes into one transaction, which checks every link again, and only then is any of it visible. A
+place in the sender's log is kept where the ids that came prove it.
+
+Every step brings something or is counted: events that are here can be offered once each, empty marks and the answers of
+a dry run have a limit, and pieces have the one size that they can have. So no sender keeps a receiver busy for ever.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tempfile import TemporaryFile
 from typing import IO, Protocol
 
+from weft.exchange.sync.arrival_proof import ArrivalProof
 from weft.exchange.sync.frames import Frame, Kind, bitmap
 from weft.exchange.sync.messages import BatchEnd, Hello, Ready, Taken, Would, framed, said
 from weft.exchange.sync.sender import HASH, LARGE, RECORD, Report, SyncOutcome, mentioned
@@ -23,8 +28,11 @@ from weft.ledger.upkeep.facts_file import Fact, NewContent, NewEvent, NewLargeCo
 MOST_OFFERED = 8192
 HELD_BYTES = 4 * 1024 * 1024
 """Contents of a batch beyond this wait in a file of their own."""
-SLACK = 4
-"""So many marks may come that bring nothing and move nothing on."""
+EMPTY_MARKS_LIMIT = 4
+"""So many marks may come that bring nothing."""
+DRY_EVENTS_LIMIT = 1 << 26
+DRY_ANSWERS_LIMIT = 1 << 18
+"""So many events a dry run counts, in so many steps: nothing of it can be checked."""
 
 
 class Sink(Protocol):
@@ -36,17 +44,30 @@ class Sink(Protocol):
     def lacking(self) -> list[bytes]:
         """Contents that events name and that never came."""
 
+    def size(self) -> int:
+        """How many events are here."""
+
     def unknown(self, ids: Sequence[bytes]) -> list[bool]:
         """Which of these events are not here."""
+
+    def refused(self, ids: Sequence[bytes]) -> set[bytes]:
+        """Those of these events that were refused before."""
+
+    def own_run(self, first: bytes, count: int) -> list[bytes]:
+        """The ids of so many events of this log from one on, without those that came from the peer."""
 
     def missing(self, refs: Sequence[bytes]) -> list[bool]:
         """Which of these contents are not here and were not erased."""
 
-    def refuse_forged(self, events: Sequence[NewEvent]) -> None:
-        """Raise if one of these claims to be written here."""
+    def without_forged(self, events: Sequence[NewEvent]) -> list[NewEvent]:
+        """Without those that claim to be written here; ReplicaDiverged if they are the first that the peer tells."""
 
-    def take(self, facts: Sequence[Fact], mark: BatchEnd) -> Taken:
-        """All of it in one transaction, with the place in the peer's log; or InvalidFact, and nothing."""
+    def take(self, facts: Sequence[Fact], mark: BatchEnd, *, covers: bool) -> Taken:
+        """All of it in one transaction, with the proven place in the peer's log, which may lie before the last of what
+        came (`covers` is False then); or InvalidFact, and nothing."""
+
+    def finish(self, *, is_unproven: bool, was_whole: bool) -> None:
+        """Note what the next run has to know, and raise if something was refused."""
 
 
 class Receiver:
@@ -56,7 +77,8 @@ class Receiver:
         self._sink, self._peer, self._report, self._limited = sink, peer, report, limited
         self._taken = Taken()
         self._event_bytes = self._content_bytes = 0
-        self._offered = self._at = self._idle = 0
+        self._offered = self._known = self._at = self._empty_marks = self._dry_answers = 0
+        self._proof = ArrivalProof(0, "", sink.own_run)
 
     def receive(self, ready: Ready) -> Talk[SyncOutcome]:
         """Until the sender is done."""
@@ -65,6 +87,7 @@ class Receiver:
         if lacking:
             yield from self._take_lacking(lacking)
         self._at = ready.after
+        self._proof = ArrivalProof(ready.after, ready.chain, self._sink.own_run)
         first = (Kind.EVENTS if ready.empty else Kind.OFFER, Kind.WOULD if ready.dry else Kind.MARK, Kind.DONE)
         while (frame := (yield from hear(*first))).kind != Kind.DONE:
             if ready.dry:
@@ -72,6 +95,8 @@ class Receiver:
             else:
                 yield from self._batch(frame)
             self._report(min(self._at, self._peer.n), self._peer.n)
+        if not ready.dry:
+            self._sink.finish(is_unproven=self._proof.is_broken, was_whole=ready.whole and not self._limited)
         return self._sum()
 
     def _sum(self) -> SyncOutcome:
@@ -85,6 +110,9 @@ class Receiver:
         )
 
     def _would(self, frame: Frame) -> Talk[None]:
+        self._dry_answers += 1
+        if self._dry_answers > DRY_ANSWERS_LIMIT or self._offered > DRY_EVENTS_LIMIT:
+            raise ProtocolBroken("a dry run does not come to an end")
         if frame.kind == Kind.OFFER:
             yield from self._want(frame)
             frame = yield from hear(Kind.WOULD)
@@ -96,29 +124,41 @@ class Receiver:
     def _batch(self, frame: Frame) -> Talk[None]:
         """One batch, from its offer or its events to its mark."""
         with Stage() as stage:
-            events: list[NewEvent] = []
+            came: list[NewEvent] = []
             if frame.kind == Kind.OFFER:
                 wanted = yield from self._want(frame)
                 if wanted:
-                    events = self._events((yield from hear(Kind.EVENTS)).body, wanted)
+                    came = self._events((yield from hear(Kind.EVENTS)).body, wanted)
             elif frame.kind == Kind.EVENTS:
-                events = self._events(frame.body, None)
+                came = self._events(frame.body, None)
             marked: Frame | None = frame if frame.kind == Kind.MARK else None
-            if events:
-                needed = yield from self._need(events)
+            events = self._sink.without_forged(came)
+            if came:
+                needed = yield from self._need(came, events)
                 marked = yield from self._contents(needed, stage)
             mark = self._checked(said(marked or (yield from hear(Kind.MARK)), BatchEnd), frame.kind == Kind.MARK)
-            yield from self._take([*stage.contents, *events], mark)
+            proven = self._proof.proves(mark)
+            yield from self._take([*stage.contents, *events], mark if proven else BatchEnd())
 
     def _want(self, frame: Frame) -> Talk[list[bytes]]:
         if len(frame.body) % HASH or not 0 < len(frame.body) <= MOST_OFFERED * HASH:
             raise ProtocolBroken(f"OFFER has {len(frame.body)} bytes, not up to {MOST_OFFERED} hashes")
         ids = [frame.body[i : i + HASH] for i in range(0, len(frame.body), HASH)]
         self._offer(len(ids))
-        flags = self._sink.unknown(ids)
+        self._proof.offer(ids)
+        unknown = self._sink.unknown(ids)
+        refused = self._sink.refused([id for id, flag in zip(ids, unknown, strict=True) if flag])
+        flags = [flag and id not in refused for id, flag in zip(ids, unknown, strict=True)]
+        self._know(unknown.count(False))
         yield Frame(Kind.WANT, bitmap(flags))
-        self._count(Taken(known=flags.count(False)))
+        self._count(Taken(known=unknown.count(False)))
         return [id for id, flag in zip(ids, flags, strict=True) if flag]
+
+    def _know(self, count: int) -> None:
+        """A log has no event twice: of those that are here each can be offered once."""
+        self._known += count
+        if self._known > self._sink.size():
+            raise ProtocolBroken("events that are here already are offered again and again")
 
     def _offer(self, count: int) -> None:
         """A log has as many events as its last arrival number: a stream that never ends is noticed."""
@@ -135,14 +175,15 @@ class Receiver:
         events = [checked_line(line, f"event {i}") for i, line in enumerate(lines, 1)]
         if wanted is not None and [event.id for event in events] != wanted:
             raise InvalidFact("EVENTS", "what came does not hash to the ids that were offered and wanted")
+        if wanted is None:
+            self._proof.offer([event.id for event in events])
         self._event_bytes += len(body) - len(lines) + 1
-        self._sink.refuse_forged(events)
         return events
 
-    def _need(self, events: list[NewEvent]) -> Talk[list[bytes]]:
-        """Which of the hashes in these events are contents that are wanted here. Of a kind that is not known here any
-        hash may be one."""
-        all_refs = mentioned([event.line for event in events])
+    def _need(self, came: list[NewEvent], events: list[NewEvent]) -> Talk[list[bytes]]:
+        """Which of the hashes in those that came are contents of `events`, which are taken, and wanted here. Of a kind
+        that is not known here any hash may be one."""
+        all_refs = mentioned([event.line for event in came])
         named: set[bytes] = set()
         for new in events:
             if isinstance(new.event, UnknownEvent):
@@ -159,6 +200,8 @@ class Receiver:
         left = dict(enumerate(needed))
         while (frame := (yield from hear(Kind.CONTENTS, Kind.LARGE, Kind.MARK))).kind != Kind.MARK:
             if frame.kind == Kind.CONTENTS:
+                if not frame.body:
+                    raise ProtocolBroken("CONTENTS holds none")
                 for index, salt, data in _records(frame.body):
                     stage.add(_awaited(left, index), salt, data)
                     self._content_bytes += len(data)
@@ -176,7 +219,7 @@ class Receiver:
         keep, got = stage.begin(_awaited(left, index), salt, size), 0
         while got < size:
             piece = (yield from hear(Kind.PIECE)).body
-            if not 0 < len(piece) <= min(ROW_BYTES, size - got):
+            if len(piece) != min(ROW_BYTES, size - got):
                 raise ProtocolBroken(f"a piece of {len(piece)} bytes where {size - got} are left")
             keep(piece)
             got += len(piece)
@@ -190,7 +233,7 @@ class Receiver:
             yield from self._take(stage.contents, BatchEnd())
 
     def _take(self, facts: Sequence[Fact], mark: BatchEnd) -> Talk[None]:
-        taken = self._sink.take(facts, mark)
+        taken = self._sink.take(facts, mark, covers=not self._proof.offered_beyond)
         self._count(taken)
         yield framed(Kind.TAKEN, taken)
 
@@ -200,9 +243,11 @@ class Receiver:
             raise ProtocolBroken(f"the log is marked at {mark.n}, after {self._at} and before {self._peer.n}")
         if mark.n and not is_digest(mark.chain):
             raise ProtocolBroken("MARK names a place in the log without the chain there")
-        self._idle += alone and mark.n <= self._at
-        if self._idle > SLACK:
-            raise ProtocolBroken("marks come that bring nothing and move nothing")
+        self._empty_marks += alone
+        if self._empty_marks > EMPTY_MARKS_LIMIT:
+            raise ProtocolBroken("marks come that bring nothing")
+        if mark.skipped:
+            self._proof.skip(mark.skipped, self._sink.size())
         self._at = mark.n or self._at
         return mark
 

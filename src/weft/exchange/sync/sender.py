@@ -26,6 +26,7 @@ RECORD = struct.Struct(">I16sI")
 """In a CONTENTS frame before each content: which of the needed ones it is, its salt, its length."""
 LARGE = struct.Struct(">I16sQ")
 HASH = 32
+MOST_LACKING = 8192
 CONTENTS_BYTES = ROW_BYTES
 Report = Callable[[int, int], None]
 _hexes = re.compile(rb'"([0-9a-f]{64})"').findall
@@ -59,8 +60,8 @@ class SyncSource(Protocol):
     def chain_at(self, n: int) -> str | None:
         """The chain of arrival at the end of a row; None where no row ends."""
 
-    def batches(self, after: int, peer: str, limited: bool) -> Iterator[EventBatch]:
-        """What came after that event and did not come from that peer."""
+    def batches(self, after: int, peer: str, limited: bool, whole: bool = False) -> Iterator[EventBatch]:
+        """What came after that event and, unless `whole`, did not come from that peer."""
 
     def contents(self, refs: Sequence[bytes], limited: bool) -> Iterator[Outgoing]:
         """Those of these that are here, may go and were not erased."""
@@ -112,7 +113,7 @@ class Sender:
         end = self._source.hello().n
         yield from self._send_lacking()
         after = 0 if self._limited else ready.after
-        for batch in self._source.batches(after, self._peer, self._limited):
+        for batch in self._source.batches(after, self._peer, self._limited, ready.whole):
             if ready.dry:
                 yield from self._would(batch, ready)
                 self._report(batch.done, max(end, batch.done))
@@ -168,8 +169,8 @@ class Sender:
     def _send_lacking(self) -> Talk[None]:
         """Contents that the receiver's events name and that never came; not those of sessions it may not see."""
         body = (yield from hear(Kind.LACK)).body
-        if len(body) % HASH:
-            raise ProtocolBroken(f"LACK has {len(body)} bytes, not whole hashes")
+        if len(body) % HASH or len(body) > MOST_LACKING * HASH:
+            raise ProtocolBroken(f"LACK has {len(body)} bytes, not up to {MOST_LACKING} hashes")
         refs = [body[i : i + HASH] for i in range(0, len(body), HASH)]
         if refs:
             if not self._limited:

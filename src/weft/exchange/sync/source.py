@@ -13,8 +13,8 @@ from itertools import chain
 
 from msgspec import Struct
 
-from weft.exchange.sync.messages import BatchEnd, Hello, Would
-from weft.exchange.sync.peers import ranges_from
+from weft.exchange.sync.messages import BatchEnd, Hello, SkippedRun, Would
+from weft.exchange.sync.peers import held_by
 from weft.exchange.sync.selection import Selection
 from weft.exchange.sync.sender import EventBatch, Outgoing
 from weft.kernel.contents import ROW_BYTES
@@ -55,10 +55,10 @@ class LedgerSource:
             chain = txn.facts.chain_at(n)
         return None if chain is None else chain.hex()
 
-    def batches(self, after: int, peer: str, limited: bool) -> Iterator[EventBatch]:
+    def batches(self, after: int, peer: str, limited: bool, whole: bool = False) -> Iterator[EventBatch]:
         """Up to where the log ended when the conversation began: it may be growing all the while."""
         with self._store.read() as txn:
-            theirs = ranges_from(txn.sql, peer, after)
+            theirs = [] if whole else held_by(txn.sql, peer, after)
         gathering = Gathering(self._selection if limited else None, theirs)
         while after < self._hello.n:
             with self._store.read() as txn:
@@ -144,6 +144,7 @@ class Gathering:
         self._selection, self._theirs = selection, theirs
         self._lines: list[bytes] = []
         self._size = self._next = 0
+        self._skipped: list[SkippedRun] = []
         self._ended: LogRow | None = None
 
     def take(self, row: LogRow) -> Iterator[EventBatch]:
@@ -169,12 +170,23 @@ class Gathering:
         while self._next < len(self._theirs) and self._theirs[self._next][1] < n:
             self._next += 1
         if self._next < len(self._theirs) and self._theirs[self._next][0] <= n:
+            self._note_skipped(n, line)
             return True
         return self._selection is not None and not self._selection.holds(n, line)
 
+    def _note_skipped(self, n: int, line: bytes) -> None:
+        last = self._skipped[-1] if self._skipped else None
+        if last is not None and last.first + last.count == n:
+            self._skipped[-1] = SkippedRun(last.first, last.count + 1, last.id)
+        else:
+            self._skipped.append(SkippedRun(n, 1, sha256(line).hexdigest()))
+
     def _batch(self, done: int) -> EventBatch:
         row = self._ended if self._selection is None else None
-        mark = BatchEnd() if row is None else BatchEnd(n=row.n, chain=row.chain.hex())
+        mark = BatchEnd()
+        if row is not None:
+            mark = BatchEnd(n=row.n, chain=row.chain.hex(), skipped=tuple(self._skipped))
+            self._skipped = []
         made = EventBatch(self._lines, [sha256(line).digest() for line in self._lines], mark, done)
         self._lines, self._size = [], 0
         return made

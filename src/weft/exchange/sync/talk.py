@@ -33,9 +33,16 @@ def refusal(error: WeftError) -> Frame:
     return framed(Kind.ERROR, Refusal(error=type(error).__name__, message=str(error)[:2000], hint=error.hint[:500]))
 
 
+def told_divergence(message: str) -> ReplicaDiverged:
+    """The other side says that what is remembered of it here is not what it said."""
+    error = ReplicaDiverged(message)
+    error.is_told = True
+    return error
+
+
 def refused(frame: Frame) -> WeftError:
     """What the other side says that it refuses, as an error here."""
     told = said(frame, Refusal)
     if told.error == ReplicaDiverged.__name__:
-        return ReplicaDiverged(told.message)
+        return told_divergence(told.message)
     return PeerRefused(told.error, told.message, told.hint)

@@ -40,6 +40,7 @@ from weft.kernel.ledger_events import (
 from weft.kernel.read_budget import json_values
 from weft.ledger.imports.checks import check_run_event
 from weft.ledger.upkeep.recompute import VIEWS_STALE
+from weft.ledger.upkeep.refused_events import RefusedEvents
 from weft.ledger.views import Projector
 from weft.ledger.views.projector import when_of
 from weft.ledger.views.recorded_events import stream_of
@@ -195,23 +196,41 @@ def views_are_stale(store: Store) -> bool:
 
 
 def take_batch(
-    batch: list[tuple[int, Fact]], txn: WriteTxn, *, excerpts: bool = False, own: str | None = None
+    batch: list[tuple[int, Fact]],
+    txn: WriteTxn,
+    *,
+    excerpts: bool = False,
+    own: str | None = None,
+    refused: RefusedEvents | None = None,
 ) -> FactsIn:
     """Numbered facts, in one transaction: all of them, or InvalidFact with the number of one that has no place.
 
-    `own` is the replica id under which nothing new may come: ReplicaDiverged."""
-    return _Batch(txn, excerpts, own).take(batch)
+    `own` is the replica id under which nothing new may come: ReplicaDiverged. With `refused`, events that contradict
+    what is here are noted there and left out, with all that build on them."""
+    return _Batch(txn, excerpts, own, refused).take(batch)
 
 
 def refuse_forged(new: NewEvent, own: str) -> None:
+    if says_written_by(new, own):
+        raise ReplicaDiverged(forgery_of(new, own))
+
+
+def says_written_by(new: NewEvent, own: str) -> bool:
     """What a replica wrote is in its ledger. An event that says it is its own and is not known there is a copy's, or
     forged."""
     event = new.event
-    said = event.fields.get("replica") if isinstance(event, UnknownEvent) else event.replica
-    if said == own or event.stream == ledger_stream(own):
-        raise ReplicaDiverged(
-            f"event {new.id.hex()} says that replica {own} wrote it, which is this ledger, and it did not"
-        )
+    writer = event.fields.get("replica") if isinstance(event, UnknownEvent) else event.replica
+    return writer == own or event.stream == ledger_stream(own)
+
+
+def forgery_of(new: NewEvent, own: str) -> str:
+    return f"event {new.id.hex()} says that replica {own} wrote it, which is this ledger, and it did not"
+
+
+def begun_by(event: Event | UnknownEvent) -> str | None:
+    """The turn or session that an event begins."""
+    kind, _, name = event.stream.partition(":")
+    return name if event.prev is None and kind in ("run", "session") else None
 
 
 def _counts(brought: FactsIn) -> tuple[int, ...]:
@@ -335,9 +354,9 @@ def _check_imported_id(event: RunStarted) -> None:
 class _Batch:
     """Some facts on their way into one transaction."""
 
-    def __init__(self, txn: WriteTxn, excerpts: bool = False, own: str | None = None) -> None:
+    def __init__(self, txn: WriteTxn, excerpts: bool, own: str | None, refused: RefusedEvents | None) -> None:
         self.txn, self.facts = txn, txn.facts
-        self._excerpts, self._own = excerpts, own
+        self._excerpts, self._own, self._refused = excerpts, own, refused
         self._view = Projector(txn.sql, txn.facts, self)
         self._first = self.facts.tip().n + 1
         self._lines: list[bytes] = []
@@ -411,6 +430,8 @@ class _Batch:
             return
         if self._own is not None:
             refuse_forged(fact, self._own)
+        if self._refused is not None and self._is_refused(fact, self._refused):
+            return
         try:
             self._check_place(fact.event)
             if self._looks_back(fact.event):
@@ -440,16 +461,42 @@ class _Batch:
                 return stream_of(n, line)
         return None
 
+    def _is_refused(self, fact: NewEvent, refused: RefusedEvents) -> bool:
+        reason = self._contradiction(fact.event)
+        if reason is None and not refused.has_foundation_of(fact.line, self._is_here):
+            return False
+        begun = begun_by(fact.event)
+        absent = begun if begun is not None and not self._is_here(begun) else None
+        refused.add(fact.id, absent, reason and f"event {fact.id.hex()}: {fact.event.stream} {reason}")
+        return True
+
+    def _is_here(self, name: str) -> bool:
+        return self._view.find_turn(name) is not None or self._view.session_number(name) is not None
+
+    def _contradiction(self, event: Event | UnknownEvent) -> str | None:
+        """How an event says something else than what its stream says here; None where it does not."""
+        kind, _, name = event.stream.partition(":")
+        if event.prev is None:
+            if kind in ("import", "ledger") or self._starts(kind, name):
+                return None  # two copies that went on under one name may both have begun the ledger's own stream
+            return "begins a second time"
+        row = self._view.find_turn(name) if kind == "run" else None
+        if row is None or (row.digest == event.prev and not row.closed):
+            return None
+        if row.digest == event.prev:
+            return "has ended and takes no more events"
+        goes_on = self._stream_with(bytes.fromhex(event.prev)) == event.stream
+        return f"goes on from {event.prev} in another way" if goes_on else None
+
     def _check_place(self, event: Event | UnknownEvent) -> None:
         """A run's chain is one line; other streams may have branches, but each grows from an event of its own."""
         kind, _, name = event.stream.partition(":")
         if kind == "import":
             _check_import(event)
             return
-        starts = self._starts(kind, name)
         if event.prev is None:
-            if not starts and kind != "ledger":  # two copies that went on under one name may both have begun it
-                raise InvalidFact(event.stream, "begins a second time")
+            if reason := self._contradiction(event):
+                raise InvalidFact(event.stream, reason)
             if isinstance(event, RunStarted) and event.source is not UNSET:
                 _check_imported_id(event)
         elif kind == "run":

@@ -107,8 +107,13 @@ def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
 
 def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     """What waits for somebody's word now."""
+    from weft.exchange.sync import refused_events
+
     if synced.erased:
         call.note(f"{counted(synced.erased, 'content')} came that were erased there, and were refused")
+    if refused := refused_events(ledger):
+        tellers = ", ".join(sorted({event.told_by[-6:].lower() for event in refused}))
+        call.note(f"{counted(len(refused), 'event')} told by {tellers} contradict this ledger and are left out")
     if pending := len(ledger.erasure.pending()):
         call.note(f"{counted(pending, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")
     for label in sorted({branch.label for branch in ledger.merges.branches()}):

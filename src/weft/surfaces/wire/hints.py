@@ -119,6 +119,9 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.RENEW_COPY_REPLICA: (
         "one is a copy of the other, or they are one and the same; `weft replica --new` gives a copy another id"
     ),
+    Action.REPIN_REMOTE: (
+        "if another ledger is meant to be there now, `weft remote repin NAME` accepts it; nothing was taken or sent"
+    ),
     Action.CHECK_OTHER_SHELL: (
         "is it `weft sync-stdio` of this version, and does the shell there print nothing of its own?"
     ),
