@@ -162,3 +162,17 @@ def test_names_of_remotes_are_completed(pair: Shell) -> None:
     assert complete_remotes(context, command.params[0], "te") == ["team"]
     context.params["ledger"] = "gone.db"
     assert complete_remotes(context, command.params[0], "") == []
+
+
+def test_another_ledger_at_a_known_address_is_refused_until_it_is_accepted(pair: Shell, folder: Path) -> None:
+    assert pair("remote", "add", "other", "other.db").code == 0
+    assert pair("pull", "other").code == 0
+    was, now = pair.json(*on("other.db", "replica"))["replica"], pair.json(*on("other.db", "replica", "--new"))
+    refused = pair("pull", "other")
+    assert refused.code == 4
+    assert f"at {folder / 'other.db'} answers replica {now['replica']}; it was {was}" in refused.err
+    assert "`weft remote repin NAME`" in refused.err
+    assert pair("push", "other.db").code == 4
+    assert pair.json("remote", "repin", "other") == {"repinned": "other", "was": was}
+    assert pair("pull", "other").code == 0
+    assert pair("remote", "repin", "other.db").out.endswith(f"is taken for the right one; it was {now['replica']}\n")

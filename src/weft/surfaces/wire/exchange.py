@@ -135,3 +135,11 @@ class Removed(Struct, frozen=True, kw_only=True):
     """`remote remove`, `credential remove`: the name that is no longer known."""
 
     removed: str
+
+
+class RepinnedRemote(Struct, frozen=True, kw_only=True):
+    """`remote repin`: the remote or address whose next replica is taken for the right one; `was` is the replica that
+    was expected there until now."""
+
+    repinned: str
+    was: str | None = None

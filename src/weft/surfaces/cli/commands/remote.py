@@ -12,8 +12,8 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.sync_call import address_of, complete_remotes, survive_broken_pipes
-from weft.surfaces.wire.exchange import Removed
+from weft.surfaces.cli.sync_call import address_of, chosen_remote, complete_remotes, survive_broken_pipes
+from weft.surfaces.wire.exchange import Removed, RepinnedRemote
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote
@@ -27,7 +27,7 @@ SHARED = {
 
 
 @weft_command("remote")
-@click.argument("action", type=click.Choice(["list", "add", "remove", "show"]), default="list")
+@click.argument("action", type=click.Choice(["list", "add", "remove", "show", "repin"]), default="list")
 @click.argument("name", required=False, shell_complete=complete_remotes)
 @click.argument("address", required=False, type=click.Path())
 @click.option("--share-imports", is_flag=True, help="With add: have one import secret with it, from now on.")
@@ -46,6 +46,9 @@ def command(
     An ADDRESS is a path, postgresql://user@host/database?ledger=NAME, ssh://host/path or cmd:COMMAND. A password in it
     is not kept. With --share-imports both ledgers name what they import alike, so that the same source is one tree;
     that is possible while one of them has imported nothing.
+
+    Which replica answers at an address is remembered when it is first spoken to, and another one there is refused.
+    After `weft remote repin NAME` (or ADDRESS) the next replica that answers there is taken for the right one.
     """
     if action == "list":
         _list(call)
@@ -55,6 +58,8 @@ def command(
         _add(call, name, address, share_imports, sessions)
     elif action == "remove":
         _remove(call, name)
+    elif action == "repin":
+        _repin(call, name)
     else:
         _show(call, name)
 
@@ -100,6 +105,18 @@ def _remove(call: Call, name: str) -> None:
     with call.writing() as ledger:
         remove_remote(ledger, name)
     call.answer(Removed(removed=name), ["forgot ", Span(name, "label")])
+
+
+def _repin(call: Call, name: str) -> None:
+    from weft.exchange.sync import repin_remote
+    from weft.exchange.sync.addresses import without_password
+
+    with call.writing() as ledger:
+        address = chosen_remote(ledger, name).address
+        was = repin_remote(ledger, address)
+    line = ["the next replica at ", Span(without_password(address), "heading"), " is taken for the right one"]
+    known = ["; it was ", Span(was, "id")] if was is not None else []
+    call.answer(RepinnedRemote(repinned=name, was=was), [*line, *known])
 
 
 def _show(call: Call, name: str) -> None:
