@@ -165,6 +165,25 @@ def test_whoever_goes_on_where_another_replicas_log_ended_does_not_keep_it_out(
     assert events(alice) == events(carol) >= set(forged)
 
 
+def test_a_ledger_that_is_only_read_and_was_told_a_forged_log_keeps_nobody_out(alice: Ledger, carol: Ledger) -> None:
+    """It cannot drop what it remembers under alice's name; alice passes over it from the second time on."""
+    with weft.open(":memory:") as other:
+        grow(other, "forged", "not alice's")
+        forged = lines(other)
+    push_from_liar(carol, hello_as(alice.replica, len(forged)), Batch(forged, place_after(forged)))
+
+    def opens_read_only(address: str) -> Ledger:
+        return weft.open(address, create=False, read_only=True)
+
+    with pytest.raises(ReplicaDiverged, match="said something else once"):
+        sync.pull(alice, carol.path, opens_read_only)
+    for _ in range(2):
+        grow(carol, "carol", "more")
+        sync.pull(alice, carol.path, opens_read_only)
+        assert events(carol) <= events(alice)
+    assert problems(alice) == []
+
+
 def test_a_peer_that_goes_by_our_own_name_is_refused_before_anything_is_sent(alice: Ledger, carol: Ledger) -> None:
     for lie in (pull_from_liar, push_from_liar):
         with pytest.raises(ReplicaDiverged, match="both ledgers go by"):

@@ -36,7 +36,7 @@ from weft.exchange.sync.messages import (
     framed,
     said,
 )
-from weft.exchange.sync.peers import drop_memory, remembered
+from weft.exchange.sync.peers import drop_memory, is_disputed, note_dispute, remembered
 from weft.exchange.sync.receiver import Receiver
 from weft.exchange.sync.selection import Selection
 from weft.exchange.sync.sender import Report, Sender, SyncOutcome, ensure_chain, silent
@@ -71,25 +71,52 @@ def accept_any(peer: Hello) -> None:
     """Whoever serves knows no address of whoever asks."""
 
 
-def greet(store: Store, source: LedgerSource, check: CheckPeer, *, first: bool) -> Talk[Hello]:
+class Greeted(Struct, frozen=True):
+    """The other side of a conversation."""
+
+    peer: Hello
+    is_disputed: bool
+    """It remembers something of our log that is not in it, and said so before: nothing that it leaves out because of
+    that may be missed."""
+
+
+def greet(store: Store, source: LedgerSource, check: CheckPeer, *, first: bool) -> Talk[Greeted]:
     """Who is there? Nothing that it says of itself is kept; what was proven before is held against it."""
     own = source.hello()
     if first:
         yield framed(Kind.HELLO, own)
     peer = _checked(said((yield from hear(Kind.HELLO)), Hello), own)
     check(peer)
-    yield from _dropping(store, peer, _compare(store, source, peer, first))
-    return peer
+    return (yield from _dropping(store, peer, _compare(store, source, peer, first)))
 
 
-def _compare(store: Store, source: LedgerSource, peer: Hello, first: bool) -> Talk[None]:
+def _compare(store: Store, source: LedgerSource, peer: Hello, first: bool) -> Talk[Greeted]:
     if not first:
         yield framed(Kind.HELLO, source.hello())
         yield framed(Kind.KNOWN, _remembered(store, peer))
     known = said((yield from hear(Kind.KNOWN)), KnownLog)
-    ensure_chain(source, known.n, known.chain)
+    disputed = first and _disputes(store, peer, known)
+    if not disputed:
+        _ensure_said(store, source, peer, known)
     if first:
         yield framed(Kind.KNOWN, _remembered(store, peer))
+    return Greeted(peer, disputed)
+
+
+def _disputes(store: Store, peer: Hello, known: KnownLog) -> bool:
+    with store.read() as txn:
+        return bool(known.n) and is_disputed(txn.sql, peer.replica, known)
+
+
+def _ensure_said(store: Store, source: LedgerSource, peer: Hello, known: KnownLog) -> None:
+    """What the peer remembers is refused once where this ledger did not say it. A peer that is only read cannot forget
+    it, so it is noted here: the same claim is passed over the next time."""
+    try:
+        ensure_chain(source, known.n, known.chain)
+    except ReplicaDiverged:
+        if not store.read_only:
+            store.write(lambda txn: note_dispute(txn.sql, peer.replica, known))
+        raise
 
 
 def _dropping(store: Store, peer: Hello, talk: Talk[T]) -> Talk[T]:
@@ -131,15 +158,18 @@ class Asking:
         self._store, self._report, self._check = store, report, check
         self._source = LedgerSource(store)
         self.peer: Hello | None = None
+        self._is_disputed = False
 
     def greeting(self) -> Talk[Hello]:
-        self.peer = yield from greet(self._store, self._source, self._check, first=True)
+        greeted = yield from greet(self._store, self._source, self._check, first=True)
+        self.peer, self._is_disputed = greeted.peer, greeted.is_disputed
         return self.peer
 
     def pulling(self, *, dry: bool = False) -> Talk[SyncOutcome]:
         peer = self._greeted()
         sink = LedgerSink(self._store, peer.replica)
-        ready = replace(sink.ready(peer.replica), dry=dry)
+        ready = sink.ready(peer.replica)
+        ready = replace(ready, dry=dry, whole=ready.whole or self._is_disputed)
         yield framed(Kind.PULL, ready)
         receiving = Receiver(sink, peer, self._report).receive(ready)
         return (yield from _dropping(self._store, peer, receiving))
@@ -214,7 +244,7 @@ class Serving:
     def serve(self) -> Talk[None]:
         self._store.catch_up()
         source = LedgerSource(self._store)
-        peer = yield from greet(self._store, source, accept_any, first=False)
+        peer = (yield from greet(self._store, source, accept_any, first=False)).peer
         yield from _dropping(self._store, peer, self._answer(source, peer))
 
     def _answer(self, source: LedgerSource, peer: Hello) -> Talk[None]:

@@ -22,6 +22,8 @@ from weft.store.replica_names import NOTE
 from weft.store.sql import Row, Sql
 
 _PEER = "SELECT n, chain FROM peer WHERE replica = ?"
+_DISPUTED = "disputed:"
+"""Local state: a row per peer that remembers something of our log which is not in it, with what it remembers."""
 _WHOLE = "whole-offer:"
 """Local state: a row per peer whose next offer leaves out nothing, since the last one did not prove a place."""
 _REMOTE = "SELECT name, address, sessions, shares_imports, added_at FROM remote"
@@ -74,6 +76,16 @@ def note_unproven(sql: Sql, replica: str, is_unproven: bool) -> None:
         sql.run(NOTE, (*key, ""))
     else:
         sql.run("DELETE FROM local WHERE key = ?", key)
+
+
+def is_disputed(sql: Sql, replica: str, claim: KnownLog) -> bool:
+    """Whether that peer said before that it remembers this of our log, which does not hold it."""
+    row = sql.one("SELECT value FROM local WHERE key = ?", (_DISPUTED + replica,))
+    return row is not None and row[0] == f"{claim.n}:{claim.chain}"
+
+
+def note_dispute(sql: Sql, replica: str, claim: KnownLog) -> None:
+    sql.run(NOTE, (_DISPUTED + replica, f"{claim.n}:{claim.chain}"))
 
 
 def drop_memory(sql: Sql, replica: str) -> None:
