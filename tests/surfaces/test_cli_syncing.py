@@ -176,3 +176,11 @@ def test_another_ledger_at_a_known_address_is_refused_until_it_is_accepted(pair:
     assert pair.json("remote", "repin", "other") == {"repinned": "other", "was": was}
     assert pair("pull", "other").code == 0
     assert pair("remote", "repin", "other.db").out.endswith(f"is taken for the right one; it was {now['replica']}\n")
+
+
+def test_a_ledger_that_says_nothing_is_given_up_after_the_time_that_was_given(pair: Shell) -> None:
+    silent = pair("pull", "cmd:sleep 1000", "--silence", "1")
+    assert "the other side said nothing for 1 seconds" in silent.err
+    assert silent.code == 7
+    served = subprocess.run([*PROGRAM, "sync-stdio", "--silence", "0"], capture_output=True, check=False)
+    assert served.returncode == 2

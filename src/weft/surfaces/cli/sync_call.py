@@ -18,6 +18,13 @@ from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import named_ledger
 
 COMMAND = "cmd:"
+silence_option = click.option(
+    "--silence",
+    type=click.FloatRange(min=1),
+    default=300.0,
+    metavar="SECONDS",
+    help="Give the other side up when it says nothing for so long; without it 300.",
+)
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote, Synced

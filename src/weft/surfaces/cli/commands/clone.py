@@ -12,7 +12,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.sync_call import checked_source, survive_broken_pipes
+from weft.surfaces.cli.sync_call import checked_source, silence_option, survive_broken_pipes
 from weft.surfaces.cli.user_files import place_for
 from weft.surfaces.wire.exchange import ClonedLedger
 
@@ -21,7 +21,8 @@ from weft.surfaces.wire.exchange import ClonedLedger
 @click.argument("source", type=click.Path())
 @click.argument("dest", required=False, type=click.Path())
 @click.option("--no-imports-secret", is_flag=True, help="Imports there and here stay two trees.")
-def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) -> None:
+@silence_option
+def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, silence: float) -> None:
     """Make a new ledger with everything of another one.
 
     SOURCE is a path, postgresql://…, ssh://host/path or cmd:COMMAND. DEST is a folder, a file that ends in .db or a
@@ -37,7 +38,14 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool) 
         if isinstance(ledger.trust, StoredTrust) and ledger.trust.is_trusted:
             ledger.trust.allow(CLONED)
         with progress(call, "clone") as bar:
-            done = clone(ledger, address, call.looking, secret=not no_imports_secret, report=bar.counted)
+            done = clone(
+                ledger,
+                address,
+                call.looking,
+                secret=not no_imports_secret,
+                report=bar.counted,
+                silence_seconds=silence,
+            )
         answer = ClonedLedger(path=ledger.path, created_as=ledger.replica, synced=done)
         facts = f"{counted(done.events, 'event')}, {counted(done.contents, 'content')}"
         call.answer(answer, [f"cloned {facts} to ", Span(ledger.path, "heading")])

@@ -7,7 +7,14 @@ import click
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.sync_call import chosen_remote, complete_remotes, note_rest, survive_broken_pipes, told
+from weft.surfaces.cli.sync_call import (
+    chosen_remote,
+    complete_remotes,
+    note_rest,
+    silence_option,
+    survive_broken_pipes,
+    told,
+)
 
 APPLIED = "the erasure of another ledger, applied with its pull"
 
@@ -16,7 +23,8 @@ APPLIED = "the erasure of another ledger, applied with its pull"
 @click.argument("remote", required=False, shell_complete=complete_remotes)
 @click.option("--dry-run", is_flag=True, help="Say how much would come, and stop.")
 @click.option("--apply-erasures", is_flag=True, help="What was erased there is erased here, too.")
-def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool) -> None:
+@silence_option
+def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool, silence: float) -> None:
     """Bring in what another ledger has and this one lacks.
 
     REMOTE is a name from `weft remote`, a path, postgresql://…, ssh://host/path or cmd:COMMAND; without it the remote
@@ -29,7 +37,7 @@ def command(call: Call, remote: str | None, dry_run: bool, apply_erasures: bool)
     with call.writing() as ledger:
         chosen = chosen_remote(ledger, remote)
         with progress(call, "pull") as bar:
-            done = pull(ledger, chosen.address, call.looking, report=bar.counted, dry=dry_run)
+            done = pull(ledger, chosen.address, call.looking, report=bar.counted, dry=dry_run, silence_seconds=silence)
         waiting = [] if dry_run or not apply_erasures else [tomb.ref for tomb in ledger.erasure.pending()]
         if waiting:
             ledger.erasure.erase(waiting, reason=APPLIED)

@@ -8,14 +8,22 @@ from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.progress import progress
-from weft.surfaces.cli.sync_call import chosen_remote, complete_remotes, note_rest, survive_broken_pipes, told
+from weft.surfaces.cli.sync_call import (
+    chosen_remote,
+    complete_remotes,
+    note_rest,
+    silence_option,
+    survive_broken_pipes,
+    told,
+)
 
 
 @weft_command("push")
 @click.argument("remote", required=False, shell_complete=complete_remotes)
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...", shell_complete=complete_labels)
 @click.option("--dry-run", is_flag=True, help="Say how much would go, and stop.")
-def command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: bool) -> None:
+@silence_option
+def command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: bool, silence: float) -> None:
     """Send what this ledger has and another one lacks.
 
     REMOTE is named as for `weft pull`. With SESSIONs, or a remote that was added with --sessions, only these sessions
@@ -34,6 +42,7 @@ def command(call: Call, remote: str | None, sessions: tuple[str, ...], dry_run: 
                 sessions=sessions or chosen.sessions,
                 report=bar.counted,
                 dry=dry_run,
+                silence_seconds=silence,
             )
         call.answer(done, *told(done, "push", "to"))
         if not dry_run:

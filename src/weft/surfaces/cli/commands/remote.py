@@ -114,9 +114,12 @@ def _repin(call: Call, name: str) -> None:
     with call.writing() as ledger:
         address = chosen_remote(ledger, name).address
         was = repin_remote(ledger, address)
-    line = ["the next replica at ", Span(without_password(address), "heading"), " is taken for the right one"]
-    known = ["; it was ", Span(was, "id")] if was is not None else []
-    call.answer(RepinnedRemote(repinned=name, was=was), [*line, *known])
+    former: Line = ["; it was ", Span(was, "id")] if was is not None else []
+    place = Span(without_password(address), "heading")
+    call.answer(
+        RepinnedRemote(repinned=name, was=was),
+        ["the next replica at ", place, " is taken for the right one", *former],
+    )
 
 
 def _show(call: Call, name: str) -> None:

@@ -6,12 +6,14 @@ import click
 
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
+from weft.surfaces.cli.sync_call import silence_option
 
 
 @weft_command("sync-stdio")
 @click.option("--read-only", is_flag=True, help="Let others pull, and refuse what they push.")
 @click.option("--no-imports-secret", is_flag=True, help="Do not share the import secret.")
-def command(call: Call, read_only: bool, no_imports_secret: bool) -> None:
+@silence_option
+def command(call: Call, read_only: bool, no_imports_secret: bool, silence: float) -> None:
     """Serve a ledger over standard input and output.
 
     This is what ssh://host/path runs on the other machine: `ssh host weft sync-stdio --ledger PATH`. It speaks bytes
@@ -23,6 +25,6 @@ def command(call: Call, read_only: bool, no_imports_secret: bool) -> None:
     with call.reading() if read_only else call.writing() as ledger:
         serve(
             ledger,
-            Pipes(stdin_bytes(), stdout_bytes()),
+            Pipes(stdin_bytes(), stdout_bytes(), silence),
             Manners(takes=not read_only, tells_secret=not no_imports_secret),
         )
