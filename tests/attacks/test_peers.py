@@ -474,3 +474,19 @@ def test_a_ledger_that_is_not_trusted_starts_no_program_opens_no_address_and_sha
             with pytest.raises(NotTrusted):
                 wire.converse(asking.sharing())
     assert not (tmp_path / "started").exists()
+
+
+def test_a_copy_leaves_out_what_its_origin_refused(alice: Ledger, carol: Ledger, tmp_path: Path) -> None:
+    """It goes on where its origin was, so what builds on a refused event comes to it as well."""
+    pull(alice, carol)
+    forged = forged_move(carol)
+    push_from_liar(alice, hello_as(LIAR), Batch([forged]))
+    sync_patiently(carol, alice)
+    weft.copy(carol, tmp_path / "copy.db")
+    grow(alice, "carol", "on top of the forged one")
+    grow(alice, "alice", "and elsewhere")
+    with weft.open(tmp_path / "copy.db") as copy:
+        assert [event.event for event in sync.refused_events(copy)] == [sha256(forged).hexdigest()]
+        assert sync_patiently(copy, alice, 0) == 0
+        assert queries(copy, "alice") == ["what is here", "and elsewhere"]
+        assert problems(copy) == []
