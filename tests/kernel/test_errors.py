@@ -139,6 +139,7 @@ INSIDE = {
     "click.UsageError": "the command line is wrong: exit code 2",
     "httpcore2.ConnectError": "becomes ProviderUnreachable where a model is asked",
     "FileNotFoundError": "told by the command line as any other path",
+    "TimeoutError": "of a stream of bytes to another ledger: becomes ConnectionCut in its channel",
 }
 IMPORTERS = ("ValueError", "OSError", "EOFError", "Unreadable")
 """Within importers: a source that cannot be read is a finding of the import, not its end."""
