@@ -67,6 +67,9 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "CredentialWithheld": ("anthropic", "it is for another origin"),
     "AgentBusy": ("ada", "is at work"),
     "NotAllowed": ("tool:x", ["agent:a"]),
+    "LedgerMoved": ("ledger.db", "was moved"),
+    "SeveralNames": ("ledger.db", 2),
+    "UnknownObjects": ("ledger.db", ["view x"]),
     "NotTrusted": ("ledger.db", "run a program", "you did not make it"),
 }
 
@@ -123,6 +126,7 @@ def test_every_error_is_met_by_a_test(name: str) -> None:
 
 # What else is raised, and why it reaches nobody who calls the library.
 INSIDE = {
+    "SidecarRefused": "an importer reports a problem of the source",
     "NotImplementedError": "a base class",
     "AssertionError": "a fault of our own",
     "AttributeError": "what Python asks of a module",
