@@ -47,8 +47,7 @@ def lines(file):
 
 
 def references(value, digests, depth=1):
-    need(depth <= 32 and not isinstance(value, float), "nested too deep, or a number that is no whole one")
-    need(not isinstance(value, int) or abs(value) < 2**53, "a number that is too large")
+    need(depth <= 32 and not isinstance(value, float) and (not isinstance(value, int) or abs(value) < 2**53), "a value")
     if isinstance(value, str) and HEX[64](value):
         yield value
     for name, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
@@ -119,13 +118,15 @@ class Bundle:
 
     def take_event(self, name, between, stored):
         need(between == b'",' and hashlib.sha256(stored).hexdigest() == name, f"event {name!r} does not hash to its id")
-        event = json.loads(stored)
-        kind, stream, prev = event["kind"], event["stream"], event["prev"]
+        kind, stream, prev = (event := json.loads(stored))["kind"], event["stream"], event["prev"]
         refs = list(references(event, [*NOT_CONTENTS, "source"] if kind == "run_started" else NOT_CONTENTS))
         need(canonical(event) == stored, f"event {name} is not in canonical form")
         need(isinstance(kind, str) and (prev is None or HEX[64](prev)) and repr(event["v"]) == "1", f"event {name}")
         owner = re.fullmatch(f"(run|session|program|import|ledger):{ULID}", stream)
         need(owner and not self.known(name) and self.piece is None, f"event {name} has no place, or comes twice")
+        brought = self.given - {event.get("name")} if owner[1] == "program" or kind == "session_configured" else ()
+        is_name = (prev is None and kind in ("agent_created", "human_created")) or owner[1] != "program"
+        need(is_name and "content" not in map(self.known, brought), f"event {name} tells of programs more than a name")
         if owner[1] == "import":
             need(prev is None, f"{stream} is a set")
         elif owner[1] == "ledger":
@@ -136,13 +137,12 @@ class Bundle:
             need(tip == (prev or ""), f"event {name} does not follow the last one of {stream}")
             if owner[1] == "run" and prev is None:
                 parent = f"run:{event['fork']['turn']}" if "fork" in event else ""
-                grows = not parent or self.known(event["fork"]["event"]) == parent
-                need(kind == "run_started" and grows, f"event {name} begins no turn, or grows from nothing here")
+                grown = self.known(event["fork"]["event"] if parent else "")  # "" is never learnt
+                need(kind == "run_started" and grown == parent, f"event {name} begins no turn, or grows from nothing")
                 depth, self.turns = int((self.known(parent) or " 0").split(" ")[1]) + 1, self.turns + 1
             self.learn(stream, f"{name} {depth}")
         self.learn(name, stream)
-        need(all(self.known(ref) in TOLD for ref in refs), f"event {name} names what is not told of")
-        need(not self.given.difference(refs), "a content that no event names")
+        need(all(self.known(ref) in TOLD for ref in refs) and self.given <= {*refs}, f"event {name} and its contents")
         self.events, self.given = self.events + 1, set()
 
     def take_signature(self, line):

@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from weft.programs.model import Check as Check
     from weft.programs.model import CriterionVerdict as CriterionVerdict
     from weft.programs.model import Difference as Difference
+    from weft.programs.model import PendingItem as PendingItem
     from weft.programs.model import Program as Program
     from weft.programs.model import ProgramChange as ProgramChange
     from weft.programs.model import Request as Request
@@ -217,7 +218,7 @@ _NAMES = {
     "weft.opening": "copy examine open restore salvage",
     "weft.program_handles": "LedgerPrograms ProgramHandle",
     "weft.programs.apply": "PlannedProgram",
-    "weft.programs.model": "Check CriterionVerdict Difference Program ProgramChange Request Tagged",
+    "weft.programs.model": "Check CriterionVerdict Difference PendingItem Program ProgramChange Request Tagged",
     "weft.programs.programs": "Programs",
     "weft.runtime.invoke.invocation": "InvocationResult",
     "weft.store.diagnosis": "Diagnosis Grade",

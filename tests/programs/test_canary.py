@@ -20,7 +20,7 @@ from weft.programs.program_files import WantedProgram, wanted_in
 CANARY = "canary-7f3a.b"
 READS = (
     "acting_as hold_agent renew_agent release_agent all get history diff check_task checks load_checkpoint query "
-    "request requests tags tagged"
+    "request requests tags tagged pending take_over refuse reconsider"
 ).split()
 SPEC = {"inputs": [CANARY], "successCriteria": [{"type": "contains", "text": CANARY}]}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.histories import exported
+from tests.ledger.histories import copy_in_memory, exported, import_into
 from tests.programs.similarity.test_similarity import Words
 from tests.programs.test_canary import EXPECTED, VALID
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, Rights, rights
@@ -19,7 +19,8 @@ PERSON = Authority((Principal(PrincipalKind.HUMAN, "bln"),))
 TASK = "task-research-quantum"
 SIMILARITY = ("embed", "forget")
 LEASES = ("hold_agent", "renew_agent", "release_agent")
-WITHOUT_EVENTS = (*LEASES, "forget")
+PENDING = ("take_over", "refuse", "reconsider")
+WITHOUT_EVENTS = (*LEASES, *PENDING, "forget")
 
 
 def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
@@ -33,6 +34,13 @@ def prepared(programs: Programs, verb: str) -> Callable[[Rights], Any]:
     elif verb in ("add_tags", "remove_tags"):
         programs.add_tags("bln", "old")
         positional = ("bln", "old" if verb == "remove_tags" else "new")
+    elif verb in PENDING:
+        with copy_in_memory(programs.ledger) as other:
+            Programs(other).create("code", "theirs", {"source": "x"})
+            import_into(programs.ledger, exported(other))
+        positional = ("theirs",)
+        if verb == "reconsider":
+            programs.take_over("theirs")
     elif verb in SIMILARITY:
         positional = ("main~0",)
     elif verb == "hold_agent":
@@ -73,7 +81,7 @@ def settled(world: Programs) -> Programs:
 
 
 def test_every_verb_needs_a_right() -> None:
-    assert VERB_RIGHTS.keys() == {*EXPECTED, *LEASES, *SIMILARITY}
+    assert VERB_RIGHTS.keys() == {*EXPECTED, *LEASES, *SIMILARITY, *PENDING}
 
 
 @pytest.mark.parametrize("verb", VERB_RIGHTS)

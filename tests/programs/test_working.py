@@ -420,11 +420,11 @@ def test_a_task_of_another_ledger_chooses_neither_folders_nor_commands_here(
         Programs(other).create("task", "given", {"title": "Given", **fields})
     pull(ledger, str(tmp_path / "other.db"), weft.open)
     programs = Programs(ledger)
-    assert [(one.name, one.foreign) for one in programs.all("task")] == [("given", True), ("plain", False)]
+    assert [(one.name, one.foreign) for one in programs.all("task")] == [("given", True), ("plain", True)]
     programs.start_task("given")
     with pytest.raises(NotApplicable, match="configured in another ledger") as refused:
         programs.complete_task("given", workspace=tmp_path, run=run)
-    assert "weft program revert given 1" in phrase(refused.value.advice)
+    assert "weft pending take given" in phrase(refused.value.advice)
     assert programs.checks("given") == []
     taken = programs.configure("given", programs.get("given").config)
     assert (taken.version, taken.foreign) == (2, False)

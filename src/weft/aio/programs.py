@@ -20,7 +20,16 @@ from weft.kernel.authority import Authority
 from weft.ledger.api import Lease
 from weft.programs.apply import PlannedProgram
 from weft.programs.criteria import Observations, RunCommand
-from weft.programs.model import Check, CriterionVerdict, Difference, Program, ProgramChange, Request, Tagged
+from weft.programs.model import (
+    Check,
+    CriterionVerdict,
+    Difference,
+    PendingItem,
+    Program,
+    ProgramChange,
+    Request,
+    Tagged,
+)
 from weft.programs.program_files import WantedProgram
 from weft.programs.programs import Programs
 from weft.programs.similarity.embedder import Embedder
@@ -39,6 +48,25 @@ class AsyncPrograms(crossing.Mirror[Programs]):
     async def get(self, name: str, *kinds: str) -> Program:
         """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
         return await self._run(partial(self._sync.get, name, *kinds))
+
+    async def pending(
+        self, *names: str, kind: str | None = None, source: str | None = None, decided: bool = False
+    ) -> list[PendingItem]:
+        """What waits, by arrival; with `decided` what was taken over or refused instead. `kind` is a kind of program,
+        `approval` or `erasure`; `source` a replica that wrote it or brought it here."""
+        return await self._run(partial(self._sync.pending, *names, kind=kind, source=source, decided=decided))
+
+    async def take_over(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
+        """Let these count here: by id or name, or all of a kind or a source. Returns what was taken over."""
+        return await self._run(partial(self._sync.take_over, *names, kind=kind, source=source))
+
+    async def refuse(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
+        """Do not let these count, and do not list them as waiting any more."""
+        return await self._run(partial(self._sync.refuse, *names, kind=kind, source=source))
+
+    async def reconsider(self, *names: str) -> list[PendingItem]:
+        """Forget what was decided about these: they wait again. An erasure that was carried out stays so."""
+        return await self._run(partial(self._sync.reconsider, *names))
 
     async def validate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """A draft that fits its schema; else SchemaMismatch, and it stays a draft."""

@@ -62,6 +62,7 @@ class Action(StrEnum):
     LIST_PROGRAMS = "list_programs", "list the programs to see what there is"
     LIST_VERSIONS = "list_versions", "list the program's history"
     LIST_REQUESTS = "list_requests", "list the requests"
+    LIST_PENDING = "list_pending", "list what other ledgers decided and nobody here has taken over"
     LIST_REMOTES = "list_remotes", "list the remotes, or add one"
     LIST_SECRETS = "list_secrets", "list the secrets that were found"
     LIST_CREDENTIALS = "list_credentials", "list the credentials, or add one that says where its key is"
@@ -121,7 +122,7 @@ class Action(StrEnum):
     VALIDATE_INFORMATION = "validate_information", "validate {program!r} to put it in use"
     TAKE_OVER_PROGRAM = (
         "take_over_program",
-        "look at {program!r}; reverting it to version {version} takes it over as it is",
+        "look at what is pending of {program!r}, then take it over, or configure it yourself",
     )
     WAIT_OR_RESET_AGENT = "wait_or_reset_agent", "wait until it is idle, or reset agent {agent!r}"
     WAIT_FOR_ANSWER_OR_RESET_AGENT = (

@@ -1,52 +1,117 @@
-"""Configurations that came from another ledger: what they name of a machine is that machine's, not this one's.
+"""Which version of a configuration counts here: the newest that this ledger wrote, or that somebody here took over.
 
-Whoever is pulled from must not choose which variables of this machine go to which server, nor which commands run in
-which of its folders. Such a program works once somebody here has taken it over: has looked at it, and configured it
-themselves, be it with the same words.
+A version that another ledger wrote is kept and shown, and nothing uses it: not its server, its variables, its folder,
+its commands, its model, its rights. A program that only others configured cannot be used until one of its versions is
+taken over, or somebody here configures it.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
+from msgspec import Struct
 
 from weft.kernel.advice import Action, Advice
 from weft.kernel.errors import NotApplicable
-from weft.programs.kinds.table import KINDS
+from weft.ledger.views.program_rows import ProgramRow
+from weft.ledger.views.rows import SessionRow
 from weft.programs.model import Program
-from weft.store.facts import local_value
+from weft.store.authorship import AuthoredEvent, authored_event, counts
 from weft.store.port import ReadTxn
-from weft.store.replica_names import last_event_as
+
+SESSION_MODEL_KINDS = ("session_configured", "session_model_switched")
 
 
-def is_foreign(txn: ReadTxn, kind: str, program: str, version: int, config: Any) -> bool:
-    """Whether this version names variables, a folder or commands, and was not written in this ledger."""
-    return KINDS[kind].names_machine(config) and not _is_written_here(txn, program, version)
+class CountedVersion(Struct, frozen=True):
+    """The version of a program's configuration that counts here; where none does, the newest that others wrote."""
+
+    n: int
+    config: int | None
+    version: int
+    is_foreign: bool = False
+    """No version counts: this one is what another ledger says."""
+    pending: int | None = None
+    """The newest version, where another ledger wrote it and nobody here has taken it over."""
 
 
-def _is_written_here(txn: ReadTxn, program: str, version: int) -> bool:
+NO_VERSION = CountedVersion(0, None, 0)
+
+
+def counted_version(txn: ReadTxn, program: str) -> CountedVersion:
+    rows = txn.sql.all(
+        "SELECT n, config, version FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC",
+        (program,),
+    )
+    for n, config, version in rows:
+        if counts(txn, n):
+            return CountedVersion(n, config, version, pending=None if version == rows[0][2] else rows[0][2])
+    if not rows:
+        return NO_VERSION
+    n, config, version = rows[0]
+    return CountedVersion(n, config, version, is_foreign=True, pending=version)
+
+
+def is_counted(txn: ReadTxn, program: str, version: int) -> bool:
+    """Whether this very version of a configuration was written or taken over here."""
     entry = txn.sql.one(
         "SELECT max(n) FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (program, version),
     )
-    if entry is None or entry[0] is None:
-        return False
-    line = txn.facts.line(entry[0])
-    if line is None:  # it is being written right now
-        return True
-    replica = orjson.loads(line).get("replica")
-    return replica == local_value(txn.sql, "replica") or last_event_as(txn.sql, str(replica)) >= int(entry[0])
+    return entry is None or entry[0] is None or counts(txn, entry[0])
 
 
-def taking_over(program: Program) -> Advice:
-    return Action.TAKE_OVER_PROGRAM.of(program=program.name, version=program.version)
+def counted_session_model(txn: ReadTxn, session: SessionRow) -> str | None:
+    """The id of the model that a session was given here, or by what was taken over here."""
+    if session.model is None and session.config is None:
+        return None
+    kinds = ", ".join("?" * len(SESSION_MODEL_KINDS))
+    rows = txn.sql.all(
+        f"SELECT n FROM program_history WHERE program = ? AND kind IN ({kinds}) ORDER BY n DESC",
+        (session.id, *SESSION_MODEL_KINDS),
+    )
+    for (n,) in rows:
+        event = authored_event(txn, n)
+        if event is None:  # it is being written right now, and the row has its model
+            return session.model
+        if event.counts:
+            return event.fields["model"] if "model" in event.fields else _referred(event, "default_model")
+    return None
 
 
-def ensure_own(program: Program) -> None:
-    """Its folder and its commands are those of somebody here."""
+def _referred(event: AuthoredEvent, field: str) -> str | None:
+    targets = referred_by(event, field)
+    return targets[0] if targets else None
+
+
+def referred_by(event: AuthoredEvent, field: str) -> list[str]:
+    """The ids of the programs that the configuration of an event names in this field."""
+    references = event.fields.get("references") or ()
+    return [reference["program"] for reference in references if reference.get("field") == field]
+
+
+def counted_references(txn: ReadTxn, program: ProgramRow, field: str) -> list[str]:
+    """The ids of the programs that its counted configuration names in this field."""
+    counted = counted_version(txn, program.id)
+    if counted.is_foreign:
+        return []
+    event = None if counted.version == program.version else authored_event(txn, counted.n)
+    if event is not None:
+        return sorted(referred_by(event, field))
+    query = "SELECT target FROM program_reference WHERE program = ? AND field = ? ORDER BY target"
+    return [target for (target,) in txn.sql.all(query, (program.id, field))]
+
+
+def taking_over(program: Program | ProgramRow) -> Advice:
+    return Action.TAKE_OVER_PROGRAM.of(program=program.name)
+
+
+def ensure_own(program: Program) -> Program:
+    """Somebody here configured it, or took it over. A program without any configuration is only a name."""
     if program.foreign:
-        raise NotApplicable(
-            f"{program.kind} {program.name!r} names a folder or commands, and was configured in another ledger",
-            taking_over(program),
-        )
+        raise only_foreign(program)
+    return program
+
+
+def only_foreign(program: Program | ProgramRow) -> NotApplicable:
+    return NotApplicable(
+        f"{program.kind} {program.name!r} was configured in another ledger, and nobody here has taken that over",
+        taking_over(program),
+    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from weft.kernel.advice import Action
-from weft.kernel.contents import ERASED
 from weft.kernel.enums import InfoType
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.words import tokens
@@ -26,7 +25,8 @@ from weft.ledger.views.program_rows import (
 from weft.ledger.views.rows import SESSION as SESSION_TABLE
 from weft.ledger.views.rows import SessionRow, load_session
 from weft.ledger.views.values import json_of, text_of
-from weft.programs.foreign import is_foreign
+from weft.programs.answers import STATUS_OF, counted_request
+from weft.programs.foreign import NO_VERSION, counted_session_model, counted_version, is_counted
 from weft.programs.json_values import found_at, parse_path
 from weft.programs.kinds.information import INFORMATION
 from weft.programs.kinds.kind import KindRow
@@ -35,6 +35,7 @@ from weft.programs.kinds.table import kind_of_row
 from weft.programs.model import Check, Program, ProgramChange, Request
 from weft.programs.nodes import tags_of
 from weft.programs.program_writer import find_any, name_in
+from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
 
 
@@ -52,8 +53,7 @@ def to_program(txn: ReadTxn, row: ProgramRow | SessionRow, version: int | None =
     if version is None or version == program.version:
         return program
     config = _version(txn, row.id, program.name, version)
-    foreign = is_foreign(txn, program.kind, row.id, version, config)
-    return replace(program, config=config, version=version, foreign=foreign)
+    return replace(program, config=config, version=version, foreign=not is_counted(txn, row.id, version))
 
 
 def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
@@ -69,21 +69,22 @@ def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
 def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
     task = load_program(txn.sql, row.task) if row.task else None
     session = load_session(txn.sql, row.session) if row.session else None
-    config = json_of(txn, row.config)
+    counted = counted_version(txn, row.id)
     return Program(
         id=row.id,
         name=row.name,
         kind=row.kind,
         state=row.state,
-        config=config,
-        version=row.version,
+        config=json_of(txn, counted.config),
+        version=counted.version,
         tags=tags_of(txn.sql, row.id),
         created_at=row.created_at,
         updated_at=row.updated_at,
         created_by=agent_names(txn.sql, [row.created_by])[row.created_by],
         deleted=bool(row.deleted),
         applied=bool(row.applied),
-        foreign=is_foreign(txn, row.kind, row.id, row.version, config),
+        foreign=counted.is_foreign,
+        pending_version=counted.pending,
         current_task=task.name if task else row.task,
         current_session=session.label if session else row.session,
         turn_count=row.turns,
@@ -93,24 +94,27 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
 
 
 def _of_session(txn: ReadTxn, row: SessionRow) -> Program:
-    """Its owner and model stand in its configuration, whoever put them there."""
+    """Its owner and model stand in its configuration. What another ledger configured is not part of it."""
     owner = agent_names(txn.sql, [row.persona])[row.persona]
-    own = json_of(txn, row.config) or {}
-    model = load_program(txn.sql, row.model) if row.model else None
-    named = {} if model is None or "defaultModel" in (own if own != ERASED else {}) else {"defaultModel": model.name}
-    config = own if own == ERASED else {"owner": f"@({owner})", **own, **named}
+    counted = counted_version(txn, row.id) if row.config_version else NO_VERSION
+    own = {} if counted.is_foreign else json_of(txn, counted.config) or {}
+    model_id = counted_session_model(txn, row)
+    model = load_program(txn.sql, model_id) if model_id else None
+    named = {} if model is None or "defaultModel" in own else {"defaultModel": model.name}
+    config = {"owner": f"@({owner})", **own, **named} if isinstance(own, dict) else own
     return Program(
         id=row.id,
         name=row.label,
         kind=SESSION.name,
         state=row.lifecycle,
         config=config,
-        version=row.config_version,
+        version=0 if counted.is_foreign else counted.version,
         tags=tags_of(txn.sql, row.id),
         created_at=row.created_at,
         updated_at=row.updated_at,
         created_by=owner,
         deleted=row.status == "deleted",
+        pending_version=counted.pending,
     )
 
 
@@ -137,19 +141,23 @@ def history(txn: ReadTxn, row: ProgramRow | SessionRow) -> list[ProgramChange]:
     rows = txn.sql.all(f"{PROGRAM_HISTORY.select} WHERE program = ? ORDER BY n DESC", (row.id,))
     entries = [HistoryEntry(*row) for row in rows]
     names = agent_names(txn.sql, (entry.actor for entry in entries))
-    return [
-        ProgramChange(
-            n=entry.n,
-            kind=entry.kind,
-            state=entry.state,
-            version=entry.version,
-            at=entry.at,
-            actor=names[entry.actor],
-            reason=text_of(txn, entry.reason),
-            config=json_of(txn, entry.config),
-        )
-        for entry in entries
-    ]
+    return [_change(txn, entry, names) for entry in entries]
+
+
+def _change(txn: ReadTxn, entry: HistoryEntry, names: Mapping[str, str]) -> ProgramChange:
+    event = authored_event(txn, entry.n)
+    return ProgramChange(
+        n=entry.n,
+        kind=entry.kind,
+        state=entry.state,
+        version=entry.version,
+        at=entry.at,
+        actor=names[entry.actor],
+        reason=text_of(txn, entry.reason),
+        config=json_of(txn, entry.config),
+        replica=None if event is None else event.replica,
+        foreign=event is not None and not event.counts and (entry.config is not None or entry.kind in STATUS_OF),
+    )
 
 
 def checks_of(txn: ReadTxn, task: ProgramRow) -> list[Check]:
@@ -167,14 +175,15 @@ def checks_of(txn: ReadTxn, task: ProgramRow) -> list[Check]:
 
 def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list[Request]:
     """The oldest first."""
-    conditions = {"human = ?": human.id if human else None, "status = ?": status}
-    wanted = {condition: value for condition, value in conditions.items() if value is not None}
-    where = " WHERE " + " AND ".join(wanted) if wanted else ""
-    rows = txn.sql.all(f"{REQUEST.select}{where} ORDER BY asked_at, id", tuple(wanted.values()))
-    return [to_request(txn, RequestRow(*row)) for row in rows]
+    where, values = (" WHERE human = ?", (human.id,)) if human else ("", ())
+    rows = txn.sql.all(f"{REQUEST.select}{where} ORDER BY asked_at, id", values)
+    asked = (to_request(txn, RequestRow(*row)) for row in rows)
+    return [request for request in asked if status is None or request.status == status]
 
 
-def to_request(txn: ReadTxn, row: RequestRow) -> Request:
+def to_request(txn: ReadTxn, viewed: RequestRow) -> Request:
+    """As it stands here: an answer of another ledger is told, and leaves it open."""
+    row, foreign_answer = counted_request(txn, viewed)
     program = load_program(txn.sql, row.program) if row.program else None
     names = agent_names(txn.sql, (row.human, row.asked_by))
     return Request(
@@ -189,6 +198,7 @@ def to_request(txn: ReadTxn, row: RequestRow) -> Request:
         data=json_of(txn, row.data),
         decided_at=row.decided_at,
         reason=text_of(txn, row.reason),
+        pending_answer=foreign_answer.status if foreign_answer else None,
     )
 
 

@@ -26,7 +26,9 @@ class Program(Struct, frozen=True, kw_only=True):
     deleted: bool = False
     applied: bool = False
     foreign: bool = False
-    """It names variables, a folder or commands, and was configured in another ledger."""
+    """This configuration is what another ledger says: nobody here wrote it or took it over, and nothing uses it."""
+    pending_version: int | None = None
+    """The newest version, where another ledger wrote it and nobody here has taken it over."""
     current_task: str | None = None
     current_session: str | None = None
     turn_count: int | None = None
@@ -64,6 +66,8 @@ class Program(Struct, frozen=True, kw_only=True):
         return {
             **shape,
             **({"deleted": True} if self.deleted else {}),
+            **({"foreign": True} if self.foreign else {}),
+            **({"pendingVersion": self.pending_version} if self.pending_version is not None else {}),
             **({"result": self.result} if self.result else {}),
         }
 
@@ -79,6 +83,10 @@ class ProgramChange(Struct, frozen=True, kw_only=True):
     actor: str
     reason: str | None = None
     config: Any = None
+    replica: str | None = None
+    """The replica that wrote it."""
+    foreign: bool = False
+    """A configuration or an answer of another ledger, which nobody here has taken over."""
 
 
 class Difference(Struct, frozen=True):
@@ -113,7 +121,8 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What a person was told, or asked. Pending, approved and rejected are those that ask."""
+    """What a person was told, or asked. Pending, approved and rejected are those that ask. An answer counts that was
+    given here, or taken over here."""
 
     id: str
     human: str
@@ -126,6 +135,36 @@ class Request(Struct, frozen=True, kw_only=True):
     data: Any = None
     decided_at: int | None = None
     reason: str | None = None
+    pending_answer: str | None = None
+    """What another ledger says was answered, where nobody here has taken that over."""
+
+
+class PendingItem(Struct, frozen=True, kw_only=True):
+    """One decision of another ledger, by the id of its event."""
+
+    id: str
+    kind: str
+    """A kind of program whose configuration it is, `approval` or `erasure`."""
+    name: str
+    """The program's name, the request's id, or the reference of the content."""
+    what: str
+    """In a few words: `version 5`, `approved`, `erased`."""
+    status: str
+    """waiting, taken or refused"""
+    replica: str | None
+    """The replica that wrote it."""
+    actor: str
+    at: int
+    number: int
+    """The arrival number of its event."""
+    node: str
+    """The ulid of the program, session or person; of an erasure the content's reference."""
+    version: int | None = None
+    counted_version: int | None = None
+    """The version of the program that counts here; None where none does."""
+    config: Any = None
+    text: str | None = None
+    """What the person was asked, or why it was erased."""
 
 
 class Tagged(Struct, frozen=True, kw_only=True):

@@ -41,7 +41,3 @@ def variables_in(config: Any) -> Iterator[str]:
 
 def is_placeholder(value: Any) -> bool:
     return isinstance(value, str) and PLACEHOLDER.fullmatch(value.removeprefix("Bearer ")) is not None
-
-
-def names_variables(config: Any) -> bool:
-    return next(variables_in(config), None) is not None

@@ -12,12 +12,11 @@ from weft.kernel.program_events import ProgramDeleted
 from weft.ledger.views.program_rows import ProgramRow, find_program
 from weft.ledger.views.values import json_of
 from weft.programs.addresses import checked_name
-from weft.programs.foreign import is_foreign
+from weft.programs.foreign import counted_version
 from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import kind_of_row
 from weft.programs.program_writer import ProgramWriter, granted
-from weft.store.port import ReadTxn
 
 
 def create(
@@ -29,7 +28,8 @@ def create(
         raise InvalidInput(f"a {kind.name} is made by create_{kind.name}", Action.CREATE_SESSION)
     name = checked_name(name)
     checked = kind.checked_config(config)
-    _permit_grants(writer, kind, None, {}, checked)
+    kind.refuse_name(name, checked)
+    permit_grants(writer, kind, None, {}, checked)
     row = find_program(writer.sql, name)
     if row is not None and not row.deleted:
         if row.kind == kind.name and row.version == 0:
@@ -57,28 +57,29 @@ def configure(
     reverts: int | None = None,
     applied: bool = False,
 ) -> ProgramRow:
-    """Another configuration, whole. One that is the same changes nothing, unless it takes a foreign one over."""
+    """Another configuration, whole. One that is the same as what counts here changes nothing."""
     kind = kind_of_row(row)
     writer.permit("configure", f"configure the {kind.name} {row.name!r}")
-    writer.ensure_version(row.name, expected, row.version)
+    writer.ensure_version(row.name, expected, writer.version_of(row))
     if row.state in kind.ended_states:
         raise NotApplicable(
             f"{kind.name} {row.name!r} is {row.state}", "make a new one; what it was stays in its history"
         )
     checked = kind.checked_config(config)
-    txn = ReadTxn(writer.sql, writer.append.txn.facts)
-    before = json_of(txn, row.config)
-    if row.version and is_same(before, checked) and not is_foreign(txn, row.kind, row.id, row.version, before):
+    kind.refuse_name(row.name, checked)
+    counted = counted_version(writer.reading, row.id)
+    own = None if counted.is_foreign else json_of(writer.reading, counted.config)
+    if counted.version and is_same(own, checked):
         return row
-    before = before if isinstance(before, dict) else {}
-    _permit_grants(writer, kind, row, before, checked)
+    before = own if isinstance(own, dict) else {}
+    permit_grants(writer, kind, row, before, checked)
     fields = _event_fields(writer, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts
     row = writer.add(row, kind.facts.configured, **fields, reverts=reverting, reason=writer.reason(reason))
     return kind.follow_config(writer, row, before, checked)
 
 
-def _permit_grants(
+def permit_grants(
     writer: ProgramWriter, kind: KindRow, row: ProgramRow | None, before: dict[str, Any], config: dict[str, Any]
 ) -> None:
     """Nobody gives a right that they lack, and nobody changes their own."""
@@ -99,7 +100,7 @@ def revert(
     )
     if entry is None:
         raise NotFound("version", f"{row.name}:{version}", Action.LIST_VERSIONS)
-    config = json_of(ReadTxn(writer.sql, writer.append.txn.facts), entry[0])
+    config = json_of(writer.reading, entry[0])
     if not isinstance(config, dict):
         raise NotApplicable(f"version {version} of {row.name!r} was erased", "choose another version")
     return configure(writer, row, config, expected=expected, reason=reason, reverts=version)
@@ -108,7 +109,7 @@ def revert(
 def delete(writer: ProgramWriter, row: ProgramRow, *, expected: int | None, reason: str | None) -> ProgramRow:
     """Hidden, its name free again; one that others name and need stays."""
     writer.permit("configure", f"delete {row.name!r}")
-    writer.ensure_version(row.name, expected, row.version)
+    writer.ensure_version(row.name, expected, writer.version_of(row))
     users = writer.users_of(row)
     if users:
         raise NotApplicable(

@@ -104,6 +104,8 @@ class ProgramVerbs(ProgramsBase):
         def config_for(writer: ProgramWriter, row: ProgramRow | SessionRow) -> Any:
             if verb == "configure":
                 return given
+            if isinstance(row, ProgramRow):
+                writer.ensure_own(row)
             before = writer.config_of(row)
             return kind_of_row(row).changed(before, merged(before, given), given)
 

@@ -35,6 +35,7 @@ from weft.ledger.write.append import Append, EventStream, LedgerWriter
 from weft.ledger.write.commands import Answer, keyed_command, once
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import NamedProgram
+from weft.programs.foreign import counted_references, counted_version, only_foreign
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql
 
@@ -50,6 +51,7 @@ _VERBS_OF_RIGHTS = {
     "notify": "notify",
     "tag": "add_tags remove_tags",
     "embed": "embed forget",
+    "take_over": "take_over refuse reconsider",
 }
 VERB_RIGHTS = {verb: right for right, verbs in _VERBS_OF_RIGHTS.items() for verb in verbs.split()}
 """Which right each verb needs: `program:KIND:RIGHT`, where KIND is the kind of program that it changes, or `node`."""
@@ -83,14 +85,36 @@ class ProgramWriter:
             raise NotFound("session", wanted, Action.LIST_SESSIONS)
         return self.append.view.session(row.id)
 
+    @property
+    def reading(self) -> ReadTxn:
+        return ReadTxn(self.sql, self.append.txn.facts)
+
     def config_of(self, row: ProgramRow | SessionRow) -> dict[str, Any]:
-        """What it is configured by now; a configuration that was erased cannot be changed in part."""
-        found = json_of(ReadTxn(self.sql, self.append.txn.facts), row.config)
-        if found is None:
+        """The configuration of it that counts here: none where only another ledger configured it. One that was erased
+        cannot be changed in part."""
+        counted = counted_version(self.reading, row.id)
+        config = None if counted.is_foreign else json_of(self.reading, counted.config)
+        if config is None:
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(config, dict):
             raise ContentGone(f"of {row.name if isinstance(row, ProgramRow) else row.label!r}'s configuration")
-        return found
+        return config
+
+    def version_of(self, row: ProgramRow | SessionRow) -> int:
+        """The version that counts here; of a program that only another ledger configured, the newest of those."""
+        counted = counted_version(self.reading, row.id)
+        return 0 if counted.is_foreign and isinstance(row, SessionRow) else counted.version
+
+    def ensure_own(self, row: ProgramRow) -> ProgramRow:
+        """Somebody here configured it, or took it over."""
+        if counted_version(self.reading, row.id).is_foreign:
+            raise only_foreign(row)
+        return row
+
+    def references_of(self, program: str, field: str) -> list[str]:
+        """The ids of the programs that its counted configuration names in this field."""
+        row = load_program(self.sql, program)
+        return [] if row is None else counted_references(self.reading, row, field)
 
     # --- rights -------------------------------------------------------------------------------------------------
 
@@ -198,13 +222,13 @@ class ProgramWriter:
             raise VersionConflict(name, expected, actual)
 
     def users_of(self, row: ProgramRow) -> list[str]:
-        """Living programs that name this one and still need it."""
+        """Living programs that name this one and still need it. What only another ledger configured needs nothing."""
         found = self.sql.all(
-            "SELECT p.name FROM program_reference r JOIN program p ON p.id = r.program WHERE r.target = ?"
+            "SELECT p.id, p.name FROM program_reference r JOIN program p ON p.id = r.program WHERE r.target = ?"
             " AND r.field <> 'source' AND p.deleted = 0 AND p.state NOT IN ('completed', 'failed') ORDER BY p.name",
             (row.id,),
         )
-        return [name for (name,) in found]
+        return [name for id, name in found if not counted_version(self.reading, id).is_foreign]
 
 
 def granted(config: dict[str, Any]) -> list[str]:

@@ -151,7 +151,7 @@ class WorkVerbs(ProgramsBase):
 
         def work(writer: ProgramWriter) -> Any:
             row = tasks.to_complete(writer, program.id)
-            writer.ensure_version(row.name, program.version, row.version)
+            writer.ensure_version(row.name, program.version, writer.version_of(row))
             row = tasks.record_verdicts(writer, row, verdicts)
             return tasks.complete(writer, row, answer) if met else row
 

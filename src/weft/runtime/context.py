@@ -108,10 +108,10 @@ class ExecutionContext:
             )
         return self._secrets[name] if name in self._secrets else await self._keyring.read(found)
 
-    def key_in(self, variable: str, url: str, *, known: bool = False) -> tuple[ExecutionContext, str]:
+    def key_in(self, variable: str, url: str) -> tuple[ExecutionContext, str]:
         """For a variable that a configuration names as the key of a server: a context that knows it, and its name.
-        Whether whoever acts may have it is decided when it is read. `known`: only if somebody here said that it is."""
-        found = self._keyring.in_variable(variable, url, known=known)
+        Whether whoever acts may have it is decided when it is read."""
+        found = self._keyring.in_variable(variable, url)
         return replace(self, _keyring=self._keyring.knowing(found)), found.id
 
     def key_of(self, url: str) -> str | None:

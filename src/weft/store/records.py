@@ -19,6 +19,10 @@ REFUSED_EVENT, REFUSED_NAME = "refused:event:", "refused:name:"
 """Local state: a row per event that another ledger told and that was refused here, and per turn or session it began."""
 UNPROVEN = "unproven:"
 """Local state: a row per stretch of the log that a peer told and that its own log is not proven to hold."""
+TAKEN = "taken:"
+"""Local state: a row per event of another ledger that somebody here took over, by its id, with the time of that."""
+DECLINED = "declined:"
+"""Local state: a row per event of another ledger that somebody here does not want to take over."""
 Key = tuple[int, bytes]
 """A content's scope and the plain digest of its bytes: equal ones are one content."""
 

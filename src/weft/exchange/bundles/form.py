@@ -42,6 +42,8 @@ EVENT_PREFIX = b'{"event_id":"'
 WITHHELD, ERASED, MISSING, OUTSIDE = "withheld", "erased", "missing", "outside"
 WHYS = (WITHHELD, ERASED, MISSING, OUTSIDE)
 
+NAMING_KINDS = ("agent_created", "human_created")
+"""The only events of programs that a bundle holds: they give whoever acts in it a name."""
 NOT_CONTENTS = frozenset(
     "prev event event_id request_id base at bound policy_ref resource_ref snapshot_ref new_resource_ref"
     " materialization node to resource".split()

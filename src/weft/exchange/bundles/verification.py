@@ -167,6 +167,7 @@ class BundleCheck:
         if self._known.get(id) is not None:
             raise InvalidBundle(f"{id} comes twice")
         self._place(id, stream, prev, event)
+        self._refuse_programs(id, stream, prev, event)
         self._known.add(id, stream)
         self._count["events"] += 1
         self._name_contents(stream, event)
@@ -187,6 +188,15 @@ class BundleCheck:
             if prev is None and kind == "run":
                 depth = self._begin_run(id, event)
             self._known.add(stream, f"{id} {depth}")
+
+    def _refuse_programs(self, id: str, stream: str, prev: str | None, event: dict[str, Any]) -> None:
+        """Of programs a bundle holds the names of whoever acts in it, and no configuration of anything."""
+        is_program, kind = stream.startswith("program:"), event["kind"]
+        if is_program and (prev is not None or kind not in form.NAMING_KINDS):
+            raise InvalidBundle(f"event {id} is about a program ({kind!r:.40}), and no name of an agent")
+        configures = is_program or kind == "session_configured"
+        if configures and any(ref != event.get("name") and self._known.get(ref) == HERE for ref in self._given):
+            raise InvalidBundle(f"event {id} brings the configuration of a program")
 
     def _begin_run(self, id: str, event: dict[str, Any]) -> int:
         """How deep the new turn lies: its fork point must be an event of the turn that it names."""

@@ -161,6 +161,8 @@ def _numbered(event: dict[str, Any], path: str, field: str) -> int | None:
 def _is_outside(event: dict[str, Any], path: str) -> bool:
     if event.get("kind") == "sighting":
         return path in ("raw", "file")
+    if str(event.get("stream")).startswith("program:"):
+        return path != "name"
     return str(event.get("stream")).startswith("session:") and event.get("kind") not in LABELS
 
 

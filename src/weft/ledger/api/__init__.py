@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.ledger.api.base import LedgerBase as LedgerBase
+    from weft.ledger.api.base import is_recorded_here as is_recorded_here
     from weft.ledger.api.base import open_thread_facts as open_thread_facts
     from weft.ledger.api.base import owner_of as owner_of
     from weft.ledger.api.base import patience_of as patience_of
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from weft.ledger.views.recorded_events import stream_of as stream_of
 
 _NAMES = {
-    "weft.ledger.api.base": "LedgerBase open_thread_facts owner_of patience_of store_of writer_of",
+    "weft.ledger.api.base": "LedgerBase is_recorded_here open_thread_facts owner_of patience_of store_of writer_of",
     "weft.ledger.api.ledger": "Ledger",
     "weft.ledger.erasing": "Erasure ErasurePlan Tombstone",
     "weft.ledger.imports.kept_sources": "KeptStretch",

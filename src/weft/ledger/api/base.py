@@ -22,8 +22,10 @@ from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
 from weft.ledger.views.recorded_events import event_at
+from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, Patience
 from weft.ledger.write.leases import sweep_dead
+from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn, Store
 
 LEASE_TTL = 30.0
@@ -140,6 +142,14 @@ def writer_of(ledger: LedgerBase) -> LedgerWriter:
 
 def store_of(ledger: LedgerBase) -> Store:
     return ledger._store
+
+
+def is_recorded_here(ledger: LedgerBase, turn: str) -> bool:
+    """Whether this ledger recorded the turn itself, and did not import or pull it."""
+    with ledger._store.read() as txn:
+        row = load_turn(txn.sql, turn)
+        event = None if row is None else authored_event(txn, row.n)
+        return event is not None and event.is_own
 
 
 def owner_of(ledger: LedgerBase) -> str:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from weft.ledger.read.sessions import agent_names
 from weft.ledger.views.values import text_of
+from weft.store.authorship import authored_event
 from weft.store.port import ReadTxn
 from weft.store.sql import Row
 
@@ -35,12 +36,17 @@ def tombstones(txn: ReadTxn) -> list[Tombstone]:
 
 
 def pending(txn: ReadTxn) -> list[Tombstone]:
-    """Tombstones that came from elsewhere, of contents that are still here."""
+    """Tombstones that came from elsewhere, of contents that are still here; not those that somebody here refused."""
     rows = txn.sql.all(
         f"{_COLUMNS} JOIN lookup_content l ON l.key = substr(e.ref, 1, 8) JOIN content c ON c.n = l.n"
         " WHERE c.ref = e.ref AND length(c.salt) > 0 ORDER BY e.n"
     )
-    return _read(txn, rows)
+    return [tombstone for tombstone in _read(txn, rows) if not _is_refused(txn, tombstone.number)]
+
+
+def _is_refused(txn: ReadTxn, n: int) -> bool:
+    event = authored_event(txn, n)
+    return event is not None and event.is_refused
 
 
 def _read(txn: ReadTxn, rows: Sequence[Row]) -> list[Tombstone]:

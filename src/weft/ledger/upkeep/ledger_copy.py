@@ -29,7 +29,17 @@ from weft.ledger.views.rows import RowMemory
 from weft.store.facts import FactReader, checked_pieces
 from weft.store.owners import NOBODY
 from weft.store.port import Progress, ReadTxn, Store, WriteTxn
-from weft.store.records import EXCERPT, FORMER, LACKS, REFUSED_EVENT, REFUSED_NAME, UNPROVEN, LogRow
+from weft.store.records import (
+    DECLINED,
+    EXCERPT,
+    FORMER,
+    LACKS,
+    REFUSED_EVENT,
+    REFUSED_NAME,
+    TAKEN,
+    UNPROVEN,
+    LogRow,
+)
 from weft.store.sql import Row
 
 COPYING = "copying"
@@ -55,7 +65,7 @@ _LOG = "SELECT n, count, at, chain, events, contents FROM log WHERE n > ? AND n 
 _CONTENTS = "SELECT n, scope, ref, salt, digest, size, shown, bytes FROM content WHERE n > ? AND n <= ? ORDER BY n"
 _HAS_PARTS = "SELECT 1 FROM content_part WHERE content = ? UNION SELECT 1 FROM packed WHERE content = ? LIMIT 1"
 _NOTE = "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-_COPIED_KEYS = (FORMER, LACKS, EXCERPT, REFUSED_EVENT, REFUSED_NAME, UNPROVEN)
+_COPIED_KEYS = (FORMER, LACKS, EXCERPT, REFUSED_EVENT, REFUSED_NAME, UNPROVEN, TAKEN, DECLINED)
 _LEASE = (
     "INSERT INTO lease(kind, key, owner, epoch, beat, purpose) VALUES (?, ?, ?, ?, 0, ?) ON CONFLICT (kind, key)"
     " DO NOTHING"
@@ -209,8 +219,8 @@ class Copying:
             rebuild(self._target, silent)
         with self._source.read() as txn:
             kept = txn.sql.all(
-                "SELECT key, value FROM local WHERE key = ? OR key LIKE ? OR key LIKE ? OR key LIKE ? OR key LIKE ?"
-                " OR key LIKE ? OR key LIKE ? OR key LIKE 'rollback:%'",
+                "SELECT key, value FROM local WHERE key = ? OR key LIKE 'rollback:%'"
+                + " OR key LIKE ?" * len(_COPIED_KEYS),
                 (IMPORT_SECRET, *(f"{begin}%" for begin in _COPIED_KEYS)),
             )
             leases = held_leases(txn.sql, LeaseKind.SESSION, LeaseKind.TURN)

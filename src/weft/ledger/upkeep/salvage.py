@@ -13,8 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+import orjson
 from msgspec import UNSET, Struct
 
+from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.dag_events import RunStarted
 from weft.kernel.errors import InvalidFact
 from weft.kernel.events import Event, UnknownEvent, run_stream
@@ -34,11 +36,14 @@ from weft.ledger.upkeep.facts_file import (
 )
 from weft.ledger.upkeep.recompute import rebuild, silent
 from weft.store.atomic_files import open_private
-from weft.store.port import Progress, Store
-from weft.store.records import LACKS
+from weft.store.port import Progress, Store, WriteTxn
+from weft.store.records import DECLINED, FORMER, LACKS, TAKEN
+from weft.store.replica_names import NOTE
 from weft.store.salvaged_rows import ProvedContent, ProvedEvent
 
 BATCH_BYTES = 4 * 1024 * 1024
+_DECIDING = (b'"config":"', b'"session_model_switched"', b'"human_approved"', b'"human_rejected"')
+"""Marks of the events that decide something where they were written or taken over."""
 
 
 class Finds(Protocol):
@@ -50,6 +55,7 @@ class Finds(Protocol):
     def contents(self) -> Iterable[ProvedContent]: ...
     def events(self) -> Iterable[ProvedEvent]: ...
     def local(self, key: str) -> str | None: ...
+    def local_keys(self, prefix: str) -> list[str]: ...
     def place(self, event: bytes, stream: str) -> None: ...
     def is_placed(self, event: bytes) -> bool: ...
     def has_stream(self, name: str) -> bool: ...
@@ -91,6 +97,7 @@ def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | Non
     store.catch_up()
     if views_are_stale(store):
         rebuild(store, silent)
+    _keep_authority(finds, store)
     left = _write_unplaced(finds, unplaced)
     with store.read() as txn:
         (missing,) = txn.sql.one("SELECT count(*) FROM local WHERE key LIKE ?", (LACKS + "%",)) or (0,)
@@ -104,6 +111,30 @@ def salvage(finds: Finds, store: Store, unplaced: Path, progress: Progress | Non
         damaged_contents=finds.damaged_contents,
         missing_contents=int(missing),
     )
+
+
+def _keep_authority(finds: Finds, store: Store) -> None:
+    """The new ledger has a name of its own. Decisions that the damaged one wrote or took over are noted as taken over,
+    and what it refused stays refused; where old pages say both of one event, it waits."""
+    own = finds.local("replica")
+    ends = {own: MAX_INTEGER} if own else {}
+    for key in finds.local_keys(FORMER):
+        ends[key.removeprefix(FORMER)] = int(finds.local(key) or 0)
+    decided = {key: finds.local(key) or "0" for prefix in (TAKEN, DECLINED) for key in finds.local_keys(prefix)}
+    for id in [key.removeprefix(TAKEN) for key in decided if key.startswith(TAKEN)]:
+        if decided.pop(DECLINED + id, None) is not None:
+            del decided[TAKEN + id]
+    for proved in finds.events():
+        if any(mark in proved.line for mark in _DECIDING):
+            event = orjson.loads(proved.line)
+            if proved.n <= ends.get(str(event.get("replica")), 0):
+                decided[TAKEN + proved.id.hex()] = "0"
+
+    def note(txn: WriteTxn) -> None:
+        for key, value in decided.items():
+            txn.sql.run(NOTE, (key, value))
+
+    store.write(note)
 
 
 def _silent(done: int, of: int) -> None:

@@ -73,7 +73,7 @@ def assign(writer: ProgramWriter, agent: ProgramRow, work: ProgramRow) -> Progra
         current = load_program(writer.sql, agent.task or "")
         doing = f"has the task {current.name!r}" if current else f"is {agent.state}"
         raise NotApplicable(f"agent {agent.name!r} {doing}", Action.WAIT_OR_RESET_AGENT.of(agent=agent.name))
-    work = task.assign(writer, work, agent)
+    work = task.assign(writer, writer.ensure_own(work), writer.ensure_own(agent))
     title = writer.config_of(work).get("title")
     model = writer.config_of(agent).get("defaultModel")
     label = f"{agent.name}_{work.name}_{writer.append.now_ms}"

@@ -13,9 +13,9 @@ from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresence, HumanRejected
 from weft.ledger.arguments import checked_flag
 from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
+from weft.programs.answers import counted_request
 from weft.programs.config_fields import RIGHTS, fields_of, member, members, text
 from weft.programs.kinds.kind import KindRow
-from weft.programs.placeholders import names_variables
 from weft.programs.program_writer import ProgramWriter
 
 CHANNELS = ("terminal", "command", "webhook")
@@ -27,7 +27,7 @@ HUMAN = KindRow(
         "permissions": members(*RIGHTS),
         "preferences": fields_of(notificationChannel=member(*CHANNELS)),
     },
-    names_machine=names_variables,
+    takes_over=True,
 )
 
 
@@ -77,6 +77,7 @@ def _pending(writer: ProgramWriter, request: str) -> RequestRow:
     row = load_request(writer.sql, ids[0][0]) if len(ids) == 1 else None
     if row is None:
         raise NotFound("request", request, Action.LIST_REQUESTS)
+    row, _ = counted_request(writer.reading, row)
     if row.status != "pending":
         raise NotApplicable(f"request {row.id} is {row.status}", "it takes one answer; ask again")
     return row

@@ -12,11 +12,12 @@ from weft.kernel.errors import NotApplicable, SchemaMismatch
 from weft.kernel.program_events import InformationValidated
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.values import json_of
+from weft.programs.addresses import parse_address
 from weft.programs.config_fields import member, reference, reference_list
+from weft.programs.foreign import is_counted, only_foreign
 from weft.programs.json_values import check_schema, problems_with
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.program_writer import ProgramWriter
-from weft.store.port import ReadTxn
 
 
 def ensure_valid(writer: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
@@ -24,13 +25,11 @@ def ensure_valid(writer: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
     config = writer.config_of(row)
     if config.get("infoType") == "schema":
         check_schema(config.get("content"), "config.content")
-    schema_reference = writer.sql.one(
-        "SELECT target, version FROM program_reference WHERE program = ? AND field = 'schema'", (row.id,)
-    )
-    if schema_reference is None:
+    schemas = writer.references_of(row.id, ReferenceField.SCHEMA)
+    if not schemas:
         return {}
-    schema = writer.reload(schema_reference[0])
-    version = schema.version if schema_reference[1] is None else int(schema_reference[1])
+    schema = writer.reload(schemas[0])
+    version = parse_address(config["schema"]).version or writer.version_of(schema)
     problems = problems_with(config.get("content"), _content(writer, schema, version), f"schema {schema.name!r}")
     if problems:
         raise SchemaMismatch(f"information {row.name!r}", problems)
@@ -38,11 +37,13 @@ def ensure_valid(writer: ProgramWriter, row: ProgramRow) -> dict[str, Any]:
 
 
 def _content(writer: ProgramWriter, schema: ProgramRow, version: int) -> Any:
+    if not is_counted(writer.reading, schema.id, version):
+        raise only_foreign(schema)
     content = writer.sql.one(
         "SELECT config FROM program_history WHERE program = ? AND version = ? AND config IS NOT NULL",
         (schema.id, version),
     )
-    config = json_of(ReadTxn(writer.sql, writer.append.txn.facts), content[0]) if content else None
+    config = json_of(writer.reading, content[0]) if content else None
     if not isinstance(config, dict):
         raise NotApplicable(f"version {version} of schema {schema.name!r} is not here", "name another version of it")
     return config.get("content")

@@ -50,8 +50,8 @@ def _nothing_follows(writer: ProgramWriter, row: ProgramRow, before: Config, con
     return row
 
 
-def _names_nothing(config: Any) -> bool:
-    return False
+def _any_name(name: str, config: Any) -> None:
+    """Every name will do."""
 
 
 class KindRow(Struct, frozen=True, kw_only=True):
@@ -73,8 +73,10 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """More fields of the events that create and configure it."""
     follow_config: Callable[[ProgramWriter, ProgramRow, Config, Config], ProgramRow] = _nothing_follows
     """What follows from a new configuration, in the same append. Takes the one before and the new one."""
-    names_machine: Callable[[Any], bool] = _names_nothing
-    """Does its configuration name variables, folders or commands of the machine it was written on?"""
+    refuse_name: Callable[[str, Any], None] = _any_name
+    """Refuses a name that a program with this configuration may not bear."""
+    takes_over: bool = False
+    """Are these people, who may take over what another ledger decided?"""
     file_states: tuple[str, ...] = ()
     """States that a file may ask for, in the order in which they are reached. None: a file has no say in its state."""
     state_in_use: str | None = None

@@ -20,7 +20,7 @@ from weft.programs.config_fields import (
 )
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import KindRow, ReferenceRule
-from weft.programs.placeholders import names_variables
+from weft.programs.kinds.vendor_names import refuse_model_name
 
 MAX_FALLBACKS = 8
 _NUMBERS: dict[str, Check] = {"temperature": number(0, 2), "maxTokens": count, "topP": number(0, 1)}
@@ -54,7 +54,7 @@ MODEL = KindRow(
         "fallbacks": ReferenceRule(ReferenceField.FALLBACK, (ProgramKind.MODEL,)),
     },
     holds_keys=True,
-    names_machine=names_variables,
+    refuse_name=refuse_model_name,
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,
     steps=published.STEPS,

@@ -10,7 +10,7 @@ from weft.kernel.errors import InvalidConfig
 from weft.programs.config_fields import filled, no_secret
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import Config, KindRow
-from weft.programs.placeholders import names_variables
+from weft.programs.kinds.vendor_names import refuse_provider_name
 
 PROVIDER_KEYS = ("apiKey", "token", "key", "secret", "password")
 
@@ -70,7 +70,7 @@ PROVIDER = KindRow(
     },
     holds_keys=True,
     changed=_without_moved_keys,
-    names_machine=names_variables,
+    refuse_name=refuse_provider_name,
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,
     steps=published.STEPS,

@@ -63,7 +63,7 @@ def create_unchecked(
 
 def configure(writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
     writer.permit("configure", f"configure the session {row.label!r}", row.persona)
-    writer.ensure_version(row.label, expected, row.config_version)
+    writer.ensure_version(row.label, expected, writer.version_of(row))
     if row.lifecycle in SESSION.ended_states:
         raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
     return _configured(writer, row, SESSION.checked_config(config))
@@ -94,7 +94,7 @@ def step(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) 
 def delete(writer: ProgramWriter, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
     """Its label goes; its turns stay, and it can be restored."""
     writer.permit("configure", f"delete the session {row.label!r}", row.persona)
-    writer.ensure_version(row.label, expected, row.config_version)
+    writer.ensure_version(row.label, expected, writer.version_of(row))
     stream = writer.session_stream(row)
     stream.add(SessionArchived, status=SessionStatus.DELETED, reason=writer.reason(reason))
     return row

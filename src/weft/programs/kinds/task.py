@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel import program_kinds
-from weft.kernel.enums import CriterionType, ProgramKind, ReferenceField
+from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import CriteriaUnmet, InvalidConfig, NotApplicable
 from weft.kernel.program_events import TaskAssigned, TaskBlocked, TaskChecked, TaskCompleted, TaskConfigured
 from weft.ledger.views.program_rows import ProgramRow, load_program
@@ -24,14 +24,6 @@ def criteria_of(config: Config) -> list[dict[str, Any]]:
     spec = config.get("spec")
     criteria = spec.get("successCriteria") if isinstance(spec, dict) else None
     return criteria if isinstance(criteria, list) else []
-
-
-def _names_machine(config: Any) -> bool:
-    """Its workspace is a folder, and its criteria may run commands."""
-    if not isinstance(config, dict):
-        return False
-    criteria = [criterion for criterion in criteria_of(config) if isinstance(criterion, dict)]
-    return "workspace" in config or any(criterion.get("type") == CriterionType.COMMAND for criterion in criteria)
 
 
 def _follow_config(writer: ProgramWriter, row: ProgramRow, before: Config, config: Config) -> ProgramRow:
@@ -61,14 +53,12 @@ TASK = KindRow(
         "dependencies": ReferenceRule(ReferenceField.DEPENDENCY, (ProgramKind.TASK,)),
     },
     follow_config=_follow_config,
-    names_machine=_names_machine,
     ended_states=("completed", "failed"),
 )
 
 
 def dependencies_of(writer: ProgramWriter, task: str) -> list[str]:
-    query = "SELECT target FROM program_reference WHERE program = ? AND field = 'dependency' ORDER BY target"
-    return [target for (target,) in writer.sql.all(query, (task,))]
+    return writer.references_of(task, ReferenceField.DEPENDENCY)
 
 
 def _refuse_cycles(writer: ProgramWriter, row: ProgramRow) -> None:
@@ -107,9 +97,8 @@ def settle_blocked(writer: ProgramWriter, row: ProgramRow) -> ProgramRow:
 
 
 def assignee_of(writer: ProgramWriter, row: ProgramRow) -> str | None:
-    query = "SELECT target FROM program_reference WHERE program = ? AND field = 'assignee'"
-    assignee = writer.sql.one(query, (row.id,))
-    return assignee[0] if assignee else None
+    assignees = writer.references_of(row.id, ReferenceField.ASSIGNEE)
+    return assignees[0] if assignees else None
 
 
 def start(writer: ProgramWriter, row: ProgramRow, reason: str | None) -> ProgramRow:

@@ -134,17 +134,14 @@ class Keyring:
         origin = origin_of(url)
         return next((item for item in self._known.values() if item.origin == origin), None)
 
-    def in_variable(self, variable: str, url: str, *, known: bool = False) -> Credential:
-        """A variable as the key of a server: a credential that says so, else one made of both.
-
-        A variable that is known as the key of other servers is withheld from this one, and with `known` also one that
-        nobody knows: what another ledger says of it is not enough.
-        """
+    def in_variable(self, variable: str, url: str) -> Credential:
+        """A variable as the key of a server: a credential that says so, else one made of both. A variable that is known
+        as the key of other servers is withheld from this one."""
         origin = origin_of(url)
         added = [item for item in self._known.values() if item.env == variable]
         homes = [item.origin for item in added] or ([ORIGINS[variable]] if variable in ORIGINS else [])
-        if origin not in homes and (homes or known):
-            why = f"it is for {homes[0]}, not for {origin}" if homes else f"another ledger wants it sent to {origin}"
+        if homes and origin not in homes:
+            why = f"it is for {homes[0]}, not for {origin}"
             raise CredentialWithheld(variable, why, Action.ALLOW_VARIABLE.of(variable=variable, origin=origin))
         made = Credential(id=variable, origin=origin, env=variable)
         return next((item for item in added if item.origin == origin), made)

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.kernel.authority import EVERYTHING, Principal, PrincipalKind, Rights, rights
 from weft.kernel.enums import ProgramKind
+from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext
 
@@ -22,6 +23,7 @@ def soul_of(agent: Program) -> str | None:
 
 def agent_context(context: ExecutionContext, agent: Program) -> ExecutionContext:
     """The agent, acting for everybody before it, with what its permissions leave of their rights."""
+    ensure_own(agent)
     configured = agent.config.get("permissions") if isinstance(agent.config, dict) else None
     permissions = configured if isinstance(configured, dict) else {}
     principal = Principal(PrincipalKind.AGENT, agent.name)

@@ -16,8 +16,8 @@ from msgspec import UNSET
 from weft.kernel.advice import Action
 from weft.kernel.clock import iso_from_ms
 from weft.kernel.contents import json_bytes
-from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable, ProviderUnreachable, Unsupported, WeftError
-from weft.programs.foreign import taking_over
+from weft.kernel.errors import InvalidConfig, InvalidInput, ProviderUnreachable, Unsupported, WeftError
+from weft.programs.foreign import ensure_own
 from weft.programs.model import Program, Request
 from weft.programs.placeholders import is_placeholder, resolve_config
 from weft.programs.programs import Programs
@@ -36,6 +36,7 @@ async def invoke_human(context: InvocationContext, program: Program, invocation:
     """Tell a person something, or with `asks` have them decide: pending until they approve or reject it."""
     if not isinstance(invocation.message, str):
         raise InvalidInput("a person is told text", Action.GIVE_MESSAGE)
+    ensure_own(program)
     context.execution_context.ensure_allowed(f"human:{program.name}")
     request, is_new = await context.across(lambda: _record(context.programs, program, invocation))
     channel = await deliver(context, program, request) if is_new else None
@@ -83,11 +84,6 @@ async def _command(context: InvocationContext, human: Program, request: Request)
         raise InvalidConfig(
             "config.preferences.command", "is a command itself", f"name a variable that holds one, such as {COMMAND}"
         )
-    if variable != COMMAND and human.foreign:
-        raise NotApplicable(
-            f"human {human.name!r} names a command of this machine, and was configured in another ledger",
-            taking_over(human),
-        )
     words = shlex.split(str(resolve_config(variable, context.variable, "config.preferences.command")))
     environment = {name: value for name in NEEDED if (value := context.variable(name)) is not None}
     outcome = await run_process(
@@ -102,7 +98,7 @@ async def _webhook(context: InvocationContext, human: Program, request: Request)
     preferences = _preferences(human)
     if not isinstance(preferences.get("webhook"), str):
         raise InvalidConfig("config.preferences.webhook", "is missing", "give the URL that is to be told")
-    url = resolve_config(preferences["webhook"], plain_resolver(context.variable, human), "config.preferences.webhook")
+    url = resolve_config(preferences["webhook"], plain_resolver(context.variable), "config.preferences.webhook")
     body = json_bytes(_request_fields(request), "notification")
     client, _ = context.inference.connections.client(url, {}, _RULES)
     from weft.runtime.egress.connections import TransportError

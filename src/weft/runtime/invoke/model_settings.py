@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidConfig, NotApplicable
-from weft.programs.foreign import taking_over
+from weft.programs.foreign import ensure_own
 from weft.programs.kinds.provider import refuse_headers
+from weft.programs.kinds.table import KINDS
 from weft.programs.model import Program
 from weft.programs.placeholders import Resolver, resolve_config, variables_in
 from weft.runtime.context import ExecutionContext
@@ -42,8 +43,6 @@ _USUAL = {
 }
 _USUAL_PARAMETERS = {ProviderKind.LOCAL: Parameters(max_tokens=LONGEST_ANSWER)}
 _GATEWAY = ("CF_AIG_TOKEN", "CLOUDFLARE_API_TOKEN")
-_SHARED = ("CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_GATEWAY_ID")
-"""Variables that say where something is, and nothing else."""
 _PARAMETERS = {
     "temperature": "temperature", "maxTokens": "max_tokens", "topP": "top_p", "topK": "top_k", "seed": "seed",
     "stop": "stop", "presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty",
@@ -63,25 +62,21 @@ class ConfiguredModel(Struct, frozen=True):
 
 
 def ensure_in_use(program: Program) -> Program:
-    """Drafts and what was deleted are not invoked; what is deprecated still works."""
+    """Drafts, what was deleted and what only another ledger configured are not invoked; what is deprecated still
+    works."""
     if program.deleted:
         raise NotApplicable(f"{program.kind} {program.name!r} was deleted", "name another one")
     if program.state == "draft":
         publish = Action.VALIDATE_INFORMATION if program.kind == "information" else Action.PUBLISH_PROGRAM
         raise NotApplicable(f"{program.kind} {program.name!r} is a draft", publish.of(program=program.name))
-    return program
+    KINDS[program.kind].refuse_name(program.name, program.config)
+    return ensure_own(program)
 
 
-def plain_resolver(variable: Resolver, program: Program) -> Resolver:
-    """Looks up what is no key. A key put into a URL or a name would go wherever that goes. What another ledger named is
-    looked up where its name says that it is meant for this."""
+def plain_resolver(variable: Resolver) -> Resolver:
+    """Looks up what is no key. A key put into a URL or a name would go wherever that goes."""
 
     def resolve(name: str) -> str | None:
-        if program.foreign and name not in _SHARED:
-            raise NotApplicable(
-                f"{program.kind} {program.name!r} names the variable {name}, and was configured in another ledger",
-                taking_over(program),
-            )
         if any(word in name.casefold() for word in _SECRETS):
             raise InvalidConfig("config", f"${{{name}}} looks like a key", "a key stands in apiKey or token alone")
         return variable(name)
@@ -109,7 +104,7 @@ def _fallbacks(program: Program) -> list[str]:
 
 
 def _model(program: Program, find: Find, variable: Resolver, context: ExecutionContext) -> ConfiguredModel:
-    config = _config(ensure_in_use(program), plain_resolver(variable, program))
+    config = _config(ensure_in_use(program), plain_resolver(variable))
     provider, acting = provider_settings(ensure_in_use(find(str(config["provider"]))), variable, context)
     settings = ModelSettings(
         id=program.name,
@@ -146,12 +141,13 @@ def provider_settings(
     program: Program, variable: Resolver, context: ExecutionContext
 ) -> tuple[ProviderSettings, ExecutionContext]:
     """A provider, and a context that knows its keys."""
-    config = _config(program, plain_resolver(variable, program))
+    ensure_own(program)
+    config = _config(program, plain_resolver(variable))
     kind = _kind(config, program)
     if "headers" in config:  # of a ledger that was not asked before it took them: nothing is left out in silence
         refuse_headers("config.headers", config["headers"])
     url = config.get("baseUrl")
-    context, credential, gateway = _keys(config, kind, variable, context, program)
+    context, credential, gateway = _keys(config, kind, variable, context)
     settings = ProviderSettings(
         id=program.name,
         kind=kind,
@@ -189,7 +185,7 @@ def _api(config: dict[str, Any]) -> OpenAIApi | None:
 
 
 def _keys(
-    config: dict[str, Any], kind: ProviderKind, variable: Resolver, context: ExecutionContext, program: Program
+    config: dict[str, Any], kind: ProviderKind, variable: Resolver, context: ExecutionContext
 ) -> tuple[ExecutionContext, str | None, str | None]:
     """The names of the provider's own key and of the gateway's before it."""
     is_gateway = kind is ProviderKind.CLOUDFLARE
@@ -197,9 +193,9 @@ def _keys(
     if kind is ProviderKind.LOCAL or url is None:
         return context, None, None
     own = KEYS[:-1] if is_gateway else KEYS
-    context, credential = _named(config, "credential", own, url, context, program)
+    context, credential = _named(config, "credential", own, url, context)
     if is_gateway:
-        context, gateway = _named(config, "gatewayCredential", ("token",), url, context, program)
+        context, gateway = _named(config, "gatewayCredential", ("token",), url, context)
         usual = [name for name in _GATEWAY if variable(name)] if "baseUrl" not in config else []
         if gateway is None and usual:
             context, gateway = context.key_in(usual[0], url)
@@ -217,12 +213,11 @@ def _named(
     keys: tuple[str, ...],
     url: str,
     context: ExecutionContext,
-    program: Program,
 ) -> tuple[ExecutionContext, str | None]:
     """A credential by its name, or by the variable that a configuration says the key is in."""
     if config.get(field) is not None:
         return context, str(config[field])
     for name in keys:
         for variable in variables_in(config.get(name)):
-            return context.key_in(variable, url, known=program.foreign)
+            return context.key_in(variable, url)
     return context, None

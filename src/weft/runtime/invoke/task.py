@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import NotApplicable
+from weft.programs.foreign import ensure_own
 from weft.programs.model import Program
 from weft.runtime.invoke.agent_work import work_on_task
 from weft.runtime.invoke.human import invoke_human
@@ -13,6 +14,7 @@ from weft.runtime.invoke.task_messages import task_brief
 
 
 async def invoke_task(context: InvocationContext, program: Program, invocation: Invocation) -> InvocationResult:
+    ensure_own(program)
     name = program.config.get("assignee") if isinstance(program.config, dict) else None
     if name is None:
         raise NotApplicable(f"task {program.name!r} is nobody's", Action.ASSIGN_TASK.of(task=program.name))

@@ -8,6 +8,7 @@ pages of indexes (10 and 2, where tables without rowid have their rows), and cha
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import apsw
 
 from weft.kernel.contents import ROW_BYTES, SALT_BYTES
 from weft.store.port import Progress
+from weft.store.records import DECLINED, FORMER, TAKEN
 from weft.store.salvaged_rows import Found, FoundContent, FoundLocal, FoundPack, FoundPart, FoundRow, FoundSlice
 from weft.store.sqlite.connection import READ_ONLY, translated
 
@@ -29,7 +31,8 @@ DIGEST = 32
 LONGEST_HEADER = 128
 WITH_ROWID, WITHOUT = {3, *range(6, 13)}, {2, 3, 5}
 """How many columns tables of facts have, with room for more."""
-KEPT_KEYS = ("replica", "import_secret")
+KEPT_KEYS = re.compile(f"replica|import_secret|(?:{FORMER}|{TAKEN}|{DECLINED}).+")
+"""Local state that a salvaged ledger needs."""
 
 
 class Malformed(Exception):
@@ -272,6 +275,6 @@ def _without_rowid(columns: Sequence[Any]) -> Found | None:
             return FoundSlice(content, idx, pack, start, size)
         case [int(content), int(idx), bytes(data)] if len(data) <= ROW_BYTES:
             return FoundPart(content, idx, data)
-        case [str(key), str(value)] if key in KEPT_KEYS:
+        case [str(key), str(value)] if KEPT_KEYS.fullmatch(key):
             return FoundLocal(key, value)
     return None

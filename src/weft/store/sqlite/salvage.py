@@ -197,6 +197,11 @@ class SalvagedFacts:
         found = self._db.execute("SELECT value FROM local WHERE key = ?", (key,)).fetchall()
         return str(found[0][0]) if len(found) == 1 else None
 
+    def local_keys(self, prefix: str) -> list[str]:
+        """Keys that begin so and have one value in all files."""
+        rows = self._db.execute("SELECT key FROM local GROUP BY key HAVING count(*) = 1 ORDER BY key").fetchall()
+        return [str(key) for (key,) in rows if str(key).startswith(prefix)]
+
     def place(self, event: bytes, stream: str) -> None:
         """This event has got into the new ledger."""
         self._db.execute("UPDATE event SET placed = 1 WHERE id = ?", (event,))

@@ -57,6 +57,7 @@ COMMANDS = {
         "clone": "Make a new ledger with everything of another one.",
         "pull": "Bring in what another ledger has and this one lacks.",
         "push": "Send what this ledger has and another one lacks.",
+        "pending": "Show what other ledgers decided, and take it over or refuse it.",
         "remote": "Remember other ledgers by a name.",
         "replica": "Show what this ledger goes by among its copies, or change it.",
         "sync-stdio": "Serve a ledger over standard input and output.",

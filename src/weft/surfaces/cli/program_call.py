@@ -171,6 +171,17 @@ def line_of(program: Program) -> Line:
     return [f"{program.kind} ", Span(program.name, "label"), " is ", state, version]
 
 
+def pending_lines(program: Program) -> list[Line]:
+    """What another ledger says of it and nobody here has taken over."""
+    if program.foreign:
+        words = f"version {program.version} is what another ledger says, and does nothing here"
+    elif program.pending_version is not None:
+        words = f"version {program.pending_version} is what another ledger says, and is not taken over"
+    else:
+        return []
+    return [[Span(words, "warn"), Span(f": `weft pending show {program.name}`", "dim")]]
+
+
 def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kinds: bool = False) -> None:
     if call.json:
         call.documents(programs)
@@ -182,7 +193,7 @@ def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kind
         [
             *([one.kind] if kinds else []),
             Span(one.name, "label"),
-            Span(one.state, STATE_STYLES.get(one.state, "")),
+            Span("not taken over", "warn") if one.foreign else Span(one.state, STATE_STYLES.get(one.state, "")),
             str(one.version),
             " ".join(one.tags),
             summary(one),

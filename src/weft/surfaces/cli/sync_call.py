@@ -112,6 +112,28 @@ def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
         yield [f"nothing to {verb} {preposition} ", Span(synced.address, "heading")]
 
 
+def replica_of_source(call: Call, ledger: Ledger, source: str) -> str:
+    """The replica that a remote is, which the remote is asked; any other words are taken for a replica's id."""
+    from weft.exchange.sync import pull, remotes
+
+    remote = next((remote for remote in remotes(ledger) if remote.name == source), None)
+    return source if remote is None else pull(ledger, remote.address, call.looking, dry=True).replica
+
+
+def note_pending(call: Call, ledger: Ledger) -> None:
+    """How much other ledgers decided that nobody here has taken over."""
+    from collections import Counter
+
+    from weft.programs import Programs
+
+    decisions = Counter(
+        item.kind if item.kind in ("approval", "erasure") else "configuration" for item in Programs(ledger).pending()
+    )
+    if decisions:
+        counts = ", ".join(counted(count, kind) for kind, count in decisions.items())
+        call.note(f"{counts} of other ledgers wait for your word: `weft pending`")
+
+
 def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     """What waits for somebody's word now."""
     from weft.exchange.sync import refused_events
@@ -121,8 +143,7 @@ def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
     if refused := refused_events(ledger):
         tellers = ", ".join(sorted({event.told_by[-6:].lower() for event in refused}))
         call.note(f"{counted(len(refused), 'event')} told by {tellers} contradict this ledger and are left out")
-    if pending := len(ledger.erasure.pending()):
-        call.note(f"{counted(pending, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")
+    note_pending(call, ledger)
     for label in sorted({branch.label for branch in ledger.merges.branches()}):
         joining = f"`weft settle {shell_word(label)}` joins them"
         call.note(f"{label} was moved elsewhere, too: `weft sessions` shows where, {joining}")

@@ -81,9 +81,9 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
     ),
     "Programs": (
         programs_model.Program, programs_model.ProgramChange, programs_model.Difference, programs_model.Request,
-        programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, PlannedProgram, InvocationResult,
-        Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes, programs.ForgottenVectors,
-        forms.JsonValue,
+        programs_model.Check, programs_model.CriterionVerdict, programs_model.Tagged, programs_model.PendingItem,
+        PlannedProgram, InvocationResult, Credential, Node, Embedded, Similar, ModelCount, programs.EmbeddedNodes,
+        programs.ForgottenVectors, forms.JsonValue,
     ),
     "Imports, exports, bundles and other ledgers": (
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
@@ -136,6 +136,8 @@ SEED_5: Mapping[str, Mapping[str, str]] = {
         "updatedAt": "time",
         "createdBy": "text",
         "deleted": "true; absent otherwise",
+        "foreign": "true where only another ledger configured it, and nobody here has taken that over",
+        "pendingVersion": "number: the newest version, where another ledger wrote it and nobody here took it over",
         "result": "any JSON; absent where there is none",
     },
     "InvocationResult": {"program": "text", "programType": "text", "result": "any JSON"},

@@ -28,6 +28,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.LIST_PROGRAMS: "`weft program list` shows what there is",
     Action.LIST_VERSIONS: "`weft program history` lists them",
     Action.LIST_REQUESTS: "`weft human requests` lists them",
+    Action.LIST_PENDING: "`weft pending` lists what waits",
     Action.LIST_REMOTES: "`weft remote list` shows them; `weft remote add` adds one",
     Action.LIST_SECRETS: "`weft secrets` lists them",
     Action.LIST_CREDENTIALS: (
@@ -61,7 +62,7 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.PUBLISH_PROGRAM: "`weft program publish {program}` puts it in use",
     Action.VALIDATE_INFORMATION: "`weft info validate {program}` puts it in use",
     Action.TAKE_OVER_PROGRAM: (
-        "look at it (`weft program get {program}`); `weft program revert {program} {version}` takes it over as it is"
+        "look at it (`weft pending show {program}`), then `weft pending take {program}`, or configure it yourself"
     ),
     Action.WAIT_OR_RESET_AGENT: "wait until it is idle, or `weft agent reset {agent}`",
     Action.WAIT_FOR_ANSWER_OR_RESET_AGENT: (

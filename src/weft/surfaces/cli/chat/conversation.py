@@ -17,6 +17,7 @@ from msgspec import Struct
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
 from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
+from weft.ledger.api import is_recorded_here
 from weft.ledger.model import Session, Turn
 from weft.programs import Programs
 from weft.runtime.inference.inference import Inference, OnRetry
@@ -135,8 +136,10 @@ class Conversation:
         return model if isinstance(model, str) else None
 
     def _last_model(self) -> str | None:
+        """Of the last turn, where it was recorded here: one of another ledger chooses no model."""
         last = next(self.turns(), None)
-        config = None if last is None else last.effective_config
+        is_own = last is not None and is_recorded_here(self.ledger, last.id)
+        config = last.effective_config if last is not None and is_own else None
         model = config.get("model") if isinstance(config, dict) else None
         return model if isinstance(model, str) else None
 

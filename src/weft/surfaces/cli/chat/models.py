@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from weft.kernel.errors import NotFound
 from weft.programs.addresses import is_address, parse_address
+from weft.programs.kinds.vendor_names import is_vendor_name
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext
 from weft.runtime.egress.credentials import ORIGINS, Variable
@@ -71,7 +72,7 @@ def find_choice(
     """The model of this name: a program, the embedded one, a vendor, or any model of a vendor whose key is here."""
     wanted = _name(name)
     for program in programs:
-        if wanted in (program.name, program.id):
+        if wanted in (program.name, program.id) and not is_vendor_name(wanted):
             return of_program(program, find, variable, acting)
     if wanted in (EMBEDDED, EMBEDDED_NAME):
         return embedded(acting)
@@ -98,7 +99,7 @@ def _missing(wanted: str, programs: Sequence[Program], variable: Variable) -> st
 def names(programs: Iterable[Program], variable: Variable) -> list[str]:
     """What can be typed after `/model`."""
     vendors = [vendor.kind.value for vendor, _ in keyed(variable)]
-    return [EMBEDDED, *vendors, *(program.name for program in programs)]
+    return [EMBEDDED, *vendors, *(program.name for program in programs if not program.foreign)]
 
 
 def default_name(

@@ -92,6 +92,7 @@ def _list(call: Call, tombstones: list[Tombstone], pending: bool) -> None:
     if rows:
         call.screen.table(rows, ("when", "content", "of", "by", "why"), spare=("of",))
     if pending:
-        call.note("`weft erase --apply` carries them out" if rows else "no erasures of other ledgers are waiting")
+        hint = "`weft erase --apply` carries them out, `weft pending` takes or refuses them one by one"
+        call.note(hint if rows else "no erasures of other ledgers are waiting")
     elif not rows:
         call.note("nothing was erased")

@@ -115,13 +115,20 @@ def requests(call: Call, name: str | None, status: str | None) -> None:
         call.documents(requests_listed)
     elif requests_listed:
         rows = [
-            (Span(one.id[-8:], "id"), one.human, Span(one.status, STYLES.get(one.status, "")), local_time(one.asked_at),
-             one.text or "")
+            (Span(one.id[-8:], "id"), one.human, Span(_status(one), STYLES.get(one.status, "")),
+             local_time(one.asked_at), one.text or "")
             for one in requests_listed
         ]  # fmt: skip
         call.screen.table(rows, ("request", "person", "status", "asked", "what"))
     else:
         call.note("nobody was asked anything; ask with `weft human ask NAME TEXT`")
+
+
+def _status(request: Request) -> str:
+    """With what another ledger says was answered, where nobody here has taken that over."""
+    return (
+        request.status if request.pending_answer is None else f"{request.status} ({request.pending_answer} elsewhere)"
+    )
 
 
 def _answer(verb: str, help: str) -> None:

@@ -9,6 +9,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
+from weft.surfaces.cli.sync_call import note_pending
 
 NO_FACTS = "no facts were given: pipe them in, or name a FILE"
 
@@ -24,10 +25,9 @@ def command(call: Call, file: str) -> None:
     with call.writing() as ledger, progress(call, "import") as bar:
         source = piped_input(NO_FACTS) if file == STANDARD else file
         brought = ledger.upkeep.import_facts(source, progress=bar.counted)
-        waiting = len(ledger.erasure.pending())
     new = f"{counted(brought.events, 'new event')}, {counted(brought.contents, 'new content')}"
     call.answer(brought, [f"{new}, {brought.known:,} known already"])
     if brought.erased:
         call.note(f"{counted(brought.erased, 'content')} passed over: erased here, so not brought back")
-    if waiting:
-        call.note(f"{counted(waiting, 'erasure')} of other ledgers wait for your word: `weft erase --pending`")
+    with call.reading() as ledger:
+        note_pending(call, ledger)

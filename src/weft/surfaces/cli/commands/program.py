@@ -21,6 +21,7 @@ from weft.surfaces.cli.program_call import (
     line_of,
     looking,
     named,
+    pending_lines,
     said,
     set_fields,
     show_list,
@@ -51,6 +52,7 @@ def get(call: Call, name: str) -> None:
     with looking(call) as programs:
         program = programs.get(name)
     lines: list[Line] = [line_of(program)]
+    lines += pending_lines(program)
     lines += [[Span("tags ", "dim"), " ".join(program.tags)]] if program.tags else []
     from weft.surfaces.wire.json_text import document
 
@@ -72,7 +74,7 @@ def history(call: Call, name: str) -> None:
         return
     rows = [
         (f"{one.version}" if one.config is not None else "", one.kind, one.state, one.actor, local_time(one.at),
-         one.reason or "")
+         f"said by replica {one.replica}, not taken over" if one.foreign else one.reason or "")
         for one in changes
     ]  # fmt: skip
     call.screen.table(rows, ("version", "event", "state", "by", "when", "why"))
