@@ -18,8 +18,9 @@ from weft.exchange.bundles import create_bundle, import_bundle
 from weft.exchange.sync import clone, pull
 from weft.kernel.canonical import dumps
 from weft.kernel.contents import content_ref
-from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable
+from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotTrusted
 from weft.kernel.events import event_id
+from weft.kernel.trust import Vouched
 from weft.ledger.api import Ledger, is_recorded_here
 from weft.opening import copy, salvage
 from weft.programs import Programs
@@ -145,6 +146,20 @@ def test_an_agent_takes_nothing_over_whatever_it_may(programs: Programs, peer: P
     assert not programs.get("gift").foreign
     with pytest.raises(NotAllowed):
         programs.acting_as("worker").reconsider("gift")
+
+
+def test_nothing_is_taken_over_in_a_ledger_that_is_not_trusted(
+    programs: Programs, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Distrust(Vouched):
+        def ensure(self, action: str) -> None:
+            raise NotTrusted("here.db", action, "somebody else made it")
+
+    peer.writes(lambda theirs: theirs.create("code", "gift", {"source": "x"}))
+    monkeypatch.setattr(programs.ledger, "_trust", Distrust())
+    with pytest.raises(NotTrusted):
+        programs.take_over("gift")
+    assert programs.get("gift").foreign
 
 
 # --- configurations -------------------------------------------------------------------------------------------------

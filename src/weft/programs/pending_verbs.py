@@ -65,6 +65,7 @@ class PendingVerbs(ProgramsBase):
 
     def take_over(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Let these count here: by id or name, or all of a kind or a source. Returns what was taken over."""
+        self.ledger.trust.ensure("take over what another ledger decided")
         items = self._named(names, kind, source)
         self._decide("take_over", [item for item in items if item.kind != ERASURE], note_taken, _permit_taking)
         if contents := [item.name for item in items if item.kind == ERASURE]:

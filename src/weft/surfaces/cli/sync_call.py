@@ -113,11 +113,14 @@ def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
 
 
 def replica_of_source(call: Call, ledger: Ledger, source: str) -> str:
-    """The replica that a remote is, which the remote is asked; any other words are taken for a replica's id."""
+    """The replica that a remote is: the one that answered there first, else the remote is asked. Other words are taken for
+    a replica's id."""
     from weft.exchange.sync import pull, remotes
 
     remote = next((remote for remote in remotes(ledger) if remote.name == source), None)
-    return source if remote is None else pull(ledger, remote.address, call.looking, dry=True).replica
+    if remote is None:
+        return source
+    return ledger.trust.pinned_replica(remote.address) or pull(ledger, remote.address, call.looking, dry=True).replica
 
 
 def note_pending(call: Call, ledger: Ledger) -> None:
