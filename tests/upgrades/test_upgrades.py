@@ -187,6 +187,7 @@ def test_a_promised_facts_file_gives_the_same_ledger(folder: Path, tmp_path: Pat
     facts.write_bytes(unpacked(folder, description.FACTS))
     with promise.open() as opened:
         opened.upkeep.import_facts(facts)
+        weft.Programs(opened).take_over(source=promise.expected["receipt"]["replica"])
         promise.assert_kept(opened)
         assert opened.upkeep.stats()["log"] == promise.expected["receipt"]["log"]
         assert problems(opened) == []

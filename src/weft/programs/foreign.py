@@ -58,6 +58,12 @@ def is_counted(txn: ReadTxn, program: str, version: int) -> bool:
     return entry is None or entry[0] is None or counts(txn, entry[0])
 
 
+def newest_counts(txn: ReadTxn, program: str, kind: str) -> bool:
+    """Whether the newest event of this kind in a program's history was written or taken over here."""
+    entry = txn.sql.one("SELECT max(n) FROM program_history WHERE program = ? AND kind = ?", (program, kind))
+    return entry is not None and entry[0] is not None and counts(txn, entry[0])
+
+
 def counted_session_model(txn: ReadTxn, session: SessionRow) -> str | None:
     """The id of the model that a session was given here, or by what was taken over here."""
     if session.model is None and session.config is None:

@@ -26,7 +26,13 @@ from weft.ledger.views.rows import SESSION as SESSION_TABLE
 from weft.ledger.views.rows import SessionRow, load_session
 from weft.ledger.views.values import json_of, text_of
 from weft.programs.answers import STATUS_OF, counted_request
-from weft.programs.foreign import NO_VERSION, counted_session_model, counted_version, is_counted
+from weft.programs.foreign import (
+    NO_VERSION,
+    counted_session_model,
+    counted_version,
+    is_counted,
+    newest_counts,
+)
 from weft.programs.json_values import found_at, parse_path
 from weft.programs.kinds.information import INFORMATION
 from weft.programs.kinds.kind import KindRow
@@ -67,8 +73,9 @@ def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
 
 
 def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
-    task = load_program(txn.sql, row.task) if row.task else None
-    session = load_session(txn.sql, row.session) if row.session else None
+    is_assigned = row.task is not None and newest_counts(txn, row.id, "agent_task_assigned")
+    task = load_program(txn.sql, row.task) if row.task and is_assigned else None
+    session = load_session(txn.sql, row.session) if row.session and is_assigned else None
     counted = counted_version(txn, row.id)
     return Program(
         id=row.id,
@@ -85,8 +92,8 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         applied=bool(row.applied),
         foreign=counted.is_foreign,
         pending_version=counted.pending,
-        current_task=task.name if task else row.task,
-        current_session=session.label if session else row.session,
+        current_task=(task.name if task else row.task) if is_assigned else None,
+        current_session=(session.label if session else row.session) if is_assigned else None,
         turn_count=row.turns,
         last_checkpoint=row.checkpoint,
         result=text_of(txn, row.result),
@@ -203,7 +210,8 @@ def to_request(txn: ReadTxn, viewed: RequestRow) -> Request:
 
 
 def saved_state(txn: ReadTxn, agent: ProgramRow) -> Any:
-    return json_of(txn, agent.saved)
+    """What was saved last, where that was here: nobody goes on from what another ledger saved."""
+    return json_of(txn, agent.saved) if newest_counts(txn, agent.id, "agent_checkpoint") else None
 
 
 class InformationQuery(Struct, frozen=True, kw_only=True):

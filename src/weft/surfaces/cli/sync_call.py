@@ -113,8 +113,8 @@ def told(synced: Synced, verb: str, preposition: str) -> Iterator[Line]:
 
 
 def replica_of_source(call: Call, ledger: Ledger, source: str) -> str:
-    """The replica that a remote is: the one that answered there first, else the remote is asked. Other words are taken for
-    a replica's id."""
+    """The replica that a remote is: the one that answered there first, else the remote is asked. Other words name a
+    replica themselves."""
     from weft.exchange.sync import pull, remotes
 
     remote = next((remote for remote in remotes(ledger) if remote.name == source), None)
