@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.exchange.bundles.reading import is_refused, lines_of, resealed, verified
+from tests.postgres import shared_server
 from tests.runtime.invoking import Bench, run
 from tests.runtime.scripted import chat
 from tests.surfaces.shell import Shell
@@ -434,6 +435,29 @@ def test_a_salvaged_ledger_keeps_its_own_word_and_what_it_took_over(
         assert {one.name: one.foreign for one in saved.all("code")} == {"own": False, "taken": False, "waiting": True}
         assert saved.request(request.id).status == "approved"
         assert [item.name for item in saved.pending()] == ["waiting"]
+
+
+def test_what_waits_in_postgresql_is_taken_over_and_let_go(tmp_path: Path) -> None:
+    with weft.open(shared_server().address()) as here:
+        ours = Programs(here)
+        ours.create("human", "ann", {"permissions": ["approve"]})
+        request = ours.notify("ann", "deploy?", asks=True)
+        ours.create_session("talk")
+        Peer(here, tmp_path).writes(
+            lambda theirs: theirs.take_over("ann"),
+            lambda theirs: theirs.acting_as("ann").approve(request.id),
+            lambda theirs: theirs.create("provider", "gift", {"providerType": "local"}),
+            lambda theirs: theirs.create("model", "small", {"modelId": "x", "provider": "gift"}),
+            lambda theirs: theirs.configure("talk", {"defaultModel": "@(small)"}),
+        )
+        waiting = ours.pending()
+        assert [item.kind for item in waiting] == ["approval", "provider", "model", "session"]
+        assert (ours.request(request.id).status, ours.get("talk").version) == ("pending", 0)
+        ours.take_over(source=str(waiting[0].replica)[-6:])
+        assert (ours.request(request.id).status, ours.get("talk").config["defaultModel"]) == ("approved", "@(small)")
+        ours.reconsider("gift", "talk")
+        assert [item.name for item in ours.pending()] == ["gift", "talk"]
+        assert list(here.verify()) == []
 
 
 # --- bundles --------------------------------------------------------------------------------------------------------
