@@ -19,9 +19,8 @@ from weft.ledger.model import Message, Part, ToolResultPart
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.threads import Range, ranges_to, turns_in
 from weft.ledger.views.rows import TurnRow, load_turn
-from weft.store.facts import local_value
+from weft.store.authorship import is_written_here
 from weft.store.port import ReadTxn
-from weft.store.replica_names import last_event_as
 
 _COPIES = (LinkReason.CHERRY_PICK, LinkReason.SUMMARY)
 
@@ -74,7 +73,6 @@ class _VoucherReader:
 
     def __init__(self, txn: ReadTxn) -> None:
         self._txn = txn
-        self._replica = local_value(txn.sql, "replica")
         self._strangers: dict[str, frozenset[Voucher]] = {}
         self._persons = {
             id for (id,) in txn.sql.all("SELECT id FROM program WHERE kind = ?", (ProgramKind.HUMAN.value,))
@@ -100,7 +98,7 @@ class _VoucherReader:
             yield Voucher(VoucherKind.IMPORT, turn.origin)
         line = self._txn.facts.line(turn.n)
         replica = None if line is None else orjson.loads(line).get("replica")
-        if replica not in (None, self._replica) and last_event_as(self._txn.sql, replica) < turn.n:
+        if replica is not None and not is_written_here(self._txn.sql, turn.n, replica):
             yield Voucher(VoucherKind.PEER, replica)
 
     def _own(self, turn: TurnRow, message: Message, part: Part) -> Voucher:

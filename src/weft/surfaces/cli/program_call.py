@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.screen import Line, Span
@@ -179,7 +180,7 @@ def pending_lines(program: Program) -> list[Line]:
         words = f"version {program.pending_version} is what another ledger says, and is not taken over"
     else:
         return []
-    return [[Span(words, "warn"), Span(f": `weft pending show {program.name}`", "dim")]]
+    return [[Span(words, "warn"), Span(f": `weft pending show {shell_word(program.name)}`", "dim")]]
 
 
 def show_list(call: Call, programs: list[Program], what: str, hint: str, *, kinds: bool = False) -> None:
