@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from weft.ledger.erasing.plan import ErasurePlan as ErasurePlan
     from weft.ledger.erasing.plan import HeldTurn as HeldTurn
     from weft.ledger.erasing.plan import Staying as Staying
+    from weft.ledger.erasing.plan import UntaggedNode as UntaggedNode
     from weft.ledger.imports.import_writer import ImportWriter as ImportWriter
     from weft.ledger.imports.kept_sources import KeptStretch as KeptStretch
     from weft.ledger.imports.natives import NativeCall as NativeCall
@@ -177,7 +178,7 @@ _NAMES = {
     "weft.ledger.api.upkeep": "Upkeep",
     "weft.ledger.api.usage": "UsageReports",
     "weft.ledger.erasing.erasure": "Erasure",
-    "weft.ledger.erasing.plan": "Affected Doomed ErasurePlan HeldTurn Staying",
+    "weft.ledger.erasing.plan": "Affected Doomed ErasurePlan HeldTurn Staying UntaggedNode",
     "weft.ledger.imports.import_writer": "ImportWriter",
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.natives": "NativeCall NativeCompaction NativeLink NativeMessage NativeTurn Tokens",
