@@ -15,7 +15,8 @@ from weft.exchange.importers.copilot_cli.importer import _title_beside
 from weft.exchange.importers.factory_droid import FactoryDroid
 from weft.exchange.importers.opencode import Opencode
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.sidecars import SidecarRefused, names_beneath, open_beneath, read_beneath, read_beside
+from weft.exchange.importers.records.jsonl import SidecarRefused
+from weft.exchange.importers.sidecars import names_beneath, open_beneath, read_beneath, read_beside
 from weft.kernel.errors import LimitExceeded
 
 SECRET = "the reader's own words"

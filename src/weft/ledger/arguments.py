@@ -126,7 +126,7 @@ def checked_file(value: Any, what: str, hint: Hint) -> Path:
     if (site := Site.of(os.fspath(value))) is not Site.FILE:
         kind = "the address of a server" if site.is_address else IN_MEMORY
         raise Unsupported(f"{what} is {kind}, not a file", hint)
-    if not path.exists():
+    if not os.path.exists(path):
         ensure_plain_path(str(path))
     return path
 
@@ -144,7 +144,8 @@ _DEPTH = re.compile(r"(?<=.)#(?=\d+$)")
 def checked_label(label: Any, what: str = "label") -> str:
     """The label in its normal form. Labels are words people type: they can be seen, have no spaces at the ends, read
     like no other label, and are not to be mistaken for an address or an option."""
-    return _checked_words(normal_form(checked_length(label, what)), what)
+    text = checked_length(label, what)
+    return _checked_words(text if text.isascii() else normal_form(text), what)
 
 
 def checked_length(text: Any, what: str) -> str:
@@ -155,13 +156,14 @@ def checked_length(text: Any, what: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _checked_words(label: str, what: str) -> str:
-    if not is_visible(label) or label != label.strip():
+    is_plain = label.isascii() and label.isprintable()
+    if not (is_plain or is_visible(label)) or label != label.strip():
         raise InvalidInput(f"{what} {label!r:.80} has invisible characters", "use printable characters only")
     if any(mark in label for mark in ADDRESS_MARKS) or _DEPTH.search(label):
         raise InvalidInput(f"{what} {label!r:.80} looks like an address", "leave out ~, ^, @{ and #number at the end")
     if label.startswith("-"):
         raise InvalidInput(f"{what} {label!r:.80} looks like an option", "begin with another character than -")
-    if letters := look_alikes(label):
+    if not is_plain and (letters := look_alikes(label)):
         codes = ", ".join(f"U+{ord(letter):04X}" for letter in sorted(letters))
         raise InvalidInput(
             f"{what} {label!r:.80} has characters that look like others ({codes})",
@@ -173,7 +175,8 @@ def _checked_words(label: str, what: str) -> str:
 def cleaned_label(text: str) -> str:
     """The nearest label that `checked_label` takes: what another program wrote must not act on a terminal, read like
     another label or shadow an address. Empty when nothing is left."""
-    label = visible_form(text[:LABEL_LIMIT])
+    label = text[:LABEL_LIMIT]
+    label = label if label.isascii() and label.isprintable() else visible_form(label)
     for mark in ADDRESS_MARKS:
         label = label.replace(mark, "-")
     label = _DEPTH.sub("-", label.strip())

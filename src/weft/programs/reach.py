@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.kernel.enums import ProgramKind
 from weft.programs.model import Program
 from weft.programs.placeholders import variables_in
 
@@ -34,8 +33,8 @@ def reach_of(program: Program) -> Iterator[ProgramReach]:
         yield _reach(program, "variable", variable)
     for what, value in dict.fromkeys(_named(program.config, "")):
         yield _reach(program, what, value)
-    if program.kind == ProgramKind.CODE:
-        yield _reach(program, "code", str(program.config.get("language", "")) if program.config else "")
+    if isinstance(program.config, dict) and "language" in program.config:
+        yield _reach(program, "code", str(program.config["language"]))
 
 
 def _reach(program: Program, what: str, value: str) -> ProgramReach:

@@ -16,7 +16,7 @@ from zipfile import ZipFile, ZipInfo
 import zstandard
 
 from weft.exchange.importers.limits import PACKED_MEMBER_LIMITS, SOURCE_LIMITS
-from weft.exchange.importers.sidecars import regular_descriptor
+from weft.exchange.importers.records.jsonl import regular_descriptor
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import MIB, ReadBudget
 

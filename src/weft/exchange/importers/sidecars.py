@@ -17,20 +17,12 @@ from typing import BinaryIO
 
 from weft.exchange.importers.limits import SESSION_BYTES, SIDECAR_BYTES
 from weft.exchange.importers.port import Report
+from weft.exchange.importers.records.jsonl import FILE_FLAGS, SidecarRefused, checked_regular
 from weft.kernel.errors import LimitExceeded
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FILE = FILE_FLAGS | os.O_NOFOLLOW
 _LINKED = (errno.ELOOP, errno.ENOTDIR)
-
-
-class SidecarRefused(OSError):
-    """A file beside a source that is not read: a link, no regular file, or too large."""
-
-
-def regular_descriptor(path: Path) -> int:
-    """Of a file that somebody named, links followed; refused if it is a pipe, a device or a folder."""
-    return _checked(os.open(path, _FILE & ~os.O_NOFOLLOW))
 
 
 @contextmanager
@@ -43,7 +35,7 @@ def open_beneath(path: Path, root: Path) -> Iterator[BinaryIO]:
         descriptor = os.open(path.name, _FILE, dir_fd=folder)
     finally:
         os.close(folder)
-    with open(_checked(descriptor), "rb") as file:
+    with open(checked_regular(descriptor), "rb") as file:
         yield file
 
 
@@ -104,10 +96,3 @@ def _open_folder(path: Path, root: Path) -> int:
             os.close(folder)
         folder = inner
     return folder
-
-
-def _checked(descriptor: int) -> int:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SidecarRefused(errno.EINVAL, "it is no regular file")
-    return descriptor

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -130,7 +131,7 @@ def candidates(path: Path | Address, failed: Failed) -> Iterator[Candidate | OnS
     if isinstance(path, Address):
         yield from _on_server(path, failed)
         return
-    archives = Archives()
+    archives = lru_cache(maxsize=1)(Archives)  # made when the first archive is met
     if path.is_dir():
         root = os.path.realpath(path)
         for folder, folders, names in os.walk(path, onerror=lambda error: failed(path, error)):
@@ -154,13 +155,13 @@ def _on_server(address: Address, failed: Failed) -> Iterator[OnServer]:
         failed(address, error)
 
 
-def _file(path: Path, failed: Failed, archives: Archives) -> Iterator[Candidate]:
+def _file(path: Path, failed: Failed, archives: Callable[[], Archives]) -> Iterator[Candidate]:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise OSError("it is no regular file")
         if path.suffix == ".zip":
-            yield from _members(path, found, archives)
+            yield from _members(path, found, archives())
             return
         log = path.with_name(f"{path.name}-wal")  # a database that is in use grows there first
         beside = log.stat() if path.suffix in DATABASES and is_log(log) else None

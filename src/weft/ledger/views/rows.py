@@ -259,7 +259,7 @@ def load_session_number(sql: Sql, n: int) -> SessionRow | None:
 
 def name_forms(name: str) -> tuple[str, ...]:
     """The forms in which a name may have been noted: the normal one; as it is written, by versions that kept that."""
-    normal = normal_form(name)
+    normal = name if name.isascii() else normal_form(name)
     return (name,) if normal == name else (normal, name)
 
 

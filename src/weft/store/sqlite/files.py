@@ -38,12 +38,12 @@ NETWORK_FILE_SYSTEMS = frozenset(
 class LedgerFile:
     """The one file that a ledger is. `name` is its real, absolute path: lock, head and log are named after it."""
 
-    __slots__ = ("_device", "_inode", "name", "path")
+    __slots__ = ("device", "inode", "name", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = real_path(path).absolute()
         self.name = str(self.path)
-        self._inode = self._device = 0
+        self.inode = self.device = 0
 
     def create(self) -> None:
         """An empty private file, if there is none. The caller holds the writers' lock, so nobody has it open."""
@@ -59,7 +59,7 @@ class LedgerFile:
             raise NotALedger(self.name, "it is not a regular file")
         if found.st_nlink > 1:
             raise SeveralNames(self.name, found.st_nlink)
-        self._inode, self._device = found.st_ino, found.st_dev
+        self.inode, self.device = found.st_ino, found.st_dev
 
     def ensure_in_place(self) -> None:
         """The name still leads to the file that was identified, and no other name does."""
@@ -67,7 +67,7 @@ class LedgerFile:
             found = os.lstat(self.name)
         except OSError as error:
             raise LedgerMoved(self.name, "was moved or deleted") from error
-        if found.st_ino != self._inode or found.st_dev != self._device:
+        if found.st_ino != self.inode or found.st_dev != self.device:
             raise LedgerMoved(self.name, "was replaced by another file")
         if found.st_nlink != 1:
             raise SeveralNames(self.name, found.st_nlink)

@@ -69,6 +69,7 @@ class SqliteBase(SqlStore):
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes, schema: Schema | None) -> None:
         super().__init__(path, clock, random_bytes)
         self._schema = schema or shipped_schema()
+        self._schema_number = self._schema.number
         self._version: int | None = None
         self._checked_schema: object = None
         self._alone = threading.Lock()
@@ -126,7 +127,8 @@ class SqliteBase(SqlStore):
 
     def _check_schema(self, connection: apsw.Connection) -> None:
         """This program knows the schema, and nothing was added to it. Each state of it is compared once."""
-        refuse_newer(connection, self._schema)
+        if connection.pragma("user_version") != self._schema_number:
+            refuse_newer(connection, self._schema)
         state = connection.pragma("schema_version")
         if state != self._checked_schema:
             check_objects(connection, self.path, self._schema)
@@ -309,8 +311,15 @@ class SqliteStore(SqliteBase):
         return self._write_sql
 
     def _ensure_in_place(self) -> None:
+        file = self._file
         try:
-            self._file.ensure_in_place()
+            found = os.lstat(file.name)
+            if (found.st_ino, found.st_dev, found.st_nlink) == (file.inode, file.device, 1):
+                return
+        except OSError:
+            pass  # that it cannot be found is told below
+        try:
+            file.ensure_in_place()
         except StoreError:  # another program may have the file open elsewhere, with a log of its own
             if self._write_sql is not None:
                 keep_log_on_close(self._write_sql.connection, True)

@@ -20,10 +20,10 @@ from weft.exchange.importers.port import (
     Source,
     Transcript,
 )
-from weft.exchange.importers.records.jsonl import first_objects, records
+from weft.exchange.importers.records.jsonl import SidecarRefused, first_objects, records
 from weft.exchange.importers.records.values import json_value, mapping, millis, present, sequence, text
 from weft.exchange.importers.records.walk import walk_turns
-from weft.exchange.importers.sidecars import SidecarRefused, read_beneath
+from weft.exchange.importers.sidecars import read_beneath
 from weft.kernel.enums import AgentRole, LinkReason
 
 SETTINGS = ".settings.json"

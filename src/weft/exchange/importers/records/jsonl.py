@@ -6,7 +6,10 @@ places, and read a turn's records again when it maps them: memory then does not 
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,12 +20,29 @@ from msgspec import Struct
 
 from weft.exchange.importers.limits import SOURCE_LIMITS
 from weft.exchange.importers.port import Report, Source
-from weft.exchange.importers.sidecars import regular_descriptor
 from weft.kernel.errors import LimitExceeded
 from weft.kernel.read_budget import check_json
 
 LINE_LIMIT = SOURCE_LIMITS.held_bytes
 BOM = b"\xef\xbb\xbf"
+FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""A pipe or a device is opened without waiting for it, and then refused."""
+
+
+class SidecarRefused(OSError):
+    """A file that is not read: a link beside a source, no regular file, or too large."""
+
+
+def regular_descriptor(path: Path) -> int:
+    """Of a file that somebody named, links followed; refused if it is a pipe, a device or a folder."""
+    return checked_regular(os.open(path, FILE_FLAGS))
+
+
+def checked_regular(descriptor: int) -> int:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SidecarRefused(errno.EINVAL, "it is no regular file")
+    return descriptor
 
 
 class Record(Struct, frozen=True):
