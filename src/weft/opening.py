@@ -95,6 +95,8 @@ def _trust(store: Store, trusted: TrustStore | None) -> LedgerTrust:
     trust = trusted.trust_of(store.path, store.replica)
     if store.is_new:
         trust.allow(MADE)
+    else:
+        trust.note_replica(store.former)
     return trust
 
 

@@ -154,7 +154,7 @@ def test_nothing_is_taken_over_in_a_ledger_that_is_not_trusted(
 ) -> None:
     class Distrust(Vouched):
         def ensure(self, action: str) -> None:
-            raise NotTrusted("here.db", action, "somebody else made it")
+            raise NotTrusted("here.db", action, "somebody else made it", "trust it")
 
     peer.writes(lambda theirs: theirs.create("code", "gift", {"source": "x"}))
     monkeypatch.setattr(programs.ledger, "_trust", Distrust())

@@ -67,7 +67,7 @@ def test_pulling_in_a_repository_starts_no_command_of_its_ledger(shell: Shell, s
         answer = shell(verb)
         assert answer.code != 0
         assert "not trusted" in answer.err
-        assert "weft trust" in answer.err
+        assert " trust --show" in answer.err
     assert not mark.exists()
     assert shell("trust").code == 0
     shell("pull")
@@ -132,6 +132,43 @@ def test_another_file_in_the_place_of_a_trusted_one_is_not_trusted(shell: Shell,
     assert "another one" in shown["doubt"]
 
 
+def test_another_ledger_in_the_file_of_a_trusted_one_is_not_trusted(shell: Shell, folder: Path, tmp_path: Path) -> None:
+    assert shell("init").code == 0
+    trusted = folder / ".weft" / "ledger.db"
+    with weft.open(tmp_path / "other.db") as other:
+        other.record_turn(session="main", query="q", response="r")
+    for beside in trusted.parent.glob("ledger.db-*"):
+        beside.unlink()
+    inode = trusted.stat().st_ino
+    trusted.write_bytes((tmp_path / "other.db").read_bytes())
+    assert trusted.stat().st_ino == inode
+    shown = shell.json("trust", "--show")
+    assert not shown["trusted"]
+    assert "another ledger" in shown["doubt"]
+
+
+def test_a_strangers_backup_brings_no_trust_and_a_refused_clone_leaves_nothing(
+    shell: Shell, folder: Path, stranger: Path
+) -> None:
+    assert shell("backup", "theirs.db").code == 0
+    shutil.rmtree(stranger.parent)
+    assert shell("init").code == 0
+    assert shell("recover", "--from", "theirs.db", "--accept").code == 0
+    assert not shell.json("trust", "--show")["trusted"]
+    assert shell("clone", "theirs.db", "clone.db").code != 0
+    assert not (folder / "clone.db").exists()
+    assert shell("clone", "theirs.db", "clone.db", "--no-imports-secret").code == 0
+
+
+def test_trust_in_a_ledger_that_is_gone_is_taken_back_by_its_path(shell: Shell, folder: Path) -> None:
+    assert shell("init", "gone").code == 0
+    shutil.rmtree(folder / "gone")
+    assert ", gone" in shell("trust", "--list").out
+    assert shell.json("--ledger", "gone/.weft/ledger.db", "trust", "--revoke")["was_trusted"]
+    assert shell.json("trust", "--list") == []
+    assert not shell.json("--ledger", "gone/.weft/ledger.db", "trust", "--revoke")["was_trusted"]
+
+
 def test_a_ledger_that_was_made_here_is_trusted_and_so_are_its_copies(shell: Shell, folder: Path) -> None:
     assert shell("init").code == 0
     shell.record("hello")
@@ -141,7 +178,9 @@ def test_a_ledger_that_was_made_here_is_trusted_and_so_are_its_copies(shell: She
     assert shell("clone", ".", "clone.db").code == 0
     for name, how in (("copy.db", "copied"), ("backup.db", "copied"), ("clone.db", "cloned")):
         assert shell.json("--ledger", name, "trust", "--show")["how"] == how
-    assert shell("recover", "--from", "backup.db").code == 0
+    assert shell("recover", "--from", "backup.db", "--accept").code == 0
+    assert shell.json("trust", "--show")["how"] == "recovered"
+    shell.record("on the restored one, which goes by a new name")
     assert shell.json("trust", "--show")["how"] == "recovered"
     assert shell("recover", "--salvage", "copy.db", "new.db").code == 0
     assert shell.json("--ledger", "new.db", "trust", "--show")["how"] == "recovered"
@@ -171,7 +210,7 @@ def test_the_person_at_a_terminal_is_asked_once(folder: Path, stranger: Path, tm
     mark = tmp_path / "ran"
     with_command(stranger, mark)
     with typing(folder, "pull") as person:
-        person.wait("remote origin may start the command touch")
+        person.wait("remote origin would start the command touch")
         person.wait("do you trust it?")
         person.line("n")
         assert person.end() != 0

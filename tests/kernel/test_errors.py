@@ -70,7 +70,7 @@ SAMPLES: dict[str, tuple[Any, ...]] = {
     "LedgerMoved": ("ledger.db", "was moved"),
     "SeveralNames": ("ledger.db", 2),
     "UnknownObjects": ("ledger.db", ["view x"]),
-    "NotTrusted": ("ledger.db", "run a program", "you did not make it"),
+    "NotTrusted": ("ledger.db", "run a program", "you did not make it", "trust it"),
 }
 
 

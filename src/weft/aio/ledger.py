@@ -712,6 +712,10 @@ class AsyncMerges(crossing.Mirror[Merges]):
 class AsyncImports(crossing.Mirror[Imports]):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
+    async def ensure_trusted(self) -> None:
+        """Refuse a ledger that is not trusted: its maker knows the secret that imported sessions are named with."""
+        await self._run(self._sync.ensure_trusted)
+
     async def writer(self, origin: str, mapping: int, *, remap: bool = False) -> AsyncImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         return AsyncImportWriter(

@@ -228,7 +228,7 @@ class Action(StrEnum):
         "if another ledger is meant to be there now, accept it; nothing was taken from it or sent to it",
     )
     SYNC_AGAIN = "sync_again", "run it again: it goes on where it was cut"
-    TRUST_LEDGER = "trust_ledger", "look at what it would do, and trust it if it is yours"
+    TRUST_LEDGER = "trust_ledger", "look at what {ledger} would do, and trust it if it is yours"
     CLONE_ELSEWHERE_OR_PULL = "clone_elsewhere_or_pull", "clone to a new place, or add it as a remote and pull"
     CLONE_WITHOUT_SECRET = "clone_without_secret", "sync without the import secret"
 

@@ -319,9 +319,7 @@ class NotAllowed(LedgerError):
 class NotTrusted(LedgerError):
     """The ledger was neither made nor allowed by the person who opened it, so nothing in it acts."""
 
-    usual_action = Action.TRUST_LEDGER
-
-    def __init__(self, path: str, action: str, why: str, hint: Hint = "") -> None:
+    def __init__(self, path: str, action: str, why: str, hint: Hint) -> None:
         super().__init__(f"{path} is not trusted ({why}), so it may not {action}", hint)
         self.path, self.why = path, why
 

@@ -55,6 +55,8 @@ class Store(Protocol):
     read_only: bool
     is_new: bool
     """Whether this opening made the ledger."""
+    former: str | None
+    """The replica that the ledger went by before, where this opening gave it a new one."""
 
     def now_ms(self) -> int:
         """The clock that dates arrivals."""

@@ -83,6 +83,7 @@ class SqlStore:
     replica: str
     read_only = False
     is_new = False
+    former: str | None = None
 
     def __init__(self, path: str, clock: Clock, random_bytes: RandomBytes) -> None:
         self.path, self._clock, self._random_bytes = path, clock, random_bytes

@@ -1,8 +1,8 @@
 """Which ledgers a person made, cloned or allowed: one small file of their own, outside of every ledger.
 
-A ledger in a file is known by its real path, the owner and the inode of the file: another file at the same path is
-another ledger. One in PostgreSQL is known by server, database, schema and replica. The file is 0600; one that others
-could have written is not believed.
+A ledger in a file is known by its real path, the owner and the inode of the file, and its replica: another file at the
+same path, or another ledger in the same file, is another ledger. One in PostgreSQL is known by server, database, schema
+and replica. The file is 0600; one that others could have written is not believed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msgspec import DecodeError, Struct, ValidationError, field
 from msgspec.json import decode, encode, format
 from msgspec.structs import replace
 
+from weft.kernel.advice import Action
 from weft.kernel.clock import Clock, SystemClock
 from weft.kernel.errors import InvalidInput, NotTrusted
 from weft.kernel.sites import Site
@@ -27,12 +28,13 @@ from weft.store.atomic_files import make_folder, new_file
 MADE, CLONED, COPIED, RECOVERED, ALLOWED = "made", "cloned", "copied", "recovered", "allowed"
 UNKNOWN = "you neither made nor allowed it"
 REPLACED = "the file is another one than the one you trusted"
-RENAMED = "it goes by another replica than the one you trusted"
+RENAMED = "it is another ledger (replica) than the one you trusted"
 STRANGE = "it belongs to another user, and you did not allow it"
 
 
 class LedgerIdentity(Struct, frozen=True, kw_only=True):
-    """What tells one ledger from another without opening it: `owner` and `inode` of a file, `replica` on a server."""
+    """What tells one ledger from another: the place, `owner` and `inode` of a file, and the replica. Without a replica
+    it is a file that nobody has opened yet."""
 
     place: str
     owner: int | None = None
@@ -55,15 +57,15 @@ class _TrustFile(Struct, frozen=True, kw_only=True):
     ledgers: tuple[TrustedLedger, ...] = ()
 
 
-def identity_of(path: str, replica: str) -> LedgerIdentity:
-    """Of an open ledger. A file has to be there."""
+def identity_of(path: str, replica: str | None) -> LedgerIdentity:
+    """Of an open ledger, or without its replica of a file. A file has to be there."""
     if Site.of(path) is not Site.FILE:
         parts = urlsplit(path)
         place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         return LedgerIdentity(place=place, replica=replica)
     real = os.path.realpath(path)
     status = os.stat(real)
-    return LedgerIdentity(place=real, owner=status.st_uid, inode=status.st_ino)
+    return LedgerIdentity(place=real, owner=status.st_uid, inode=status.st_ino, replica=replica)
 
 
 class TrustStore:
@@ -154,28 +156,45 @@ class StoredTrust:
 
     @property
     def is_trusted(self) -> bool:
-        known = self._store.find(self.identity.place)
-        return known is not None and known.identity == self.identity
+        return self._known is not None
 
     @property
     def how(self) -> str | None:
         """Why it is trusted: made, cloned, copied, recovered or allowed. None: it is not."""
+        return self._known.how if self._known is not None else None
+
+    @property
+    def _known(self) -> TrustedLedger | None:
+        """What is noted of this very ledger. One that was noted before anybody opened it is known by its file, and one
+        that is only asked about as a file too."""
         known = self._store.find(self.identity.place)
-        return known.how if known is not None and known.identity == self.identity else None
+        if known is None or None not in (known.identity.replica, self.identity.replica):
+            return known if known is not None and known.identity == self.identity else None
+        return known if replace(known.identity, replica=None) == replace(self.identity, replica=None) else None
+
+    def note_replica(self, former: str | None) -> None:
+        """The ledger was opened. One that goes by another name since this very opening, or that was noted before its
+        first one, is noted with the name that it has."""
+        known = self._store.find(self.identity.place)
+        if known is not None and known.identity in (
+            replace(self.identity, replica=None),
+            replace(self.identity, replica=former),
+        ):
+            self._store.allow(self.identity, known.how)
 
     @property
     def doubt(self) -> str:
         """Why a ledger that is not trusted is not."""
         known = self._store.find(self.identity.place)
         if known is not None:
-            return REPLACED if known.identity.replica is None else RENAMED
+            return RENAMED if known.identity.inode == self.identity.inode else REPLACED
         return STRANGE if self.identity.owner not in (None, os.geteuid()) else UNKNOWN
 
     def ensure(self, action: str) -> None:
         if self.is_trusted:
             return
         if self.ask is None or not self.ask(action):
-            raise NotTrusted(self._path, action, self.doubt)
+            raise NotTrusted(self._path, action, self.doubt, Action.TRUST_LEDGER.of(ledger=self._path))
         self.allow()
 
     def allow(self, how: str = ALLOWED) -> None:
@@ -185,8 +204,7 @@ class StoredTrust:
         return self._store.revoke(self.identity.place)
 
     def pinned_replica(self, address: str) -> str | None:
-        known = self._store.find(self.identity.place)
-        return known.replicas.get(address) if known is not None and known.identity == self.identity else None
+        return self._known.replicas.get(address) if self._known is not None else None
 
     def pin_replica(self, address: str, replica: str) -> None:
         self._store.pin(self.identity, address, replica)

@@ -22,10 +22,14 @@ from weft.ledger.write.append import requires
 class Imports(LedgerPart):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
+    def ensure_trusted(self) -> None:
+        """Refuse a ledger that is not trusted: its maker knows the secret that imported sessions are named with."""
+        self._ledger.trust.ensure("import sessions, which its maker's secret would name")
+
     @requires("history:import")
     def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
-        self._ledger.trust.ensure("take other tools' history in, whose names are made with its secret")
+        self.ensure_trusted()
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
 

@@ -138,6 +138,7 @@ class PostgresStore(SqlStore):
         known = sql.one("SELECT value FROM local WHERE key = ?", (PLACE,))
         if is_copy(sql) or (known is not None and known != (place,)):
             was, self.replica = self.replica, self._mint()
+            self.former = was
             sql.run(NOTE, ("copied", ""))
             take_new_name(sql, was, self.replica, FactReader(sql).tip().n)
         if known != (place,):

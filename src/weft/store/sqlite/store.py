@@ -294,6 +294,7 @@ class SqliteStore(SqliteBase):
         """Go on from what is there, under a new replica id: the old one has promised more than this file holds, or
         may do so elsewhere."""
         was, self.replica = self.replica, self._mint()
+        self.former = was
         sql.run("BEGIN IMMEDIATE")
         take_new_name(sql, was, self.replica, FactReader(sql).tip().n)
         if accepted is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,17 +59,20 @@ def address_of(name: str) -> str:
         raise InvalidInput("the name of a ledger is empty", FORMS)
     if _is_address(name):
         return name
-    return str(Path(named_ledger(name) or name).absolute())
+    return os.path.realpath(named_ledger(name) or name)
 
 
-def checked_source(call: Call, name: str) -> str:
-    """The address of a ledger that is to be cloned: looked at before anything is made, where it can be."""
+def checked_source(call: Call, name: str, *, shares_secret: bool) -> str:
+    """The address of a ledger that is to be cloned: looked at before anything is made, where it can be. One that is not
+    trusted gives its import secret to nobody."""
     from weft.exchange.sync.addresses import program_of, without_password
 
     address = address_of(name)
     without_password(address)
     if program_of(address) is None:
-        call.looking(address).close()
+        with call.looking(address) as ledger:
+            if shares_secret:
+                ledger.trust.ensure("share its import secret (--no-imports-secret clones without)")
     return address
 
 

@@ -44,7 +44,7 @@ def is_file_trusted(trusted: TrustStore, path: str) -> bool:
     """The same question about a file that cannot be opened any more."""
     from weft.store.trust_store import StoredTrust, identity_of
 
-    return os.path.exists(path) and StoredTrust(trusted, path, identity_of(path, "")).is_trusted
+    return os.path.exists(path) and StoredTrust(trusted, path, identity_of(path, None)).is_trusted
 
 
 def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:
@@ -86,8 +86,9 @@ def allowed_lines(answer: TrustAnswer) -> Iterator[Line]:
     """What trust allows, one line for each thing outside that the ledger names."""
     for remote in answer.remotes:
         verb = "start the command" if remote.address.startswith("cmd:") else "connect to"
-        yield ["  ", Span(f"remote {remote.name}", "label"), f" may {verb} {remote.address.removeprefix('cmd:')}"]
+        yield ["  ", Span(f"remote {remote.name}", "label"), f" would {verb} {remote.address.removeprefix('cmd:')}"]
     for reach in answer.reaches:
-        yield ["  ", Span(f"{reach.kind} {reach.program}", "label"), f" names the {reach.what} {reach.value}"]
+        what = f"names the {reach.what} {reach.value}" if reach.what != "code" else f"would run {reach.value} code"
+        yield ["  ", Span(f"{reach.kind} {reach.program}", "label"), f" {what}"]
     if not answer.remotes and not answer.reaches:
         yield ["  it names no remote, server, variable, folder or command"]

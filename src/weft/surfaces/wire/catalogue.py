@@ -93,7 +93,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         exchange.RepinnedRemote, FactsIn,
     ),
     "Upkeep and erasing": (
-        upkeep.CreatedLedger, upkeep.TrustAnswer, TrustedLedger, upkeep.ReplicaName,
+        upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, upkeep.ReplicaName,
         upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
         upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer, Copied,
         SecretReport, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,

@@ -126,7 +126,9 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.CHECK_OTHER_SHELL: (
         "is it `weft sync-stdio` of this version, and does the shell there print nothing of its own?"
     ),
-    Action.TRUST_LEDGER: "`weft trust --show` lists what trusting it would allow, `weft trust` allows it",
+    Action.TRUST_LEDGER: (
+        "`weft --ledger {ledger} trust --show` lists what that would allow, `weft --ledger {ledger} trust` allows it"
+    ),
     Action.CLONE_ELSEWHERE_OR_PULL: "clone to a new place, or `weft remote add` and pull",
     Action.CLONE_WITHOUT_SECRET: "sync without it: `weft clone --no-imports-secret`",
     # keys, servers and models

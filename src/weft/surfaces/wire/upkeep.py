@@ -27,6 +27,13 @@ class TrustAnswer(Struct, frozen=True, kw_only=True):
     reaches: Sequence[ProgramReach]
 
 
+class RevokedTrust(Struct, frozen=True, kw_only=True):
+    """`trust --revoke`: the ledger, and whether it was trusted."""
+
+    ledger: str
+    was_trusted: bool
+
+
 class CreatedLedger(Struct, frozen=True, kw_only=True):
     """`init`: the ledger that was made, or was there already."""
 

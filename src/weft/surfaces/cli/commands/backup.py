@@ -25,6 +25,6 @@ def command(call: Call, file: str) -> None:
         ledger.upkeep.backup(file, progress=bar.counted)
         is_trusted = ledger.trust.is_trusted
     if is_trusted:
-        call.trust_store.allow(identity_of(file, ""), COPIED)
+        call.trust_store.allow(identity_of(file, None), COPIED)
     size = Path(file).stat().st_size
     call.answer(BackupFile(file=file, bytes=size), ["copied to ", Span(file, "heading"), f" ({size:,} bytes)"])

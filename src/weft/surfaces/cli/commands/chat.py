@@ -74,6 +74,7 @@ def command(call: Call, session: str | None, model: str | None, system: str | No
 @contextmanager
 def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
     with call.writing() as ledger:
+        ledger.trust.ensure("send a message to a model")
         from weft.surfaces.cli.chat.conversation import Conversation
         from weft.surfaces.cli.program_call import note_retry
 

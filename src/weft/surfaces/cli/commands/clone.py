@@ -33,7 +33,7 @@ def command(call: Call, source: str, dest: str | None, no_imports_secret: bool, 
     from weft.exchange.sync import clone
 
     survive_broken_pipes()
-    address = checked_source(call, source)
+    address = checked_source(call, source, shares_secret=not no_imports_secret)
     with call.making(_place(dest or ".")) as ledger:
         if isinstance(ledger.trust, StoredTrust) and ledger.trust.is_trusted:
             ledger.trust.allow(CLONED)

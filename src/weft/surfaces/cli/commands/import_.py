@@ -215,4 +215,5 @@ def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
             yield ledger
         return
     with call.writing() as ledger:
+        ledger.imports.ensure_trusted()  # asked before a progress bar is drawn
         yield ledger

@@ -60,11 +60,11 @@ def _put_back(call: Call, backup: str) -> None:
     from weft.opening import restore
 
     path = named_ledger(call.ledger) or str(_present(call))
-    is_trusted = is_file_trusted(call.trust_store, path) or is_file_trusted(call.trust_store, backup)
+    is_trusted = is_file_trusted(call.trust_store, backup)
     with progress(call, "restore") as bar:
         restored = restore(backup, path, progress=bar.counted)
     if is_trusted:
-        call.trust_store.allow(identity_of(path, ""), RECOVERED)
+        call.trust_store.allow(identity_of(path, None), RECOVERED)
     call.note(f"{backup} with {counted(restored.events, 'event')} lies at {path} now")
     if restored.replaced is not None:
         call.note(f"what lay there is {restored.replaced}")
@@ -111,7 +111,7 @@ def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int
     with progress(call, "search") as bar:
         saved = salvage(damaged, new, others=others, progress=bar.staged)
     if is_file_trusted(call.trust_store, damaged):
-        call.trust_store.allow(identity_of(new, ""), RECOVERED)
+        call.trust_store.allow(identity_of(new, None), RECOVERED)
     if call.json:
         call.document(SalvageAnswer(new=new, whole=saved.is_whole, salvaged=saved))
     else:

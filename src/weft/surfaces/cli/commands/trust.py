@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
 from weft.kernel.errors import NotApplicable
-from weft.surfaces.cli.call import Call
+from weft.kernel.sites import Site
+from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.trust import allowed_lines, describe_trust
+from weft.surfaces.cli.trust import allowed_lines, describe_trust, is_file_trusted
+from weft.surfaces.cli.user_files import find_ledger, named_ledger
+from weft.surfaces.wire.upkeep import RevokedTrust
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
-    from weft.store.trust_store import StoredTrust
+    from weft.store.trust_store import StoredTrust, TrustedLedger
 
 
 @weft_command("trust")
@@ -26,19 +30,21 @@ def command(call: Call, show: bool, listing: bool, revoke: bool) -> None:
 
     In a ledger that is not trusted everything can be read and recorded, and nothing acts: no command is started, no
     connection opened, no key sent, no program run, no approval taken, no history imported. Ledgers that you make,
-    clone or copy with weft are trusted. What you trust is kept in your state folder, by path, owner and inode of the
-    file, or by server, database, schema and replica: a file that takes the place of a trusted one is not trusted.
+    clone, copy or back up with weft are trusted. What you trust is kept in your state folder: by path, owner, inode
+    and replica, or by server, database, schema and replica. What takes the place of a trusted ledger is not trusted.
     """
     if show + listing + revoke > 1:
         raise click.UsageError("--show, --list and --revoke exclude each other")
     if listing:
         _list(call)
         return
+    if revoke:
+        _revoke(call)
+        return
     with call.reading() as ledger:
         trust = _stored(ledger)
-        if revoke:
-            trust.revoke()
-        elif not show:
+        is_new = not (show or trust.is_trusted)
+        if is_new:
             trust.allow()
         answer = describe_trust(ledger, trust)
     if call.json:
@@ -46,10 +52,25 @@ def command(call: Call, show: bool, listing: bool, revoke: bool) -> None:
         return
     state = f"is trusted: {answer.how}" if answer.trusted else f"is not trusted: {answer.doubt}"
     call.screen.show(Span(answer.ledger, "heading"), f" {state}")
-    for line in allowed_lines(answer) if not revoke else ():
+    for line in allowed_lines(answer):
         call.screen.show(*line)
-    if not show and not revoke:
-        call.note("undo: weft trust --revoke")
+    if is_new:
+        call.note(undo("--ledger", answer.ledger, "trust", "--revoke"))
+
+
+def _revoke(call: Call) -> None:
+    """By its place: the ledger itself may be gone, or another one by now."""
+    place = named_ledger(call.ledger) or find_ledger(call.ledger)
+    if Site.of(place) is Site.FILE:
+        place = os.path.realpath(place)
+    else:
+        with call.reading() as ledger:
+            place = _stored(ledger).identity.place
+    was_trusted = call.trust_store.revoke(place)
+    call.answer(
+        RevokedTrust(ledger=place, was_trusted=was_trusted),
+        [Span(place, "heading"), " is trusted no longer" if was_trusted else " was not trusted; nothing changed"],
+    )
 
 
 def _stored(ledger: Ledger) -> StoredTrust:
@@ -60,12 +81,22 @@ def _stored(ledger: Ledger) -> StoredTrust:
     return ledger.trust
 
 
+def _change(call: Call, known: TrustedLedger) -> str:
+    """What became of a file that was trusted."""
+    place = known.identity.place
+    if known.identity.inode is None:
+        return ""
+    if not os.path.exists(place):
+        return ", gone"
+    return "" if is_file_trusted(call.trust_store, place) else ", another file is there now: not trusted"
+
+
 def _list(call: Call) -> None:
     ledgers = call.trust_store.ledgers()
     if call.json:
         call.documents(ledgers)
         return
     for known in ledgers:
-        call.screen.show(Span(known.identity.place, "heading"), f"  {known.how}")
+        call.screen.show(Span(known.identity.place, "heading"), f"  {known.how}{_change(call, known)}")
     if not ledgers:
         call.note("you trust no ledger yet: `weft init` makes one")
