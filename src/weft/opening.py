@@ -15,6 +15,7 @@ from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, syste
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
 from weft.kernel.trust import LedgerTrust, Vouched
+from weft.ledger.api import writer_of
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.arguments import (
@@ -118,6 +119,7 @@ def copy(
         with _open_to_copy(source, clock) as opened:
             return copy(opened, target, progress=progress, clock=clock)
     checked_place(target, "target")
+    writer_of(source).ensure_whole("ledger:read")
     store = _store(str(target), True, False, False, clock, system_random)
     try:
         return ledger_copy.copy_ledger(source._store, store, progress)

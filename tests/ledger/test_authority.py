@@ -41,6 +41,11 @@ def people(ledger: Ledger) -> dict[str, str]:
     }
 
 
+def permit(ledger: Ledger, *patterns: str) -> None:
+    """What the person may do beyond what is their own."""
+    Programs(ledger).change("bln", {"permissions": list(patterns)})
+
+
 def added(ledger: Ledger, work: Callable[[], Any]) -> list[Event]:
     """The events that this work writes."""
     before = ledger.newest()
@@ -64,6 +69,7 @@ def test_the_owner_acting_alone_is_named_in_no_event(ledger: Ledger, people: dic
 
 def test_a_turn_is_the_agents_and_says_for_whom(ledger: Ledger, people: dict[str, str]) -> None:
     ledger.create_session("main", persona="scout")
+    permit(ledger, "turn:record(main)")
     mine = ledger.acting_as("bln")
     for work in (
         lambda: mine.record_turn(session="main", query="q", response="r"),
@@ -95,6 +101,7 @@ def test_an_agent_that_records_its_own_turn_acts_for_nobody_else(ledger: Ledger,
 
 def test_commands_are_the_principals_and_name_the_chain(ledger: Ledger, people: dict[str, str]) -> None:
     first, second = grow(ledger, "main", "a", "b", persona="scout")
+    permit(ledger, "session:*", "content:erase")
     chain = ledger.acting_as(LOCAL.delegate(BLN).delegate(SCOUT))
     acted = (people["scout"], (people["bln"], "local"))
 
@@ -193,6 +200,7 @@ def test_names_of_those_who_act_are_in_no_event(ledger: Ledger) -> None:
 
 
 def test_a_ledger_in_another_name_is_the_same_open_ledger(ledger: Ledger, people: dict[str, str]) -> None:
+    permit(ledger, "turn:record(main)")
     mine = ledger.acting_as("bln")
     ids = [turn for each in (ledger, mine, ledger, mine) for turn in grow(each, "main", "q")]
     assert [turn.id for turn in ledger.thread("main").turns] == ids
@@ -206,6 +214,7 @@ def test_a_ledger_in_another_name_is_the_same_open_ledger(ledger: Ledger, people
 
 def test_groups_of_verbs_act_in_the_name_of_their_ledger(ledger: Ledger, people: dict[str, str]) -> None:
     grow(ledger, "main", "a")
+    permit(ledger, "session:rename(trunk)", "session:read(trunk)")
     assert ledger.labels.rename("main", "trunk").label == "trunk"
     events = added(ledger, lambda: ledger.acting_as("bln").labels.rename("trunk", "main"))
     events += added(ledger, lambda: ledger.labels.rename("main", "trunk"))

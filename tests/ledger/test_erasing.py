@@ -87,8 +87,7 @@ def test_every_reader_shows_what_is_erased_as_erased(ledger: Ledger) -> None:
 
 
 def test_a_tombstone_says_who_when_and_why(ledger: Ledger) -> None:
-    (turn,) = grow(ledger, "main", "a secret")
-    ledger.create_session("hers", persona="ann")
+    (turn,) = grow(ledger, "main", "a secret", persona="ann")
     ledger.acting_as("ann").erasure.erase(turn, reason=WHY)
     assert {(found.actor, found.reason, found.turn_id) for found in ledger.erasure.done()} == {("ann", WHY, turn)}
     assert len(ledger.erasure.done()) == 2

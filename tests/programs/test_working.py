@@ -264,7 +264,7 @@ def test_a_task_is_somebodys(programs: Programs) -> None:
 
 
 def test_rights_are_asked_for_by_the_verbs_that_need_them(programs: Programs) -> None:
-    programs.create("human", "guest", {"permissions": []})
+    programs.create("human", "guest", {"permissions": ["session:read(ours)"]})
     programs.create("task", "t", {"title": "T", "assignee": "guest"})
     programs.add_tags("claude-balanced", "fast")
     programs.create_session("ours")

@@ -52,7 +52,11 @@ def test_nothing_is_erased_where_nobody_can_say_yes(weft: Shell, secret: str, fo
 
 
 def test_an_erasure_is_done_told_and_listed(weft: Shell, secret: str, folder: Path) -> None:
-    assert weft("agent", "create", "ann").code == 0
+    assert weft("human", "create", "bob").code == 0
+    refused = weft("erase", secret, "--reason", "leaked", "--yes", "--as", "bob")
+    assert (refused.code, SECRET.encode() in files(folder)) == (weft("show", "nothing").code, True)
+    rights = ("--permission=session:read(main)", "--permission=content:erase(main)")
+    assert weft("human", "create", "ann", *rights).code == 0
     answer = weft("erase", secret, "--reason", "leaked", "--yes", "--as", "ann")
     assert answer.code == 0, answer.err
     assert answer.out == "erased 2 contents (62 bytes)\n"

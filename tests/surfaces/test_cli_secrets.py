@@ -86,7 +86,8 @@ def test_they_are_erased_with_the_forks_named_first(weft: Shell, token: str, fol
     assert refused.code == 5
     assert "--yes" in told(refused, token)
     assert token.encode() in files(folder)
-    assert weft("agent", "create", "ann").code == 0
+    everything = ("ledger:read", "session:read", "content:erase")
+    assert weft("human", "create", "ann", *(f"--permission={right}" for right in everything)).code == 0
     done = weft("secrets", "--erase", "--reason", "leaked", "--yes", "--as", "ann")
     assert done.code == 0
     assert "erased 3 contents" in told(done, token)

@@ -111,7 +111,7 @@ class AsyncLedger(crossing.Mirror[Ledger]):
 
     @property
     def authority(self) -> Authority:
-        """In whose name this ledger is changed, and with which rights."""
+        """In whose name this ledger is read and changed, and with which rights."""
         return self._sync.authority
 
     async def session(self, name: str) -> Session:

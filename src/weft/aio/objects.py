@@ -238,7 +238,7 @@ class AsyncListing(crossing.Mirror[Listing]):
         return await self._run(partial(self._sync.on_behalf_of, turns=turns))
 
     async def sources(self) -> dict[str, list[tuple[str, str]]]:
-        """Every turn that was picked or summed up: which way, and from which turns."""
+        """Every turn that was picked or summed up and can be read: which way, and from which turns that can."""
         return await self._run(self._sync.sources)
 
     async def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:

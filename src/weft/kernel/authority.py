@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +20,8 @@ from weft.kernel.errors import InvalidInput, NotAllowed
 
 LONGEST_CHAIN = 64
 TOOL_PREFIX = "tool:"
+OBJECT_PREFIXES = ("session:", "turn:", "content:", "compaction:", "program:")
+"""Rights over something that has a name, which may follow as a pattern: `session:read(notes-*)`."""
 LOCAL_NAME = "local"
 """The principal that a ledger acts as unless somebody else is named: whoever opened it."""
 
@@ -123,24 +125,28 @@ def strictest(actions: Iterable[str]) -> RuleAction | None:
 
 
 @lru_cache(maxsize=4096)
-def _split(pattern: str) -> tuple[Callable[[str], bool], str | None]:
-    """How a pattern of a layer is compared: its name, and for tools the pattern of the subject."""
+def _split(pattern: str) -> tuple[Callable[[str], bool], Callable[[str], bool] | None]:
+    """How a pattern of a layer is compared: its name, and in brackets what it is used on."""
     if pattern.startswith(TOOL_PREFIX) and pattern.endswith(")"):
         rule = split_tool_rule(pattern.removeprefix(TOOL_PREFIX))
         if rule is not None:
-            return pattern_matcher(TOOL_PREFIX + rule[0]), rule[1]
+            name, use = rule
+            return pattern_matcher(TOOL_PREFIX + name), None if use is None else partial(subject_matches, use)
+    if pattern.startswith(OBJECT_PREFIXES) and pattern.endswith(")") and "(" in pattern:
+        name, _, subject = pattern[:-1].partition("(")
+        return pattern_matcher(name), pattern_matcher(subject)
     return pattern_matcher(pattern), None
 
 
 def covers(pattern: str, right: str, subject: str | None = None) -> bool | None:
-    """Whether a pattern covers a right. `tool:NAME(PATTERN)` covers those uses of a tool whose subject fits; None:
-    the subject was not given, so it cannot be said."""
-    name_matches, subject_pattern = _split(pattern)
+    """Whether a pattern covers a right. `tool:NAME(PATTERN)` covers those uses of a tool whose subject fits, and
+    `session:read(PATTERN)` sessions whose labels do; None: the subject was not given, so it cannot be said."""
+    name_matches, fits_subject = _split(pattern)
     if not name_matches(right):
         return False
-    if subject_pattern is None:
+    if fits_subject is None:
         return True
-    return None if subject is None else subject_matches(subject_pattern, subject)
+    return None if subject is None else fits_subject(subject)
 
 
 # --- rights -----------------------------------------------------------------------------------------------------
@@ -158,6 +164,12 @@ class Layer(Struct, frozen=True, forbid_unknown_fields=True):
         actions += [RuleAction.DENY for pattern in self.deny if covers(pattern, right, subject) is not False]
         return strictest(actions) is RuleAction.ALLOW
 
+    def allows_reading(self, right: str, subject: str | None = None) -> bool:
+        """The same for a right to read. A layer that allows no right to read by its name limits changes alone."""
+        if any(pattern.partition("(")[0].endswith(":read") for pattern in self.allow):
+            return self.allows(right, subject)
+        return all(covers(pattern, right, subject) is False for pattern in self.deny)
+
 
 class Rights(Struct, frozen=True, forbid_unknown_fields=True):
     """An intersection of layers. Without any, everything is allowed: nobody has limited it yet."""
@@ -165,8 +177,11 @@ class Rights(Struct, frozen=True, forbid_unknown_fields=True):
     layers: tuple[Layer, ...] = ()
 
     def allows(self, right: str, subject: str | None = None) -> bool:
-        """`subject` is what a tool is used on, such as the command that a shell would run."""
+        """`subject` is what the right is used on: the command that a shell would run, the label of a session."""
         return all(layer.allows(right, subject) for layer in self.layers)
+
+    def allows_reading(self, right: str, subject: str | None = None) -> bool:
+        return all(layer.allows_reading(right, subject) for layer in self.layers)
 
     def narrowed(self, other: Rights) -> Rights:
         """What both allow."""

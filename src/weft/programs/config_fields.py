@@ -5,6 +5,7 @@ References come in any spelling and are kept as `@(id)`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,11 @@ from weft.programs.placeholders import PLACEHOLDER, is_placeholder
 Check = Callable[[str, Any], Any]
 """Takes a path and a value; returns the value in its one form, or raises InvalidConfig."""
 RIGHTS = ("approve", "assign", "configure")
+RIGHT_PATTERN = re.compile(
+    r"(session|turn|content|compaction|program):[a-z*]+(\(.+\))?|(ledger|upkeep|facts|history|secret|remote):[a-z*]+",
+    re.DOTALL,
+)
+"""Rights over sessions, turns and programs, if need be those whose names fit a pattern, and over the whole ledger."""
 RUNTIME_FIELDS = ("currentTask", "currentSession", "turnCount", "lastCheckpoint")
 """Read from events, never kept; a configuration that was shown may be given again with them."""
 _KEY_ENDINGS = ("key", "token", "secret", "password", "passwd", "authorization")
@@ -96,6 +102,16 @@ def members(*of: str) -> Check:
         return [check_item(f"{path}[{i}]", item) for i, item in enumerate(texts(path, value))]
 
     return check
+
+
+def right_patterns(path: str, value: Any) -> list[str]:
+    """Rights that a person or an agent is given."""
+    patterns = texts(path, value)
+    for i, pattern in enumerate(patterns):
+        if pattern not in RIGHTS and RIGHT_PATTERN.fullmatch(pattern) is None:
+            hint = f"one of {', '.join(RIGHTS)}, or a right such as session:read(LABEL)"
+            raise InvalidConfig(f"{path}[{i}]", f"{pattern!r:.80} is not known", hint)
+    return patterns
 
 
 def fields_of(**fields: Check) -> Check:

@@ -13,7 +13,7 @@ from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.views.program_rows import ProgramRow, load_request
 from weft.programs.kinds import human as people
 from weft.programs.kinds import information
-from weft.programs.lookups import InformationQuery, find, find_information, requests, to_request
+from weft.programs.lookups import InformationQuery, find, find_information, may_read_request, requests, to_request
 from weft.programs.model import Program, Request, Tagged
 from weft.programs.nodes import add_tags, find_node, nodes_with, remove_tags, tags_of
 from weft.programs.program_base import ProgramsBase
@@ -97,7 +97,7 @@ class InformationVerbs(ProgramsBase):
     def request(self, request: str) -> Request:
         with self._reading() as txn:
             row = load_request(txn.sql, request)
-            if row is None:
+            if row is None or not may_read_request(txn, row):
                 raise NotFound("request", request, Action.LIST_REQUESTS)
             return to_request(txn, row)
 
@@ -123,4 +123,4 @@ class InformationVerbs(ProgramsBase):
     def tagged(self, *given: str) -> list[Tagged]:
         """Everything that has all of these tags."""
         with self._reading() as txn:
-            return nodes_with(txn.sql, given)
+            return nodes_with(txn, given)

@@ -13,6 +13,7 @@ from weft.kernel.enums import InfoType
 from weft.kernel.errors import InvalidInput, NotFound
 from weft.kernel.words import tokens
 from weft.ledger.api import agent_names
+from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.views.program_rows import (
     PROGRAM,
     PROGRAM_HISTORY,
@@ -47,8 +48,8 @@ from weft.store.port import ReadTxn
 
 def find(txn: ReadTxn, name: str, kinds: Sequence[str] = ()) -> ProgramRow | SessionRow:
     """By name, address or ulid. A deleted program is found by its ulid alone."""
-    wanted = name_in(txn.sql, name)
-    row = find_any(txn.sql, wanted)
+    wanted = name_in(txn, name)
+    row = find_any(txn, wanted)
     if row is None or (kinds and kind_of_row(row).name not in kinds):
         raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
     return row
@@ -73,9 +74,12 @@ def _version(txn: ReadTxn, program: str, name: str, version: int) -> Any:
 
 
 def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
+    access = access_of(txn)
     is_assigned = row.task is not None and newest_counts(txn, row.id, "agent_task_assigned")
     task = load_program(txn.sql, row.task) if row.task and is_assigned else None
     session = load_session(txn.sql, row.session) if row.session and is_assigned else None
+    shows_task = is_assigned and (task is None or access.may_read_program(task))
+    shows_session = is_assigned and (session is None or access.may_read(session))
     counted = counted_version(txn, row.id)
     return Program(
         id=row.id,
@@ -92,8 +96,8 @@ def _of_row(txn: ReadTxn, row: ProgramRow) -> Program:
         applied=bool(row.applied),
         foreign=counted.is_foreign,
         pending_version=counted.pending,
-        current_task=(task.name if task else row.task) if is_assigned else None,
-        current_session=(session.label if session else row.session) if is_assigned else None,
+        current_task=(task.name if task else row.task) if shows_task else None,
+        current_session=(session.label if session else row.session) if shows_session else None,
         turn_count=row.turns,
         last_checkpoint=row.checkpoint,
         result=text_of(txn, row.result),
@@ -135,11 +139,13 @@ def list_programs(
         hidden = "" if deleted else " AND deleted = 0"
         name = kind.name if kind else ""
         rows = txn.sql.all(f"{PROGRAM.select} WHERE {where}{hidden} ORDER BY kind, name, id", (name,))
-        programs += [_of_row(txn, ProgramRow(*row)) for row in rows]
+        may_read_program = access_of(txn).may_read_program
+        programs += [_of_row(txn, row) for row in (ProgramRow(*row) for row in rows) if may_read_program(row)]
     if kind in (None, SESSION):
         hidden = "" if deleted else " WHERE status <> 'deleted'"
         rows = txn.sql.all(f"{SESSION_TABLE.select}{hidden} ORDER BY label, n")
-        programs += [_of_session(txn, SessionRow(*row)) for row in rows]
+        may_read = access_of(txn).may_read
+        programs += [_of_session(txn, row) for row in (SessionRow(*row) for row in rows) if may_read(row)]
     return [program for program in programs if not states or program.state in states]
 
 
@@ -184,8 +190,13 @@ def requests(txn: ReadTxn, human: ProgramRow | None, status: str | None) -> list
     """The oldest first."""
     where, values = (" WHERE human = ?", (human.id,)) if human else ("", ())
     rows = txn.sql.all(f"{REQUEST.select}{where} ORDER BY asked_at, id", values)
-    asked = (to_request(txn, RequestRow(*row)) for row in rows)
+    asked = (to_request(txn, row) for row in (RequestRow(*row) for row in rows) if may_read_request(txn, row))
     return [request for request in asked if status is None or request.status == status]
+
+
+def may_read_request(txn: ReadTxn, row: RequestRow) -> bool:
+    """What a person was told or asked is for them, for whoever asked it, and for whoever may read the whole ledger."""
+    return access_of(txn).permits(READ_LEDGER, (row.human, row.asked_by))
 
 
 def to_request(txn: ReadTxn, viewed: RequestRow) -> Request:

@@ -11,8 +11,10 @@ from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.kernel.facts import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.ledger.arguments import checked_label
+from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
 from weft.ledger.read.revisions import resolve
-from weft.ledger.views.rows import SessionRow
+from weft.ledger.views.program_rows import find_program
+from weft.ledger.views.rows import TURN, SessionRow, TurnRow, find_session, load_session
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.model import Tagged
 from weft.programs.program_writer import ProgramWriter, find_any
@@ -28,13 +30,13 @@ def find_node(txn: ReadTxn, name: str) -> str:
     wanted = parse_address(name, "node").name if is_address(name) else name
     if not isinstance(wanted, str) or not wanted:
         raise InvalidInput(f"node is {name!r:.80}", HINT)
-    row = find_any(txn.sql, wanted) or find_any(txn.sql, wanted.upper())
+    row = find_any(txn, wanted) or find_any(txn, wanted.upper())
     if row is not None:
         return row.id
     whole = wanted.upper()
-    if is_ulid(whole) and txn.sql.one("SELECT 1 FROM message WHERE id = ?", (whole,)) is not None:
+    if is_ulid(whole) and _is_message(txn, whole):
         return whole
-    if is_digest(wanted.lower()) and txn.facts.find_event(bytes.fromhex(wanted)) is not None:
+    if is_digest(wanted.lower()) and _is_event(txn, wanted.lower()):
         return wanted.lower()
     try:
         return resolve(txn, wanted, _no_time).turn.id
@@ -42,6 +44,31 @@ def find_node(txn: ReadTxn, name: str) -> str:
         raise
     except (NotFound, InvalidInput):
         raise NotFound("node", wanted, HINT) from None
+
+
+def _is_message(txn: ReadTxn, message: str) -> bool:
+    if txn.sql.one("SELECT 1 FROM message WHERE id = ?", (message,)) is None:
+        return False
+    return access_of(txn).is_unlimited or _readable_message(txn, message)
+
+
+def _readable_message(txn: ReadTxn, message: str) -> bool:
+    """A message goes with its turn, whose id lies just before its own."""
+    row = txn.sql.one(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
+    return row is not None and access_of(txn).may_read_turn(TurnRow(*row))
+
+
+def _is_event(txn: ReadTxn, event: str) -> bool:
+    """An event goes with its turn; others are for whoever may read the whole ledger."""
+    if txn.facts.find_event(bytes.fromhex(event)) is None:
+        return False
+    if access_of(txn).may_whole(READ_LEDGER):
+        return True
+    try:
+        resolve(txn, event, _no_time)
+    except NotFound:
+        return False
+    return True
 
 
 def _no_time(text: str) -> int:
@@ -59,7 +86,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 def node_of(sql: Sql, node: str) -> Node:
-    row = find_any(sql, node)
+    row = find_program(sql, node) or find_session(sql, node) or load_session(sql, node)
     if isinstance(row, SessionRow):
         return Node(id=node, kind="session", name=row.label, there=row.status != "deleted")
     if row is not None:
@@ -78,7 +105,7 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
 
 def add_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
     """Those that it has already are not added again."""
-    node = find_node(ReadTxn(writer.sql, writer.append.txn.facts), name)
+    node = find_node(LimitedTxn(writer.sql, writer.append.txn.facts, writer.append.access), name)
     _permit_tags(writer, node)
     fresh = [tag for tag in checked_tags(tags) if tag not in tags_of(writer.sql, node)]
     if fresh:
@@ -88,7 +115,7 @@ def add_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
 
 
 def remove_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
-    node = find_node(ReadTxn(writer.sql, writer.append.txn.facts), name)
+    node = find_node(LimitedTxn(writer.sql, writer.append.txn.facts, writer.append.access), name)
     _permit_tags(writer, node)
     wanted, stream = checked_tags(tags), None
     for version in _versions(writer.sql, node):
@@ -102,7 +129,7 @@ def remove_tags(writer: ProgramWriter, name: str, tags: Iterable[str]) -> str:
 
 def _permit_tags(writer: ProgramWriter, node: str) -> None:
     """What is said of a program is for those who may configure it; turns, messages and events are anybody's to mark."""
-    row = find_any(writer.sql, node)
+    row = find_any(writer.append, node)
     if isinstance(row, SessionRow):
         writer.permit("configure", f"tag {row.label!r}", row.persona)
     elif row is not None:
@@ -135,15 +162,25 @@ def _current(sql: Sql, node: str) -> str:
     return node if row is None else str(row[0])
 
 
-def nodes_with(sql: Sql, tags: Iterable[str]) -> list[Tagged]:
-    """Nodes that have all of these tags, programs first, each with all of its own."""
+def nodes_with(txn: ReadTxn, tags: Iterable[str]) -> list[Tagged]:
+    """Nodes that have all of these tags and can be read, programs first, each with all of its own."""
+    sql = txn.sql
     nodes: set[str] | None = None
     for tag in checked_tags(tags):
         with_tag = {_current(sql, node) for (node,) in sql.all("SELECT node FROM node_tag WHERE tag = ?", (tag,))}
         nodes = with_tag if nodes is None else nodes & with_tag
-    tagged = (_tagged(sql, node_of(sql, node)) for node in sorted(nodes or ()))
+    tagged = (_tagged(sql, node_of(sql, node)) for node in sorted(nodes or ()) if _is_readable(txn, node))
     shown = (node for node in tagged if node is not None)
     return sorted(shown, key=lambda node: (NODE_KINDS.index(node.kind), node.name, node.id))
+
+
+def _is_readable(txn: ReadTxn, node: str) -> bool:
+    if access_of(txn).is_unlimited:
+        return True
+    try:
+        return find_node(txn, node) == node
+    except NotFound:
+        return False
 
 
 def _tagged(sql: Sql, node: Node) -> Tagged | None:

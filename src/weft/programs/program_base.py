@@ -37,7 +37,9 @@ class ProgramsBase:
 
     def _change(self, verb: str, work: Callable[[ProgramWriter], Any], key: str | None, *request: Any) -> Program:
         """Perform a verb whose work returns a row; returns the program as it is then."""
-        return self.get(self._perform(verb, lambda writer: str(work(writer).id), key, *request))
+        program = self._perform(verb, lambda writer: str(work(writer).id), key, *request)
+        with self._writer.store.read() as txn:  # whoever changed it is told of it, whether they may read it or not
+            return to_program(txn, find(txn, program))
 
     @contextmanager
     def _reading(self) -> Iterator[ReadTxn]:
@@ -48,7 +50,7 @@ class ProgramsBase:
         """By name, ulid, `@(id)`, or `@(id:version)` for that version of its configuration."""
         wanted = [checked_kind(kind).name for kind in kinds]
         with self._reading() as txn:
-            program_name = name_in(txn.sql, name)
+            program_name = name_in(txn, name)
             version = None if program_name == name else parse_address(name, "program").version
             return to_program(txn, find(txn, program_name, wanted), version)
 

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, LabelTaken, NotAllowed, NotApplicable, NotFound
 from weft.kernel.program_events import ProgramDeleted
+from weft.ledger.read.access import granted
 from weft.ledger.views.program_rows import ProgramRow, find_program
 from weft.ledger.views.values import json_of
 from weft.programs.addresses import checked_name
@@ -16,7 +17,7 @@ from weft.programs.foreign import counted_version
 from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import kind_of_row
-from weft.programs.program_writer import ProgramWriter, granted
+from weft.programs.program_writer import ProgramWriter
 
 
 def create(
@@ -30,11 +31,12 @@ def create(
     checked = kind.checked_config(config)
     kind.refuse_name(name, checked)
     permit_grants(writer, kind, None, {}, checked)
+    _permit_machine_part(writer, kind, name, {}, checked)
     row = find_program(writer.sql, name)
     if row is not None and not row.deleted:
         if row.kind == kind.name and row.version == 0:
             return configure(writer, row, checked, applied=applied)
-        raise LabelTaken(name, f"a {row.kind}")
+        raise LabelTaken(name, f"a {row.kind}" if writer.append.access.may_read_program(row) else "taken")
     program = writer.append.ulids.mint()
     fields = _event_fields(writer, kind, checked, applied)
     stream = writer.new_stream(kind.name, program)
@@ -73,6 +75,7 @@ def configure(
         return row
     before = own if isinstance(own, dict) else {}
     permit_grants(writer, kind, row, before, checked)
+    _permit_machine_part(writer, kind, row.name, before, checked)
     fields = _event_fields(writer, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts
     row = writer.add(row, kind.facts.configured, **fields, reverts=reverting, reason=writer.reason(reason))
@@ -89,6 +92,17 @@ def permit_grants(
         raise NotAllowed("configure", [writer.actor_name], "change its own permissions", "somebody else must do it")
     for right in sorted(set(granted(config)) - set(granted(before))):
         writer.permit(right, f"give the permission {right!r}, which it lacks")
+
+
+def _permit_machine_part(
+    writer: ProgramWriter, kind: KindRow, name: str, before: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an agent
+    that works for them was given."""
+    access = writer.append.access
+    if not access.is_unlimited and access.is_agent() and kind.machine_part(before) != kind.machine_part(config):
+        what = f"say which keys, folders, commands or destinations the {kind.name} {name!r} uses"
+        raise NotAllowed("configure", [writer.actor_name], what, "a person must do it")
 
 
 def revert(

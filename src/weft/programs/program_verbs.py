@@ -120,7 +120,7 @@ class ProgramVerbs(ProgramsBase):
 
     def _session(self, writer: ProgramWriter, name: str) -> SessionRow | None:
         """A session, where no program has this name."""
-        row = find_any(writer.sql, name_in(writer.sql, name))
+        row = find_any(writer.append, name_in(writer.append, name))
         return writer.require_session(row.id) if isinstance(row, SessionRow) else None
 
     def publish(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:

@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import UNSET
 
 from weft.kernel.advice import Action
-from weft.kernel.authority import Layer
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
     ContentGone,
@@ -26,7 +25,7 @@ from weft.kernel.errors import (
 from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
-from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.access import access_of
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
 from weft.ledger.views.rows import SessionRow, find_session, load_session
@@ -37,7 +36,6 @@ from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import NamedProgram
 from weft.programs.foreign import counted_references, counted_version, only_foreign
 from weft.store.port import ReadTxn
-from weft.store.sql import Sql
 
 Found = ProgramRow | SessionRow
 
@@ -70,18 +68,18 @@ class ProgramWriter:
 
     def require(self, name: str, *kinds: str) -> ProgramRow:
         """A living program of one of these kinds, by name, address or ulid."""
-        wanted = name_in(self.sql, name)
+        wanted = name_in(self.append, name)
         row = find_program(self.sql, wanted)
-        if row is None or row.deleted:
+        if row is None or row.deleted or not self.append.access.may_read_program(row):
             raise NotFound(" or ".join(kinds) or "program", wanted, Action.LIST_PROGRAMS)
         if kinds and row.kind not in kinds:
             raise NotApplicable(f"{wanted!r} is a {row.kind}, not a {' or '.join(kinds)}", Action.LIST_PROGRAMS)
         return row
 
     def require_session(self, name: str) -> SessionRow:
-        wanted = name_in(self.sql, name)
+        wanted = name_in(self.append, name)
         row = self.append.view.find_session(wanted) or load_session(self.sql, wanted)
-        if row is None:
+        if row is None or not self.append.access.may_read(row):
             raise NotFound("session", wanted, Action.LIST_SESSIONS)
         return self.append.view.session(row.id)
 
@@ -125,14 +123,8 @@ class ProgramWriter:
     def permit(self, right: str, what: str, *own: str | None) -> None:
         """The ledger's owner may do everything; others what concerns themselves (`own`), and what their configuration
         permits. Everybody in the chain must be permitted."""
-        for principal in self.append.acting_ids:
-            if principal != DEFAULT_AGENT and principal not in own and not self._configured(principal).allows(right):
-                raise self.not_allowed(right, what)
-
-    def _configured(self, principal: str) -> Layer:
-        """The rights over programs that the configuration of an agent or a person gives; a session has none."""
-        row = load_program(self.sql, principal)
-        return Layer(allow=() if row is None else tuple(granted(self.config_of(row))))
+        if not self.append.access.permits(right, own):
+            raise self.not_allowed(right, what)
 
     def not_allowed(self, right: str, what: str) -> NotAllowed:
         hint = f"it needs the permission {right!r} in its configuration"
@@ -210,7 +202,7 @@ class ProgramWriter:
         )
 
     def _target(self, named: NamedProgram) -> tuple[tuple[str, str, str | None], int]:
-        found = find_any(self.sql, named.address.name)
+        found = find_any(self.append, named.address.name)
         if found is None or (isinstance(found, ProgramRow) and found.deleted):
             raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
         if isinstance(found, SessionRow):
@@ -231,21 +223,18 @@ class ProgramWriter:
         return [name for id, name in found if not counted_version(self.reading, id).is_foreign]
 
 
-def granted(config: dict[str, Any]) -> list[str]:
-    """The rights over programs that a configuration gives: a person's are a list, an agent's stand beside others."""
-    permissions = config.get("permissions")
-    found = permissions.get("programs") if isinstance(permissions, dict) else permissions
-    return found if isinstance(found, list) else []
+def find_any(place: ReadTxn | Append, name: str) -> Found | None:
+    """A program by name or ulid, else a session by label, alias or ulid; what cannot be read is passed over."""
+    access = access_of(place) if isinstance(place, ReadTxn) else place.access
+    program = find_program(place.sql, name)
+    if program is not None and access.may_read_program(program):
+        return program
+    return access.readable(find_session(place.sql, name)) or access.readable(load_session(place.sql, name))
 
 
-def find_any(sql: Sql, name: str) -> Found | None:
-    """A program by name or ulid, else a session by label, alias or ulid."""
-    return find_program(sql, name) or find_session(sql, name) or load_session(sql, name)
-
-
-def name_in(sql: Sql, text: str) -> str:
+def name_in(place: ReadTxn | Append, text: str) -> str:
     """The name that a text stands for: as it is where something is called so, else as an address."""
-    if isinstance(text, str) and not is_address(text) and find_any(sql, text) is not None:
+    if isinstance(text, str) and not is_address(text) and find_any(place, text) is not None:
         return text
     return parse_address(text, "program").name
 

@@ -134,8 +134,9 @@ def _greeted(ledger: Ledger, link: Link) -> Iterator[Link]:
 
 def serve(ledger: Ledger, pipes: Pipes, manners: Manners) -> None:
     """Answer whoever speaks over these pipes, until they leave or are gone."""
+    writer_of(ledger).ensure_whole("ledger:read")
     if manners.takes:
-        writer_of(ledger).ensure_allowed("facts:import")
+        writer_of(ledger).ensure_whole("facts:import")
     channel = Channel(pipes, writer_of(ledger).clock, pipes.silence_seconds)
     channel.greet()
     try:
@@ -158,7 +159,7 @@ def pull(
     silence_seconds: float = SILENCE_SECONDS,
 ) -> Synced:
     """Every fact that the other ledger has and this one lacks."""
-    writer_of(ledger).ensure_allowed("facts:import")
+    writer_of(ledger).ensure_whole("facts:import")
     with linked(ledger, address, opens, report, silence_seconds) as link:
         done = link.synced(link.converse(link.asking.pulling(dry=dry)), dry=dry)
     if views_are_stale(store_of(ledger)):
@@ -177,6 +178,7 @@ def push(
     silence_seconds: float = SILENCE_SECONDS,
 ) -> Synced:
     """Every fact that this ledger has and the other one lacks; with `sessions` only what belongs to these."""
+    writer_of(ledger).ensure_whole("ledger:read")
     selection = None
     if sessions:
         ids = [ledger.session(name).id for name in sessions]
@@ -198,7 +200,7 @@ def clone(
 ) -> Synced:
     """Everything of another ledger into this new one, its import secret too unless `secret` is False. One that was cut
     short goes on where it was; one to which nothing came yet may be tried again with another address."""
-    writer_of(ledger).ensure_allowed("facts:import")
+    writer_of(ledger).ensure_whole("facts:import")
     if secret:
         _ensure_shares(ledger)
     _remember_origin(ledger, Remote(name=ORIGIN, address=without_password(address), shares_imports=secret))
@@ -228,7 +230,7 @@ def _remember_origin(ledger: Ledger, wanted: Remote) -> None:
 
 def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
     """Have one import secret with the ledger at an address: `taken` over, `given`, or the `same` already."""
-    writer_of(ledger).ensure_allowed("history:import")
+    writer_of(ledger).ensure_whole("history:import")
     _ensure_shares(ledger)
     with linked(ledger, address, opens) as link:
         return link.converse(link.asking.sharing())
@@ -238,18 +240,20 @@ def share_imports(ledger: Ledger, address: str, opens: OpenLedger) -> str:
 
 
 def remotes(ledger: Ledger) -> list[Remote]:
+    writer_of(ledger).ensure_whole("ledger:read")
     with store_of(ledger).read() as txn:
         return peers.load_remotes(txn.sql)
 
 
 def remote(ledger: Ledger, name: str) -> Remote:
+    writer_of(ledger).ensure_whole("ledger:read")
     with store_of(ledger).read() as txn:
         return peers.load_remote(txn.sql, name)
 
 
 def add_remote(ledger: Ledger, added: Remote) -> Remote:
     """Remember an address by a name."""
-    writer_of(ledger).ensure_allowed("remote:change")
+    writer_of(ledger).ensure_whole("remote:change")
     if not added.address:
         raise InvalidInput("a remote without an address", FORMS)
     program_of(added.address)
@@ -262,13 +266,13 @@ def _add_remote(added: Remote, txn: WriteTxn) -> None:
 
 
 def remove_remote(ledger: Ledger, name: str) -> None:
-    writer_of(ledger).ensure_allowed("remote:change")
+    writer_of(ledger).ensure_whole("remote:change")
     store_of(ledger).write(lambda txn: peers.remove_remote(txn.sql, name))
 
 
 def repin_remote(ledger: Ledger, address: str) -> str | None:
     """Take whichever replica answers at an address next for the one that belongs there. Says which one it was."""
-    writer_of(ledger).ensure_allowed("remote:change")
+    writer_of(ledger).ensure_whole("remote:change")
     kept = without_password(address)
     pinned = ledger.trust.pinned_replica(kept)
     ledger.trust.unpin_replica(kept)
@@ -277,17 +281,18 @@ def repin_remote(ledger: Ledger, address: str) -> str | None:
 
 def refused_events(ledger: Ledger) -> list[RefusedEvent]:
     """Events that other ledgers told and that were refused here, with the replica that told each."""
+    writer_of(ledger).ensure_whole("ledger:read")
     with store_of(ledger).read() as txn:
         return load_refused(txn.sql)
 
 
 def forget_peer(ledger: Ledger, replica: str) -> None:
     """Forget what a replica said of itself and how far it was read; the next sync with it begins anew."""
-    writer_of(ledger).ensure_allowed("remote:change")
+    writer_of(ledger).ensure_whole("remote:change")
     store_of(ledger).write(lambda txn: peers.forget_peer(txn.sql, replica))
 
 
 def mark_as_copy(ledger: Ledger) -> None:
     """The next opening for writing gives this ledger a replica id of its own, as it does with a backup."""
-    writer_of(ledger).ensure_allowed("remote:change")
+    writer_of(ledger).ensure_whole("remote:change")
     store_of(ledger).write(lambda txn: txn.sql.run(NOTE, (COPIED, "")))

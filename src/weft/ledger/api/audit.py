@@ -11,11 +11,13 @@ from weft.ledger.reports import audit
 from weft.ledger.reports.actor_history import Deed, deeds
 from weft.ledger.reports.audit import AuditChoice, AuditFinding, AuditTally
 from weft.ledger.reports.usage import read_moment
+from weft.ledger.write.append import reads_whole
 
 
 class AuditReports(LedgerPart):
     """`ledger.audit`: what agents did, and whether it was allowed."""
 
+    @reads_whole
     def findings(
         self, *names: str, tally: AuditTally | None = None, **only: Unpack[AuditChoice]
     ) -> Iterator[AuditFinding]:
@@ -37,6 +39,7 @@ class AuditReports(LedgerPart):
             scope = audit.scope_of(txn, names, moments, only, self._parse_time)
         return audit.audit(self._store, scope, AuditTally() if tally is None else tally)
 
+    @reads_whole
     def actor_history(
         self, actor: str | None = None, *, since: int | str | None = None, until: int | str | None = None
     ) -> Iterator[Deed]:

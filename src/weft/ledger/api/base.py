@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timezone, tzinfo
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from weft.kernel.authority import Authority, authority_of
 from weft.kernel.clock import Clock, UlidSource
@@ -15,6 +15,7 @@ from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
+from weft.ledger.read.access import READ_LEDGER, LimitedStore, is_unlimited
 from weft.ledger.read.pages import Cursor, PageRequest
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
 from weft.ledger.read.sessions import to_session
@@ -71,14 +72,19 @@ class LedgerBase:
 
     @property
     def authority(self) -> Authority:
-        """In whose name this ledger is changed, and with which rights."""
+        """In whose name this ledger is read and changed, and with which rights."""
         return self._writer.authority
 
     def acting_as(self, who: Authority | str) -> Self:
-        """The same open ledger, changed in the name of somebody else: an authority, or the name of an agent or a
-        person. Reads nothing; who is not there is refused by the first change. Closing is left to the original."""
+        """The same open ledger, read and changed in the name of somebody else: an authority, or the name of an agent
+        or a person. Reads nothing; who is not there is refused by the first verb. Closing is left to the original."""
         ledger = copy.copy(self)
-        ledger._writer, ledger._is_original = self._writer.acting_as(authority_of(who)), False
+        authority = authority_of(who)
+        store = self._store._store if isinstance(self._store, LimitedStore) else self._store
+        if not is_unlimited(authority):
+            store = cast(Store, LimitedStore(store, authority, self._writer.creators))
+        ledger._store, ledger._is_original = store, False
+        ledger._writer = self._writer.acting_as(authority)
         for name in [name for name, part in vars(self).items() if isinstance(part, LedgerPart)]:
             delattr(ledger, name)  # its groups of verbs are made anew, in the other name
         return ledger
@@ -86,6 +92,11 @@ class LedgerBase:
     def session(self, name: str) -> Session:
         """By label, by alias, or by id."""
         with self._store.read() as txn:
+            return to_session(txn, require(txn, name))
+
+    def _changed_session(self, name: str) -> Session:
+        """A session that was just changed, for whoever changed it, whether they may read it or not."""
+        with self._writer.store.read() as txn:
             return to_session(txn, require(txn, name))
 
     def resolve(self, name: str) -> str:
@@ -122,6 +133,7 @@ def open_thread_facts(ledger: LedgerBase, names: Sequence[str]) -> Iterator[Thre
     """The facts of the threads that these names mean, of one moment."""
     if not names:
         raise InvalidInput("no thread was named", "name sessions or turns")
+    ledger._writer.ensure_whole(READ_LEDGER)
     ledger._store.catch_up()
     with ledger._store.read() as txn:
         yield ThreadFacts(txn, [ledger._resolve(txn, name) for name in names])

@@ -7,17 +7,23 @@ from typing import Any
 
 from weft.kernel.errors import ErasureChanged, InvalidInput
 from weft.ledger import erasing
-from weft.ledger.api.base import LedgerPart
+from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
+from weft.ledger.read.access import is_unlimited
 from weft.ledger.upkeep.recompute import silent
-from weft.ledger.write.append import requires
+from weft.ledger.write.append import reads_whole, requires
 
 ATTEMPTS = 5
 
 
 class Erasures(LedgerPart):
     """`ledger.erasure`: takes contents away for good."""
+
+    def __init__(self, ledger: LedgerBase) -> None:
+        super().__init__(ledger)
+        self._plans: list[ErasurePlan] = []
+        """Made here for somebody who may not erase everything: no other plan is carried out for them."""
 
     def plan(
         self, what: str | Sequence[str], *, tree: bool = False, everywhere: bool = False, progress: Any = None
@@ -27,14 +33,19 @@ class Erasures(LedgerPart):
         A content is named by its reference, a session by its label or id, a turn by any name of it. `tree` means all
         turns of the tree and the sessions in it; `everywhere` also takes contents that other turns use too.
         """
-        return erasing.make_plan(
+        if checked_flag(everywhere, "everywhere"):
+            self._writer.ensure_whole("content:erase")
+        plan = erasing.make_plan(
             self._store,
             what,
             self._resolve,
             tree=checked_flag(tree, "tree"),
-            everywhere=checked_flag(everywhere, "everywhere"),
+            everywhere=everywhere,
             report=checked_progress(progress) or silent,
         )
+        if not is_unlimited(self._writer.authority):
+            self._plans.append(plan)
+        return plan
 
     @requires("content:erase")
     def erase(
@@ -50,6 +61,8 @@ class Erasures(LedgerPart):
         if not checked_text(reason, "reason").strip():
             raise InvalidInput("an erasure needs a reason", "say why, without saying what")
         if isinstance(what, ErasurePlan):
+            if what not in self._plans:
+                self._writer.ensure_whole("content:erase")
             return erasing.erase(self._writer, what, reason)
         for _ in range(ATTEMPTS - 1):
             try:
@@ -60,17 +73,19 @@ class Erasures(LedgerPart):
         plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
         return erasing.erase(self._writer, plan, reason)
 
-    @requires("content:erase")
+    @requires("content:erase", whole=True)
     def finish(self) -> bool:
         """Go on with an erasure that could not be finished, since somebody read what was there before. True when
         nothing is left to be done; opening a ledger for writing tries it, too."""
         return erasing.finish(self._store)
 
+    @reads_whole
     def done(self) -> list[Tombstone]:
         """Who erased what, when and why; the newest first."""
         with self._store.read() as txn:
             return erasing.tombstones(txn)
 
+    @reads_whole
     def pending(self) -> list[Tombstone]:
         """Erasures of other ledgers that came with their facts, of contents that are still here."""
         self._store.catch_up()

@@ -16,7 +16,7 @@ from weft.ledger.imports import (
 )
 from weft.ledger.read.revisions import require
 from weft.ledger.search.passages import catch_up_if_far_behind
-from weft.ledger.write.append import requires
+from weft.ledger.write.append import reads_whole, requires
 
 
 class Imports(LedgerPart):
@@ -26,30 +26,33 @@ class Imports(LedgerPart):
         """Refuse a ledger that is not trusted: its maker knows the secret that imported sessions are named with."""
         self._ledger.trust.ensure("import sessions, which its maker's secret would name")
 
-    @requires("history:import")
+    @requires("history:import", whole=True)
     def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
         self.ensure_trusted()
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
 
+    @reads_whole
     def index(self) -> None:
         """Let search catch up where much was imported since it last did."""
         catch_up_if_far_behind(self._store, None, self._clock.monotonic)
 
+    @reads_whole
     def kept_sources(self, session_or_file: str) -> list[KeptStretch]:
         """What was kept verbatim of the sources of a session, or of one source file, in order."""
         name = checked_text(session_or_file, "session or file")
         with self._store.read() as txn:
             return kept_stretches(txn, name)
 
+    @reads_whole
     def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
         """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
         They are no facts: they have no id, and go once they are turns or their source is gone."""
         with self._store.read() as txn:
             return provisional_turns(txn, None if session is None else require(txn, session).id)
 
-    @requires("history:import")
+    @requires("history:import", whole=True)
     def share_with(self, other: LedgerBase) -> None:
         """From now on imports here get the same ids as there. Whoever holds both ledgers can compare what they hold."""
         if not isinstance(other, LedgerBase):

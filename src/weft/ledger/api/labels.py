@@ -40,14 +40,14 @@ class Heads(LedgerPart):
             row = require(txn, session)
             number = int(row.status == SessionStatus.ACTIVE) if number is None else checked_number(number, "number")
             if number == 0 and row.moves == 0:
-                return set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason)
+                return set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason, "session:move")
             moves = reflog(txn, row, 1, number) if number >= 0 else []
             if not moves:
                 raise NotFound("move of session", f"{row.label}@{{{number}}}", f"it has moved {row.moves} times")
             turn = moves[0].turn_id and load_turn(txn.sql, moves[0].turn_id)
             event = head_event(txn.facts, turn, moves[0].at_event)
         if row.status != SessionStatus.ACTIVE:
-            set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason)
+            set_status(self._ledger, row.id, SessionStatus.ACTIVE, reason, "session:move")
         return move(self._ledger, row.id, moves[0].turn_id, UNSET, MoveReason.RESTORE, reason, event)
 
     def at(self, session: str, when: int | str) -> str | None:
@@ -63,18 +63,16 @@ class Labels(LedgerPart):
 
     @requires("session:rename")
     def rename(self, session: str, label: str) -> Session:
-        heads.rename(self._writer, session, label)
-        return self._ledger.session(label)
+        return self._ledger._changed_session(heads.rename(self._writer, session, label))
 
     @requires("session:rename")
     def add_alias(self, alias: str, session: str, *, reason: str = "manual") -> Session:
         """Another name for a session. Lookups go by label, then alias, and never chain."""
-        heads.add_alias(self._writer, alias, session, reason)
-        return self._ledger.session(alias)
+        return self._ledger._changed_session(heads.add_alias(self._writer, alias, session, reason))
 
     @requires("session:archive")
     def archive(self, session: str, *, reason: str | None = None) -> Session:
-        return set_status(self._ledger, session, SessionStatus.ARCHIVED, reason)
+        return set_status(self._ledger, session, SessionStatus.ARCHIVED, reason, "session:archive")
 
     def archivable(
         self,
@@ -96,11 +94,11 @@ class Labels(LedgerPart):
     @requires("session:delete")
     def delete(self, session: str, *, reason: str | None = None) -> Session:
         """The pointer goes, its turns stay; `restore_session` by its id brings it back."""
-        return set_status(self._ledger, session, SessionStatus.DELETED, reason)
+        return set_status(self._ledger, session, SessionStatus.DELETED, reason, "session:delete")
 
     @requires("session:archive")
     def unarchive(self, session: str, *, reason: str | None = None) -> Session:
-        return set_status(self._ledger, session, SessionStatus.ACTIVE, reason)
+        return set_status(self._ledger, session, SessionStatus.ACTIVE, reason, "session:archive")
 
 
 def move(
@@ -112,7 +110,7 @@ def move(
     reason: str | None,
     at_event: str | None = None,
 ) -> Session:
-    heads.move_head(
+    session_id = heads.move_head(
         ledger._writer,
         session,
         new=new,
@@ -122,10 +120,10 @@ def move(
         patience=Patience(ledger._writer, 0, ledger._ttl),
         at_event=at_event,
     )
-    return ledger.session(session)
+    return ledger._changed_session(session_id)
 
 
-def set_status(ledger: LedgerBase, session: str, status: SessionStatus, reason: str | None) -> Session:
+def set_status(ledger: LedgerBase, session: str, status: SessionStatus, reason: str | None, right: str) -> Session:
     record = ledger.session(session)
-    heads.set_status(ledger._writer, record.id, status, reason)
-    return ledger.session(record.id)
+    heads.set_status(ledger._writer, record.id, status, reason, right)
+    return ledger._changed_session(record.id)

@@ -30,6 +30,7 @@ from weft.ledger.search.passages import catch_up_if_far_behind
 from weft.ledger.upkeep import recompute, verify
 from weft.ledger.upkeep.verify import Problem
 from weft.ledger.views import codeblocks
+from weft.ledger.write.append import reads_whole
 from weft.ledger.write.leases import give_up
 
 
@@ -60,6 +61,7 @@ class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
             with suppress(StoreError):  # what was acknowledged is durable, so a failure here is nobody's
                 codeblocks.catch_up_lightly(self._store, seconds, self._clock.monotonic)
 
+    @reads_whole
     def verify(
         self, *, facts: bool = True, views: bool = True, receipt: Receipt | None = None, progress: Any = None
     ) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from weft.ledger.api.reading import ReadVerbs
 from weft.ledger.api.search import SearchVerbs
 from weft.ledger.arguments import checked_text
 from weft.ledger.model import Message, Session, ToolCall, Turn
+from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, Position, mapped
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
@@ -24,7 +25,7 @@ from weft.ledger.search.filters import Filters, SearchFilters, as_filters
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
 from weft.ledger.search.passages import UNREMARKABLE
 from weft.ledger.search.session_lists import in_order
-from weft.ledger.views.program_rows import agent_id
+from weft.ledger.views.program_rows import agent_id, load_program
 from weft.ledger.views.rows import TURN, TurnRow, load_turn_number
 from weft.ledger.write.turn_events import checked_id
 from weft.store.port import ReadTxn
@@ -51,6 +52,8 @@ class LookupVerbs(SearchVerbs):
             if wanted.get(name) is not None
         }
         _check_names(wanted, lookups.TurnsWanted)
+        if wanted.get("has_children") is not None:
+            self._writer.ensure_whole(READ_LEDGER)  # a child may be a turn that cannot be read
         self._let_index_catch_up()
         with self._store.read() as txn:
             start = self._begin(request, txn)
@@ -145,7 +148,8 @@ class LookupVerbs(SearchVerbs):
 def _calls_of_message(txn: ReadTxn, message: str) -> Iterator[tuple[Position, ToolCall]]:
     """A message's id lies just behind its turn's."""
     row = txn.sql.one(f"{TURN.select} WHERE id < ? ORDER BY id DESC LIMIT 1", (message,))
-    calls = calls_of(txn, TurnRow(*row)) if row else []
+    turn = TurnRow(*row) if row else None
+    calls = calls_of(txn, turn) if turn and access_of(txn).may_read_turn(turn) else []
     return (((call_row.turn, call_row.seq), call) for call_row, call in calls if call.message_id == message)
 
 
@@ -153,12 +157,15 @@ def _calls_that_spawned(txn: ReadTxn, session: int) -> Iterator[tuple[Position, 
     query = "SELECT turn, seq FROM tool_call WHERE spawned IS NOT NULL AND spawned = ? ORDER BY turn, seq"
     for n, seq in txn.sql.all(query, (session,)):
         turn = load_turn_number(txn.sql, n)
-        calls = calls_of(txn, turn) if turn else []
+        calls = calls_of(txn, turn) if turn and access_of(txn).may_read_turn(turn) else []
         yield from (((n, seq), call) for row, call in calls if row.seq == seq)
 
 
 def _agent(txn: ReadTxn, name: str) -> str:
     known = agent_id(txn.sql, checked_text(name, "persona"))
+    row = None if known is None else load_program(txn.sql, known)
+    if row is not None and not access_of(txn).may_read_program(row):
+        known = None
     if known is None and name not in UNREMARKABLE:
         raise NotFound("agent", name)
     return known or name

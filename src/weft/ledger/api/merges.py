@@ -74,7 +74,7 @@ class Merges(LedgerPart):
     def branches(self, session: str | None = None) -> list[Branch]:
         """Where other replicas' branches stand, of one session or of all: those that moved it elsewhere."""
         with self._store.read() as txn:
-            return load_branches(txn.sql, None if session is None else require(txn, session).n)
+            return load_branches(txn, None if session is None else require(txn, session).n)
 
     @requires("session:settle")
     def settle(
@@ -100,7 +100,7 @@ class Merges(LedgerPart):
         record = self._ledger.session(session)
         self._store.catch_up()
         settle(self._writer, record.id, choice, reason, Patience(self._writer, 0, self._ttl))
-        return self._ledger.session(record.id)
+        return self._ledger._changed_session(record.id)
 
     def _whole(self, name: str) -> TurnRow:
         with self._store.read() as txn:

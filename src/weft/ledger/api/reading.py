@@ -12,6 +12,7 @@ from weft.kernel.facts import is_digest
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_count, checked_seconds, checked_text
 from weft.ledger.model import Codeblock, Message, ToolCall, Turn
+from weft.ledger.read.access import access_of
 from weft.ledger.read.contexts import Context, context_after, context_of_turn
 from weft.ledger.read.full_threads import FullThreads, strands_to
 from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, mapped
@@ -30,6 +31,7 @@ from weft.ledger.reports.file_touches import Touch, touches
 from weft.ledger.views import codeblocks
 from weft.ledger.views.recorded_events import Recorded, recorded_after, run_events
 from weft.ledger.views.rows import TurnRow, load_turn, load_turn_number
+from weft.ledger.write.append import reads_whole
 from weft.ledger.write.placement import compaction_for
 from weft.ledger.write.turn_events import checked_id
 from weft.store.facts import checked_pieces
@@ -50,6 +52,7 @@ class ReadVerbs(LedgerBase):
             spot = self._resolve(txn, name)
         return Thread(self._store, spot.turn, spot.events, name)
 
+    @reads_whole
     def full_threads(self, *names: str, trees: bool = False, requests: bool = False) -> FullThreads:
         """Threads in full, each turn once. `trees`: all that shares their roots; `requests`: what events tell, too."""
         with self._store.read() as txn:
@@ -66,6 +69,8 @@ class ReadVerbs(LedgerBase):
     def message(self, message: str) -> Message:
         with self._store.read() as txn:
             found = find_message(txn, checked_id(message, "message"))
+            if found is not None and not _is_readable(txn, found):
+                found = None
         if found is None:
             raise NotFound("message", message)
         return found
@@ -75,6 +80,7 @@ class ReadVerbs(LedgerBase):
             spot = self._resolve(txn, turn)
             return [call for _, call in calls_of(txn, spot.turn, spot.events)]
 
+    @reads_whole
     def files(self, path: str) -> list[Touch]:
         """Every turn's note of a file, the newest first: that it was read, written, referred to or attached. A path
         that does not begin with `/` is the end of one."""
@@ -86,6 +92,10 @@ class ReadVerbs(LedgerBase):
         checked_id(message, "message")
         codeblocks.catch_up(self._store)
         with self._store.read() as txn:
+            access = access_of(txn)
+            record = None if access.is_unlimited else find_message(txn, message)
+            if not access.is_unlimited and (record is None or not _is_readable(txn, record)):
+                return []
             return codeblocks.load(txn, message)
 
     def context(self, turn: str | None = None, *, session: str | None = None) -> Context:
@@ -144,7 +154,8 @@ class ReadVerbs(LedgerBase):
                 page = self._thread_page(txn, request, start, thread, maker)
             else:
                 current, place = CurrentTurns(txn, start.arrival), start.position or NEWEST
-                rows = newest_turns(txn.sql, current, place, session=maker, chunk=request.rows_at_once)
+                newest = newest_turns(txn.sql, current, place, session=maker, chunk=request.rows_at_once)
+                rows = filter(access_of(txn).may_read_turn, newest)
                 page = request.page(start, ((current.position_of(row), row) for row in rows))
             return mapped(page, partial(to_turns, txn))
 
@@ -157,7 +168,8 @@ class ReadVerbs(LedgerBase):
             tip = self._resolve(txn, name).turn
             end = tip.segment, tip.depth
         rows = thread_turns_up(txn.sql, end, start.position[2:], chunk=request.rows_at_once)
-        made = (row for row in rows if maker in (None, row.session))
+        may_read = access_of(txn).may_read_turn
+        made = (row for row in rows if maker in (None, row.session) and may_read(row))
         return request.page(start, (((*end, row.segment, row.depth), row) for row in made))
 
     def events(self, turn: str, *, limit: int | None = None, after: str | None = None) -> Page[Recorded]:
@@ -167,9 +179,11 @@ class ReadVerbs(LedgerBase):
             start = self._begin(request, txn)
             number, count, last = start.position or (0, 0, 0)
             row = load_turn_number(txn.sql, number) or self._resolve(txn, turn).turn
+            access_of(txn).ensure_readable_turn(row, turn)
             found = enumerate(run_events(txn.facts, row, last or None, count), count + 1)
             return request.page(start, (((row.n, i, event.n), event) for i, event in found))
 
+    @reads_whole
     def changes(self, after: int = 0, *, wait: float = 0.0) -> Iterator[Recorded]:
         """Every event beyond arrival number `after`, in order and without a gap; waits so long for the first."""
         checked_count(after, "after")
@@ -183,11 +197,13 @@ class ReadVerbs(LedgerBase):
             yield from found
             after = found[-1].n
 
+    @reads_whole
     def newest(self) -> int:
         """The arrival number of the newest event; 0 where there is none."""
         with self._store.read() as txn:
             return txn.facts.tip().n
 
+    @reads_whole
     def read_content(self, ref: str) -> Iterator[bytes]:
         """A content's bytes in pieces of at most 1 MiB, checked against its reference. Each piece is read in a moment
         of its own: whoever stops half-way holds nobody up."""
@@ -201,3 +217,9 @@ class ReadVerbs(LedgerBase):
     def _content_piece(self, head: ContentHead, idx: int) -> bytes:
         with self._store.read() as txn:
             return txn.facts.content_piece(head, idx)
+
+
+def _is_readable(txn: ReadTxn, message: Message) -> bool:
+    """A message goes with its turn."""
+    turn = load_turn(txn.sql, message.turn_id)
+    return turn is not None and access_of(txn).may_read_turn(turn)

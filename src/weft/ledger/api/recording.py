@@ -183,6 +183,7 @@ class RecordVerbs(LedgerBase):
         stored = self._store.put_stream(chunks, LEDGER_SCOPE)
         with self._store.read() as txn:
             row = txn.facts.content_size(stored.n)
+        self._writer.note_put(stored.ref.hex())
         return StoredContent(stored.ref.hex(), row)
 
 

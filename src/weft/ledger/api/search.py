@@ -10,6 +10,7 @@ from typing import Unpack
 from weft.kernel.errors import InvalidInput, StoreError
 from weft.ledger.api.base import LedgerBase
 from weft.ledger.arguments import checked_flag, checked_text
+from weft.ledger.read.access import READ_LEDGER
 from weft.ledger.read.pages import Page, mapped
 from weft.ledger.search import passages
 from weft.ledger.search.filters import SearchFilters, as_filters
@@ -45,6 +46,8 @@ class SearchVerbs(LedgerBase):
         query, ranked = parse_query(checked_text(words, "words")), checked_flag(rank, "rank")
         if ranked and after is not None:
             raise InvalidInput("ranked hits have no further pages", "raise the limit, or leave out rank")
+        if ranked:
+            self._writer.ensure_whole(READ_LEDGER)  # the engine ranks by the words of everything
         request = self._request("search", {"words": words, **filters}, limit, after)
         wanted = as_filters(filters, partial(self._parse_time, now=request.now))
         if not query.phrases and not wanted.any:

@@ -14,12 +14,13 @@ from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load
 from weft.ledger.secrets.repeats import find_again
 from weft.ledger.secrets.scanner import checked_scanner
 from weft.ledger.upkeep.recompute import silent
-from weft.ledger.write.append import requires
+from weft.ledger.write.append import reads_whole, requires
 
 
 class Secrets(LedgerPart):
     """`ledger.secrets`: credentials in contents, and which findings are none."""
 
+    @reads_whole
     def find(
         self,
         *,
@@ -57,7 +58,7 @@ class Secrets(LedgerPart):
         with self._store.read() as txn:
             return report.make_report(txn, knowing, criteria, scanned, report_progress)
 
-    @requires("secret:ignore")
+    @requires("secret:ignore", whole=True)
     def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
         """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
         verb = report.unignore if checked_flag(undo, "undo") else report.ignore

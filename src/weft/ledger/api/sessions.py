@@ -12,6 +12,7 @@ from weft.ledger.api.base import LedgerBase
 from weft.ledger.api.labels import move
 from weft.ledger.arguments import checked_count, checked_flag
 from weft.ledger.model import DEFAULT_AGENT, HeadMove, Session
+from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import Listing
 from weft.ledger.read.pages import Page, mapped
 from weft.ledger.read.revisions import require
@@ -52,7 +53,7 @@ class SessionVerbs(LedgerBase):
             spawn_tool_call_id=spawn_tool_call_id,
             task_description=task_description,
         )
-        return self.session(heads.create(self._writer, label, persona, details))
+        return self._changed_session(heads.create(self._writer, label, persona, details))
 
     def sessions(self, *, every: bool = False, limit: int | None = None, after: str | None = None) -> Page[Session]:
         """Active sessions, the latest changed first; `every` adds archived and deleted ones.
@@ -66,7 +67,9 @@ class SessionVerbs(LedgerBase):
             times = SessionTimes(txn, start.arrival)
             chunk = None if request.limit is None else request.rows_at_once
             rows = latest_sessions(txn, times, start.position, chunk)
-            shown = ((position, row) for position, row in rows if every or row.status == SessionStatus.ACTIVE)
+            may_read = access_of(txn).may_read
+            listed = ((position, row) for position, row in rows if every or row.status == SessionStatus.ACTIVE)
+            shown = ((position, row) for position, row in listed if may_read(row))
             return mapped(request.page(start, shown), partial(to_sessions, txn))
 
     def listing(self) -> Listing:
@@ -78,7 +81,7 @@ class SessionVerbs(LedgerBase):
         """A new session whose head stands at a turn, at an event inside one, or wherever a name leads."""
         point = self.point(at)
         session_id = heads.fork(self._writer, point.turn_id, point.event_id, label, session or point.session, persona)
-        return self.session(session_id)
+        return self._changed_session(session_id)
 
     @requires("session:move")
     def move_head(

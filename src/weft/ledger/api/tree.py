@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.model import Session, SessionMove, Turn
+from weft.ledger.read.access import access_of
 from weft.ledger.read.sessions import sessions_containing, to_sessions
 from weft.ledger.read.threads import (
     children,
@@ -14,7 +15,7 @@ from weft.ledger.read.threads import (
 )
 from weft.ledger.read.turns import to_turns
 from weft.ledger.search import lookups
-from weft.ledger.views.rows import load_session_number
+from weft.ledger.write.append import reads_whole
 
 
 class Tree(LedgerPart):
@@ -22,8 +23,9 @@ class Tree(LedgerPart):
 
     def children(self, turn: str) -> list[Turn]:
         with self._store.read() as txn:
-            return to_turns(txn, children(txn.sql, self._resolve(txn, turn).turn))
+            return to_turns(txn, filter(access_of(txn).may_read_turn, children(txn.sql, self._resolve(txn, turn).turn)))
 
+    @reads_whole
     def heads(self) -> list[Turn]:
         """Turns without a completed child: the tips of all trees, labelled or not."""
         with self._store.read() as txn:
@@ -39,7 +41,9 @@ class Tree(LedgerPart):
     def turns(self, turn: str) -> list[Turn]:
         """Every turn of the tree that this one belongs to, parents before children."""
         with self._store.read() as txn:
-            return to_turns(txn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
+            return to_turns(
+                txn, filter(access_of(txn).may_read_turn, tree_rows(txn.sql, self._resolve(txn, turn).turn))
+            )
 
     def sessions_containing(self, turn: str) -> list[Session]:
         """Every session whose thread has ever contained this turn."""
@@ -52,7 +56,7 @@ class Tree(LedgerPart):
         """Every movement of a session's head to this very turn, in order."""
         with self._store.read() as txn:
             rows = lookups.moves_to(txn, self._resolve(txn, turn).turn)
-            sessions = {row.session: load_session_number(txn.sql, row.session) for row in rows}
+            sessions = {row.session: access_of(txn).session_of_number(row.session) for row in rows}
             return [
                 SessionMove(session=session.label, changed_at=row.changed_at, why=row.why)
                 for row in rows

@@ -26,13 +26,13 @@ from weft.ledger.upkeep.copy_register import BACKUP, EXPORT, FACTS, note_copy, r
 from weft.ledger.upkeep.packing import Packed
 from weft.ledger.upkeep.recompute import silent
 from weft.ledger.views import codeblocks
-from weft.ledger.write.append import requires
+from weft.ledger.write.append import reads_whole, requires
 
 
 class Upkeep(LedgerPart):
     """`ledger.upkeep`: rebuilds, copies, packs and measures a ledger."""
 
-    @requires("upkeep:rebuild")
+    @requires("upkeep:rebuild", whole=True)
     def rebuild(self, *, progress: Any = None) -> int:
         """Make every view anew from the facts; returns how many rows were wrong."""
         return self._rebuild(checked_progress(progress) or recompute.silent)
@@ -43,6 +43,7 @@ class Upkeep(LedgerPart):
         passages.catch_up(self._store)
         return changed
 
+    @reads_whole
     def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
         report_progress = checked_progress(progress)
@@ -50,6 +51,7 @@ class Upkeep(LedgerPart):
         codeblocks.catch_up(self._store)
         passages.catch_up(self._store, progress=report_progress)
 
+    @reads_whole
     def export_facts(self, target: str | Path | Any, *, progress: Any = None) -> int:
         """Write every fact as a JSON line, to a new file or an open binary one; returns the number of lines."""
         lines = facts_file.export_lines(self._store, checked_progress(progress))
@@ -64,7 +66,7 @@ class Upkeep(LedgerPart):
         except OSError as error:
             raise path_error(path, error) from error
 
-    @requires("facts:import")
+    @requires("facts:import", whole=True)
     def import_facts(
         self, source: str | Path | Any, *, excerpts: bool = False, progress: Any = None
     ) -> facts_file.FactsIn:
@@ -89,6 +91,7 @@ class Upkeep(LedgerPart):
             self._rebuild(recompute.silent)
         return brought
 
+    @reads_whole
     def backup(self, target: str | Path, *, progress: Any = None) -> None:
         """Copy a consistent state to a new file while readers and writers go on; opened for writing, the copy goes by
         a replica id of its own."""
@@ -99,20 +102,23 @@ class Upkeep(LedgerPart):
         except OSError as error:
             raise path_error(path, error) from error
 
+    @reads_whole
     def note_export(self, target: str | Path) -> None:
         """Remember that a file holds what was said here, so that an erasure names it; not if open for reading."""
         if not self._store.read_only:
             self._store.write(partial(note_copy, str(checked_place(target, "target").absolute()), EXPORT))
 
+    @reads_whole
     def disk_bytes(self) -> int:
         """How much room the ledger takes: its file and the log beside it, or its tables in a server."""
         return self._store.disk_bytes()
 
+    @reads_whole
     def stats(self) -> dict[str, Any]:
         with self._store.read() as txn:
             return stats.collect(txn, self._store.replica)
 
-    @requires("upkeep:pack")
+    @requires("upkeep:pack", whole=True)
     def pack(
         self,
         what: str | Sequence[str] = (),
@@ -132,13 +138,14 @@ class Upkeep(LedgerPart):
             report=checked_progress(progress) or silent,
         )
 
-    @requires("upkeep:pack")
+    @requires("upkeep:pack", whole=True)
     def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> Packed:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
         return packing.unpack(
             self._store, checked_names(what, "name"), self._resolve, checked_progress(progress) or silent
         )
 
+    @reads_whole
     def search_lag(self) -> int:
         """How many events search has yet to index; until then it looks through them each time."""
         return passages.lag_of(self._store)

@@ -8,16 +8,19 @@ from weft.ledger.api.base import LedgerPart
 from weft.ledger.reports import usage
 from weft.ledger.reports.usage import AbandonedUsage, BranchUsage, Prices, UsageChoice, UsageReport
 from weft.ledger.reports.work import WorkReport, work_report
+from weft.ledger.write.append import reads_whole
 
 
 class UsageReports(LedgerPart):
     """`ledger.usage`: tokens and cost."""
 
+    @reads_whole
     def report(self, by: str = "day", **only: Unpack[UsageChoice]) -> UsageReport:
         """What was spent, by day, week, month, project, session, model or origin; every response counts once."""
         with self._store.read() as txn:
             return usage.report(txn, by, only, self._clock.now_ms(), self._zone)
 
+    @reads_whole
     def work(
         self, *, since: int | str | None = None, until: int | str | None = None, prices: Prices = None
     ) -> WorkReport:
@@ -25,10 +28,12 @@ class UsageReports(LedgerPart):
         with self._store.read() as txn:
             return work_report(txn, since, until, self._clock.now_ms(), self._zone, prices)
 
+    @reads_whole
     def branch(self, session: str, *, prices: Prices = None) -> BranchUsage:
         with self._store.read() as txn:
             return usage.branch_usage(txn, session, prices)
 
+    @reads_whole
     def abandoned(self, *, prices: Prices = None) -> AbandonedUsage:
         with self._store.read() as txn:
             return usage.abandoned_usage(txn, prices)

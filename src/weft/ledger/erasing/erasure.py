@@ -20,6 +20,7 @@ from weft.ledger.erasing.verbatim import forget_sources
 from weft.ledger.imports import provisional
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.read.content_uses import references
+from weft.ledger.read.sessions import sessions_containing
 from weft.ledger.search import passages, vectors
 from weft.ledger.secrets import scan as secrets
 from weft.ledger.sessions.heads import require_session, stream_of
@@ -34,6 +35,7 @@ from weft.store.erased_contents import IN_LOG, ErasedContents, note_finished, no
 from weft.store.port import ReadTxn, Store, WriteTxn
 
 ROW_EVENTS = 128
+RIGHT = "content:erase"
 FORGETTERS: list[Callable[[Store, WriteTxn, ErasedContents], None]] = [
     codeblocks.forget,
     passages.forget,
@@ -84,13 +86,14 @@ def _finished(store: Store) -> bool:
 
 
 def _write(store: Store, append: Append, plan: ErasurePlan, reason: str) -> None:
+    _ensure_allowed(append, plan)
     _ensure_unchanged(append, plan)
     if plan.contents:
         _erase_contents(store, append, plan)
     if plan.contents or plan.untagged:
         _add_tombstones(append, plan, reason)
     for session in plan.named_sessions:
-        row = require_session(append, session)
+        row = require_session(append, session, RIGHT)
         if row.status != SessionStatus.DELETED:
             stream_of(append, row, DEFAULT_AGENT).add(SessionArchived, status=SessionStatus.DELETED)
     append.seal_and_forget()
@@ -137,6 +140,23 @@ def _note_stale(append: Append) -> None:
         "INSERT INTO local(key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         (VIEWS_STALE, f"erased at {append.txn.facts.tip().n}"),
     )
+
+
+def _ensure_allowed(append: Append, plan: ErasurePlan) -> None:
+    """Erasing needs the right over every session that contains one of the turns, not only over the one that made it."""
+    access = append.access
+    if access.is_unlimited:
+        return
+    for session in plan.named_sessions:
+        require_session(append, session, RIGHT)
+    reading = ReadTxn(append.sql, append.txn.facts)
+    for turn in (*plan.turns, *plan.reached):
+        row = load_turn(append.sql, turn)
+        if row is None:
+            raise ErasureChanged
+        access.ensure_turn(RIGHT, row, turn)
+        if not all(access.may(RIGHT, session) for session in sessions_containing(reading, row.segment, row.depth)):
+            raise access.authority.refusal(RIGHT, f"use {RIGHT!r} on turn {turn}, which another session contains")
 
 
 def _ensure_unchanged(append: Append, plan: ErasurePlan) -> None:

@@ -10,11 +10,12 @@ from msgspec import Struct
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import ContentMissing
 from weft.ledger.erasing.verbatim import copies_of_sessions, copies_that_need
+from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.content_uses import About, ContentUse, Report, TaggedNodes, Uses, find_uses
 from weft.ledger.read.sessions import sessions_containing
 from weft.ledger.read.targets import Resolve, Target, find_target
 from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
-from weft.ledger.views.rows import SessionRow, load_session
+from weft.ledger.views.rows import SESSION, SessionRow, load_session, load_turn
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
 
@@ -132,9 +133,9 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
         messages=messages,
         tool_calls=calls,
         sessions=sessions,
-        subagents=tuple(_subagents(txn.sql, target)),
+        subagents=tuple(_subagents(txn, target)),
         held=tuple(HeldTurn(id=turn, sessions=sessions) for turn, sessions in target.held.items()),
-        stays=tuple(_staying(ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
+        stays=tuple(_staying(txn, ref, sizes[ref], uses) for ref in sizes if ref in shared and ref not in copies),
         erased_already=erased,
         copies=_copies(store, txn, going),
         untagged=tuple(_untagged(txn.sql, uses, set(going), sizes)),
@@ -199,6 +200,9 @@ def _sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
 
 
 def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCopy, ...]:
+    """Where backups lie is told to whoever may read the whole ledger."""
+    if not access_of(txn).may_whole(READ_LEDGER):
+        return ()
     numbers = [n for ref in going if (n := txn.facts.find_content(ref)) is not None]
     return tuple(known_copies(store, txn, min(numbers))) if numbers else ()
 
@@ -213,9 +217,19 @@ def _what(ref: bytes, uses: Uses) -> str:
     return f"{found[0].kind} {found[0].path}" if found else "sighting raw"
 
 
-def _staying(ref: bytes, size: int, uses: Uses) -> Staying:
-    users = tuple(dict.fromkeys(map(_user, uses.outside[ref])))
+def _staying(txn: ReadTxn, ref: bytes, size: int, uses: Uses) -> Staying:
+    users = tuple(dict.fromkeys(_user(use) for use in uses.outside[ref] if _is_readable(txn, use)))
     return Staying(ref=ref.hex(), size=size, what=_what(ref, uses), used_by=users)
+
+
+def _is_readable(txn: ReadTxn, use: ContentUse) -> bool:
+    """Whether it can be told who uses a content."""
+    access = access_of(txn)
+    kind, _, name = use.stream.partition(":")
+    turn = load_turn(txn.sql, name) if kind in TELLING else None
+    if access.is_unlimited or (turn is not None and access.may_read_turn(turn)):
+        return True
+    return kind in ("session", "import") and access.readable(load_session(txn.sql, name)) is not None
 
 
 def _user(use: ContentUse) -> str:
@@ -244,9 +258,10 @@ def _affected(txn: ReadTxn, target: Target, turns: Sequence[str], uses: Uses) ->
         yield Affected(id=row.id, label=row.label, status=row.status, named=row.id in target.sessions)
 
 
-def _subagents(sql: Sql, target: Target) -> Iterable[str]:
-    query = "SELECT label, id FROM session WHERE status <> 'deleted' AND parent_session IN"
-    return (label for label, id in rows_in(sql, query, target.sessions) if id not in target.sessions)
+def _subagents(txn: ReadTxn, target: Target) -> Iterable[str]:
+    query = f"{SESSION.select} WHERE status <> 'deleted' AND parent_session IN"
+    rows = (SessionRow(*row) for row in rows_in(txn.sql, query, target.sessions))
+    return (row.label for row in rows if row.id not in target.sessions and access_of(txn).may_read(row))
 
 
 def numbers_of(txn: ReadTxn, plan: ErasurePlan) -> list[int]:

@@ -7,7 +7,7 @@ slashes may be cut short by itself: `4f9c2a1b/agent-03` is fine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from weft.kernel.errors import AmbiguousName
 from weft.kernel.labels import normal_form
@@ -22,8 +22,9 @@ SHOWN = 8
 LAST = "\U0010ffff"
 
 
-def find_by_beginning(sql: Sql, text: str) -> SessionRow | None:
-    """The one session whose label begins so; raises AmbiguousName where it could be several.
+def find_by_beginning(sql: Sql, text: str, may_read: Callable[[SessionRow], bool]) -> SessionRow | None:
+    """The one session whose label begins so; raises AmbiguousName where it could be several. Sessions that cannot be
+    read do not count.
 
     The label of a deleted session is no beginning of another one, nor of what lies below it: whoever deletes twice
     must not hit somebody else.
@@ -34,6 +35,7 @@ def find_by_beginning(sql: Sql, text: str) -> SessionRow | None:
     first = text.partition("/")[0]
     low = first if len(first) >= SHORTEST else text
     rows = [SessionRow(*row) for row in sql.all(f"{SESSION.select} WHERE label >= ? AND label < ?", (low, low + LAST))]
+    rows = [row for row in rows if may_read(row)]
     live = {row.label: row for row in rows if row.status != "deleted"}
     labels = [label for label in fitting({row.label for row in rows}, text) if label in live]
     if not labels or any(row.label == text for row in rows):

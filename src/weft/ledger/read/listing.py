@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct, to_builtins
 
 from weft.ledger.model import Branch, FileNote, Session
+from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.label_prefixes import short_labels
 from weft.ledger.read.pages import PageRequest, Position
 from weft.ledger.read.principals import load_on_behalf_of
 from weft.ledger.read.session_times import SessionTimes
 from weft.ledger.read.sessions import load_branches, to_sessions
 from weft.ledger.read.turn_titles import load_subjects
-from weft.ledger.views.rows import SESSION, SessionRow
+from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -82,7 +83,8 @@ class Listing:
         since = None if wanted.since is None else self._parse_time(wanted.since, now=request.now)
         with self._store.read() as txn:
             start = request.begin(txn.facts.tip().n, self._now())
-            rows = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
+            found = [SessionRow(*row) for row in txn.sql.all(f"{SESSION.select} ORDER BY updated_at DESC, n DESC")]
+            rows = list(filter(access_of(txn).may_read, found))
             places = _places(rows, SessionTimes(txn, start.arrival))
             fit = [row for row in rows if row.n in places and _fits(row, wanted, since)]
             fit.sort(key=lambda row: places[row.n], reverse=True)
@@ -98,28 +100,41 @@ class Listing:
     def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""
         with self._store.read() as txn:
-            return load_subjects(txn, turns)
+            return load_subjects(txn, _readable(txn, turns))
 
     def on_behalf_of(self, turns: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """By turn the names of those on whose behalf it was run, the nearest first; others are left out."""
         with self._store.read() as txn:
-            return load_on_behalf_of(txn, turns)
+            return load_on_behalf_of(txn, _readable(txn, turns))
 
     def sources(self) -> dict[str, list[tuple[str, str]]]:
-        """Every turn that was picked or summed up: which way, and from which turns."""
+        """Every turn that was picked or summed up and can be read: which way, and from which turns that can."""
         query = (
             "SELECT child, why, parent FROM link WHERE why IN ('cherry_pick', 'summary') ORDER BY child, why, parent"
         )
         found: dict[str, list[tuple[str, str]]] = {}
         with self._store.read() as txn:
-            for child, why, parent in txn.sql.all(query):
-                found.setdefault(child, []).append((why, parent))
+            links = txn.sql.all(query)
+            turns = set(_readable(txn, {turn for child, _, parent in links for turn in (child, parent)}))
+            for child, why, parent in links:
+                if {child, parent} <= turns:
+                    found.setdefault(child, []).append((why, parent))
         return found
 
     def files(self, messages: Iterable[str]) -> dict[str, list[FileNote]]:
         """The files that each of these messages read, wrote, referred to or carried."""
         with self._store.read() as txn:
+            access_of(txn).ensure_whole(READ_LEDGER)
             return load_files(txn, messages)
+
+
+def _readable(txn: ReadTxn, turns: Iterable[str]) -> list[str]:
+    """Those of these turns that can be read."""
+    access = access_of(txn)
+    if access.is_unlimited:
+        return list(turns)
+    rows = rows_in(txn.sql, f"{TURN.select} WHERE id IN", list(turns))
+    return [turn.id for turn in (TurnRow(*row) for row in rows) if access.may_read_turn(turn)]
 
 
 def load_files(txn: ReadTxn, messages: Iterable[str]) -> dict[str, list[FileNote]]:
@@ -226,7 +241,7 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
     subjects = load_subjects(txn, list(dict.fromkeys(first.values())))
     labels = short_labels(row.label for row in every if row.status != "deleted")
     branches: dict[str, list[Branch]] = {}
-    for branch in load_branches(txn.sql):
+    for branch in load_branches(txn):
         branches.setdefault(branch.session_id, []).append(branch)
     children: dict[str, int] = {}
     for row in every:

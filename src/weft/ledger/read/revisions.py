@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import islice
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ from weft.kernel.clock import ALPHABET, is_ulid
 from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
+from weft.ledger.read.access import access_of
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.read.sessions import find_branch, head_at, reflog
 from weft.ledger.read.threads import ranges_to
@@ -65,14 +67,15 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
     if match := _AT.search(base):
         session = require(txn, base[: match.start()] or "main")
         return _moved_from(txn, session, match.group(1).strip(), parse_time)
-    if is_ulid(base.upper()) and (turn := load_turn(txn.sql, base.upper())) is not None:
+    access = access_of(txn)
+    if is_ulid(base.upper()) and (turn := load_turn(txn.sql, base.upper())) is not None and access.may_read_turn(turn):
         return Revision(turn)
-    session_row = find_session(txn.sql, base)
+    session_row = access.readable(find_session(txn.sql, base))
     if session_row is not None:
         return _head(txn, session_row)
     if match := _DEPTH.search(base):
         name = base[: match.start()]
-        keyed = find_session(txn.sql, name) or find_by_beginning(txn.sql, name)
+        keyed = access.readable(find_session(txn.sql, name)) or find_by_beginning(txn.sql, name, access.may_read)
         if keyed is not None:
             return Revision(_at_depth(txn, keyed, _number(match.group(1)), base), None, keyed.label)
     if "/" in base and (branch := find_branch(txn, base)) is not None:
@@ -83,8 +86,11 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
 
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
+    """The session of this name; one that cannot be read is not there."""
     name = checked_text(name, "session")
-    row = find_session(txn.sql, name) or load_session(txn.sql, name) or _by_part(txn, name)
+    access = access_of(txn)
+    row = access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name))
+    row = row or _by_part(txn, name)
     if row is None:
         raise NotFound("session", name, Action.LIST_SESSIONS)
     return row
@@ -92,7 +98,7 @@ def require(txn: ReadTxn, name: str) -> SessionRow:
 
 def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
     """By what is no name of its own: a routing key, then the beginning of a label."""
-    return _by_routing_key(txn, name) or find_by_beginning(txn.sql, name)
+    return _by_routing_key(txn, name) or find_by_beginning(txn.sql, name, access_of(txn).may_read)
 
 
 def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
@@ -102,10 +108,10 @@ def _by_routing_key(txn: ReadTxn, key: str) -> SessionRow | None:
 
 
 def routed_sessions(txn: ReadTxn, key: str) -> list[SessionRow]:
-    """Every session that was made with this routing key."""
+    """Every session that was made with this routing key and can be read."""
     keys = txn.facts.find_bytes(LEDGER_SCOPE, text_bytes(key))
     found = rows_in(txn.sql, f"{SESSION.select} WHERE routing IS NOT NULL AND routing IN", keys)
-    return [SessionRow(*row) for row in found]
+    return [row for row in (SessionRow(*values) for values in found) if access_of(txn).may_read(row)]
 
 
 def _number(digits: str) -> int:
@@ -164,11 +170,12 @@ def _ancestor(txn: ReadTxn, turn: TurnRow, steps: int, name: str) -> TurnRow:
 
 def _by_id(txn: ReadTxn, text: str) -> Revision:
     if is_ulid(text.upper()):
-        return Revision(_load(txn, text.upper()))
+        row = _load(txn, text.upper())
+        access_of(txn).ensure_readable_turn(row, text.upper())
+        return Revision(row)
     candidates: dict[str, Revision] = {}
     if _SUFFIX.fullmatch(text):
-        rows = txn.sql.all("SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN))
-        candidates |= {id: Revision(_load(txn, id)) for (id,) in rows}
+        candidates |= _by_suffix(txn, text)
     if _HEX.fullmatch(text.lower()):
         candidates |= _by_digest(txn, text.lower())
     if not candidates and (session := _by_part(txn, text)) is not None:
@@ -180,6 +187,16 @@ def _by_id(txn: ReadTxn, text: str) -> Revision:
     return next(iter(candidates.values()))
 
 
+def _by_suffix(txn: ReadTxn, text: str) -> dict[str, Revision]:
+    """Turns whose ids end so, a few of them."""
+    access = access_of(txn)
+    rows = txn.sql.all(
+        "SELECT id FROM turn WHERE id LIKE ? LIMIT ?", (f"%{text.upper()}", SHOWN if access.is_unlimited else FAR)
+    )
+    turns = (_load(txn, id) for (id,) in rows)
+    return {turn.id: Revision(turn) for turn in islice(filter(access.may_read_turn, turns), SHOWN)}
+
+
 def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Revision]:
     """Events whose id begins so; an event that ends its turn stands for the whole turn."""
     even = len(digits) // 2 * 2
@@ -188,6 +205,8 @@ def _by_digest(txn: ReadTxn, digits: str) -> dict[str, Revision]:
         try:
             turn, position = place_of_event(txn.sql, txn.facts, event)
         except NotFound:
+            continue
+        if not access_of(txn).may_read_turn(turn):
             continue
         found[event] = Revision(turn, None if turn.closed and position == turn.events - 1 else position + 1)
     return found

@@ -7,14 +7,15 @@ from typing import Any
 
 from weft.kernel.enums import TaskStatus
 from weft.ledger.model import DEFAULT_AGENT, Branch, HeadMove, Session
+from weft.ledger.read.access import access_of
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import (
     HISTORY,
+    SESSION,
     HistoryRow,
     SegmentDepth,
     SessionRow,
     crossings,
-    load_session_number,
 )
 from weft.ledger.views.values import json_of, text_of
 from weft.store.facts import FactReader
@@ -71,13 +72,19 @@ def to_sessions(txn: ReadTxn, rows: list[SessionRow]) -> list[Session]:
     """Many at once: a few statements in all."""
     txn.facts.hold(n for row in rows for n in _contents(row) if n)
     above = {row.parent_session for row in rows if row.parent_session}
-    parents: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, label FROM session WHERE id IN", above))
+    parents = _labels(txn, above)
     names = agent_names(txn.sql, (row.persona for row in rows))
     heads = {row.head for row in rows if row.head and _is_subagent(row)}
     ends: dict[str, str] = dict(rows_in(txn.sql, "SELECT id, status FROM turn WHERE id IN", heads))
     tried = _attempts(txn.sql, (row.n for row in rows if _is_subagent(row)))
     states = {row.n: tried.get(row.n) or ends.get(row.head or "") for row in rows}
     return [_to_session(txn, row, parents, names, states[row.n]) for row in rows]
+
+
+def _labels(txn: ReadTxn, sessions: Iterable[str]) -> dict[str, str]:
+    """By id the labels of those that can be read."""
+    rows = (SessionRow(*row) for row in rows_in(txn.sql, f"{SESSION.select} WHERE id IN", sessions))
+    return {row.id: row.label for row in rows if access_of(txn).may_read(row)}
 
 
 def _attempts(sql: Sql, sessions: Iterable[int]) -> dict[int, str]:
@@ -165,7 +172,7 @@ def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionR
         if links:
             below: dict[int, int] = dict(txn.sql.all(f"{_BELOW} SELECT segment, depth FROM below", place))
             waiting += [child for child, (above, at) in links.items() if above in below and at >= below[above]]
-    found = [load_session_number(txn.sql, n) for n in sorted(numbers)]
+    found = [access_of(txn).session_of_number(n) for n in sorted(numbers)]
     return [row for row in found if row is not None]
 
 
@@ -184,10 +191,11 @@ _COLUMNS = (
 )
 
 
-def load_branches(sql: Sql, session: int | None = None) -> list[Branch]:
-    """Other replicas' branches, of one session or of all; the newest first."""
+def load_branches(txn: ReadTxn, session: int | None = None) -> list[Branch]:
+    """Other replicas' branches, of one session or of all that can be read; the newest first."""
     where, values = ("", ()) if session is None else (" WHERE b.session = ?", (session,))
-    return [_branch(row) for row in sql.all(f"{_COLUMNS}{where} ORDER BY b.n DESC", values)]
+    rows, access = txn.sql.all(f"{_COLUMNS}{where} ORDER BY b.n DESC", values), access_of(txn)
+    return [_branch(row) for row in rows if access.is_unlimited or access.session_of_number(row[-1]) is not None]
 
 
 def _branch(row: Row) -> Branch:
@@ -209,4 +217,4 @@ def find_branch(txn: ReadTxn, name: str) -> Branch | None:
     replica, _, label = name.partition("/")
     if len(replica) != NAME_LETTERS or not label:
         return None
-    return next((found for found in load_branches(txn.sql) if found.name == name), None)
+    return next((found for found in load_branches(txn) if found.name == name), None)

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger.arguments import checked_names
+from weft.ledger.read.access import READ_LEDGER, access_of
 from weft.ledger.read.revisions import Revision
 from weft.ledger.read.threads import ranges_to
 from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings, find_session, load_session
@@ -47,7 +48,7 @@ def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: R
         _add(txn, target, name, tree, resolve)
     own = set(target.sessions)
     for session in list(target.sessions.values()) if not tree else ():
-        _add_own_turns(txn.sql, target, session, own)
+        _add_own_turns(txn, target, session, own)
     for turn in target.turns.values():
         if not turn.closed:
             raise NotApplicable(f"turn {turn.id} is still {turn.status}", "wait until it has ended, or fail it first")
@@ -55,36 +56,45 @@ def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: R
 
 
 def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
-    session = find_session(txn.sql, name) or load_session(txn.sql, name.upper())
+    access = access_of(txn)
+    session = access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name.upper()))
     if not tree and session is not None:
         target.sessions[session.id] = session
         return
-    if not tree and is_digest(name.lower()) and txn.facts.find_content(bytes.fromhex(name)) is not None:
+    if not tree and access.may_whole(READ_LEDGER) and _is_content(txn, name):
         target.contents[bytes.fromhex(name)] = None
         return
     if tree and session is not None and session.head is None:
         raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
     turn = resolve(txn, name if session is None or session.head is None else session.head).turn
     if tree:
-        _add_tree(txn.sql, target, turn.root)
+        _add_tree(txn, target, turn.root)
     else:
         target.turns[turn.id] = turn
 
 
-def _add_tree(sql: Sql, target: Target, root: int) -> None:
+def _is_content(txn: ReadTxn, name: str) -> bool:
+    return is_digest(name.lower()) and txn.facts.find_content(bytes.fromhex(name)) is not None
+
+
+def _add_tree(txn: ReadTxn, target: Target, root: int) -> None:
+    """What can be read of a tree."""
+    sql, access = txn.sql, access_of(txn)
     rows = sql.all(
         f"{TURN.select} WHERE segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n",
         (root,),
     )
-    target.turns |= {row.id: row for row in (TurnRow(*row) for row in rows)}
+    target.turns |= {row.id: row for row in (TurnRow(*row) for row in rows) if access.may_read_turn(row)}
     standing = sql.all(
         f"{SESSION.select} WHERE head_segment IN (SELECT n FROM segment WHERE root = ?) ORDER BY n", (root,)
     )
-    target.sessions |= {row.id: row for row in (SessionRow(*row) for row in standing)}
+    target.sessions |= {row.id: row for row in (SessionRow(*row) for row in standing) if access.may_read(row)}
 
 
-def _add_own_turns(sql: Sql, target: Target, session: SessionRow, named: set[str]) -> None:
-    """What a session made, and the thread that it stands on; but for turns that another session's thread contains."""
+def _add_own_turns(txn: ReadTxn, target: Target, session: SessionRow, named: set[str]) -> None:
+    """What a session made, and the thread that it stands on; but for turns that another session's thread contains.
+    Sessions that cannot be read hold turns, too, and are not named."""
+    sql, access = txn.sql, access_of(txn)
     rows = {row.id: row for row in (TurnRow(*row) for row in sql.all(f"{TURN.select} WHERE session = ?", (session.n,)))}
     if session.head_segment is not None and session.head_depth is not None:
         for part in ranges_to(sql, session.head_segment, session.head_depth):
@@ -94,24 +104,26 @@ def _add_own_turns(sql: Sql, target: Target, session: SessionRow, named: set[str
             rows |= {row.id: row for row in (TurnRow(*row) for row in found)}
     others = _standing_elsewhere(sql, {row.root for row in rows.values()}, named)
     for row in rows.values():
-        holders = tuple(label for label, reach in others if row.depth <= reach.get(row.segment, 0))
+        holders = [n for n, _, reach in others if row.depth <= reach.get(row.segment, 0)]
         if holders:
-            target.held[row.id] = holders
+            target.held[row.id] = tuple(
+                label for n, label, _ in others if n in holders and (access.is_unlimited or access.session_of_number(n))
+            )
         else:
             target.turns[row.id] = row
 
 
-def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[str, dict[int, int]]]:
+def _standing_elsewhere(sql: Sql, roots: Iterable[int], named: set[str]) -> list[tuple[int, str, dict[int, int]]]:
     """Other sessions, not deleted, whose threads reach into these trees, with how deep each into which segment."""
     query = (
-        "SELECT s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
+        "SELECT s.n, s.id, s.label, s.head_segment, s.head_depth FROM session s JOIN segment g ON g.n = s.head_segment"
         " WHERE s.status <> 'deleted' AND g.root IN"
     )
     found = []
-    for id, label, segment, depth in rows_in(sql, query, sorted(_trees_that_lead_to(sql, set(roots)))):
+    for n, id, label, segment, depth in rows_in(sql, query, sorted(_trees_that_lead_to(sql, set(roots)))):
         if id not in named:
             parts = ranges_to(sql, segment, depth, across=True)
-            found.append((label, {part.segment: part.high for part in parts}))
+            found.append((n, label, {part.segment: part.high for part in parts}))
     return found
 
 

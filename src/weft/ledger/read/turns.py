@@ -23,8 +23,9 @@ from weft.ledger.model import (
     Turn,
     repeated_id,
 )
+from weft.ledger.read.access import access_of
 from weft.ledger.read.sessions import agent_names
-from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow, load_session_number
+from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
 from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.sightings import IN_PIECES
 from weft.ledger.views.values import json_of, list_in, name_of, number_in, shown_text, text_of
@@ -199,7 +200,7 @@ def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:
 
 def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
     native = text_of(txn, row.call_id) or ""
-    spawned = load_session_number(txn.sql, row.spawned) if row.spawned else None
+    spawned = access_of(txn).session_of_number(row.spawned) if row.spawned else None
     return ToolCall(
         id=f"{turn.id}:{repeated_id(native, row.repeated)}",
         call_id=native,
@@ -241,6 +242,8 @@ def to_turns(txn: ReadTxn, rows: Iterable[TurnRow]) -> list[Turn]:
     txn.facts.hold(n for row in kept for n in _contents(row) if n)
     made_by = {row.session for row in kept if row.session is not None}
     sessions: dict[int | None, str] = dict(rows_in(txn.sql, "SELECT n, id FROM session WHERE n IN", made_by))
+    if not (access := access_of(txn)).is_unlimited:
+        sessions = {n: id for n, id in sessions.items() if access.session_of_number(n) is not None}
     names = agent_names(txn.sql, (row.persona for row in kept))
     return [_to_turn(txn, row, sessions.get(row.session), names[row.persona]) for row in kept]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from weft.ledger.model import repeated_id
+from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.search.entries import Entry, EntryPlace, known_name, known_text
 from weft.ledger.search.query import Query, Span, Text
@@ -115,13 +116,17 @@ def to_hits(txn: ReadTxn, matches: Sequence[Match]) -> list[Hit]:
     made_by = {turn.session for turn in turns if turn.session is not None}
     sessions = {n: (label, status) for n, label, status in rows_in(txn.sql, _SESSIONS, made_by)}
     heads: dict[str, list[str]] = {}
-    for head, label in rows_in(txn.sql, _HEADS, {turn.segment for turn in turns}):
-        heads.setdefault(head, []).append(label)
+    access = access_of(txn)
+    for head, label, n in rows_in(txn.sql, _HEADS, {turn.segment for turn in turns}):
+        if access.is_unlimited or access.session_of_number(n) is not None:
+            heads.setdefault(head, []).append(label)
+    if not access.is_unlimited:
+        sessions = {n: names for n, names in sessions.items() if access.session_of_number(n) is not None}
     return [_to_hit(txn, match, *sessions.get(match.entry.turn.session, (None, None)), heads) for match in matches]
 
 
 _SESSIONS = "SELECT n, label, status FROM session WHERE n IN"
-_HEADS = "SELECT head, label FROM session WHERE status = 'active' AND head IS NOT NULL AND head_segment IN"
+_HEADS = "SELECT head, label, n FROM session WHERE status = 'active' AND head IS NOT NULL AND head_segment IN"
 
 
 def _to_hit(txn: ReadTxn, match: Match, session: str | None, status: str | None, heads: dict[str, list[str]]) -> Hit:

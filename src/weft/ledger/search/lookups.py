@@ -15,6 +15,7 @@ from msgspec import Struct
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.enums import AgentRole, TurnStatus, TurnType
 from weft.kernel.errors import InvalidInput
+from weft.ledger.read.access import access_of
 from weft.ledger.read.listing import HERE
 from weft.ledger.read.pages import Position
 from weft.ledger.read.revisions import routed_sessions
@@ -85,7 +86,8 @@ def find_turns(
     rows = _led(txn, index, wanted, current, before, chunk)
     while some := list(islice(rows, chunk)):
         behind = [row for row in some if current.position_of(row) < before]
-        yield from (row for row in current.among(behind) if _fits(txn, row, wanted))
+        may_read = access_of(txn).may_read_turn
+        yield from (row for row in current.among(behind) if may_read(row) and _fits(txn, row, wanted))
 
 
 def _led(
@@ -187,7 +189,8 @@ class SessionsWanted(Struct, frozen=True, kw_only=True):
 
 def find_sessions(txn: ReadTxn, wanted: SessionsWanted) -> list[SessionRow]:
     """In no order; deleted ones too, which say so."""
-    return [row for row in _sessions(txn, wanted) if _session_fits(txn, row, wanted)]
+    may_read = access_of(txn).may_read
+    return [row for row in _sessions(txn, wanted) if may_read(row) and _session_fits(txn, row, wanted)]
 
 
 def _sessions(txn: ReadTxn, wanted: SessionsWanted) -> Iterable[SessionRow]:

@@ -15,13 +15,14 @@ from itertools import chain, islice
 from msgspec import Struct
 
 from weft.kernel.canonical import MAX_INTEGER
+from weft.ledger.read.access import access_of
 from weft.ledger.read.pages import Position
 from weft.ledger.search.entries import LOOSE, Entry, EntryPlace, hold_texts, load_entries
 from weft.ledger.search.filters import Filters, SearchFilter, day_words
 from weft.ledger.search.hits import Match, TextMatch, look_through
 from weft.ledger.search.passages import DAY, VIEW, fits_words, load_turns, passages_of, touched
 from weft.ledger.search.query import Query
-from weft.ledger.views.rows import TURN, TurnRow
+from weft.ledger.views.rows import TURN, TurnRow, load_turn_number
 from weft.store.facts import refuse_standstill
 from weft.store.port import ReadTxn
 from weft.store.sql import Row, rows_in
@@ -68,7 +69,7 @@ class Finder:
     def __init__(self, txn: ReadTxn, index: WordIndex, query: Query, filters: Filters, after: Position = ()) -> None:
         self._txn, self._index, self._query, self._filters = txn, index, query, filters
         self._after, self._start = after[:ORDER_VALUES], after[ORDER_VALUES:]
-        self._sieve = SearchFilter(txn, filters)
+        self._access, self._sieve = access_of(txn), SearchFilter(txn, filters)
         self.question: Question = (*query.question(), *self._sieve.question)
         self._loose: set[tuple[int, ...]] = set()
         self._rest, self._stale = self._not_indexed()
@@ -150,11 +151,20 @@ class Finder:
 
     def _is_wanted(self, candidate: Candidate) -> bool:
         since = self._filters.since
-        return candidate.turn not in self._stale and (since is None or candidate.at >= since)
+        is_fresh = candidate.turn not in self._stale and (since is None or candidate.at >= since)
+        return is_fresh and self._may_read(candidate.turn)
+
+    def _may_read(self, turn: int) -> bool:
+        """Passages of turns that cannot be read are passed over before anything is told of them, a place included."""
+        if self._access.is_unlimited:
+            return True
+        row = load_turn_number(self._txn.sql, turn)
+        return row is not None and self._access.may_read_turn(row)
 
     def _not_indexed(self) -> tuple[list[Candidate], set[int]]:
         """Passages of turns that the index has not caught up with, the newest first; and those turns."""
-        turns = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
+        touched_turns = load_turns(self._txn, touched(self._txn, self._txn.facts.watermark(VIEW)).turns)
+        turns = [turn for turn in touched_turns if self._access.may_read_turn(turn)]
         made = [
             Candidate(passage.at, turn.n, passage.first, UNINDEXED, passage.last)
             for turn, passages in passages_of(self._txn, turns)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.kernel.enums import SessionStatus
 from weft.kernel.errors import InvalidInput
+from weft.ledger.read.access import access_of
 from weft.ledger.read.revisions import require
 from weft.ledger.read.targets import Resolve
 from weft.ledger.views.rows import SESSION, SessionRow, find_session, load_session
@@ -27,12 +28,14 @@ def choose_sessions(
     else:
         found = txn.sql.all(f"{SESSION.select} WHERE status = ? ORDER BY n", (status,))
         rows = [SessionRow(*row) for row in found]
+    rows = list(filter(access_of(txn).may_read, rows))
     chosen = {row.id: row for row in rows if before is None or row.updated_at < before}
     return list(chosen.values())
 
 
 def _of_tree(txn: ReadTxn, name: str, resolve: Resolve) -> list[SessionRow]:
-    session = find_session(txn.sql, name) or load_session(txn.sql, name.upper())
+    access = access_of(txn)
+    session = access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name.upper()))
     if session is not None and session.head is None:
         return [session]
     root = resolve(txn, name if session is None or session.head is None else session.head).turn.root

@@ -76,7 +76,7 @@ def record_compaction(
     """A compaction turn after the head; without a session it lies beside the thread, for sessions to choose."""
 
     def work(append: Append) -> RecordedTurn:
-        row = None if session is None else require_session(append, session)
+        row = None if session is None else require_session(append, session, "compaction:record")
         if row is not None:
             ensure_free(append, row, patience)
         place = find_place(append, row, parent, UNSET)
@@ -146,7 +146,7 @@ def choose_compaction(writer: LedgerWriter, session: str, compaction: str | None
     """Switch to another compaction of this thread, or undo all (null): the whole history is seen again."""
 
     def work(append: Append) -> None:
-        row = require_session(append, session)
+        row = require_session(append, session, "compaction:choose")
         if compaction is not None:
             turn = load_parent(append, checked_id(compaction, "compaction"))
             if turn.type != TurnType.COMPACTION or turn.parent is None:

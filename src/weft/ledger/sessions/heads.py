@@ -14,6 +14,7 @@ from weft.kernel.events import session_stream
 from weft.kernel.fields import EventRef, is_name
 from weft.kernel.ledger_events import AliasAdded, CompactionChosen, SessionArchived, SessionMoved, SessionRenamed
 from weft.ledger.arguments import checked_label, checked_text
+from weft.ledger.read.access import READ_SESSION
 from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.read.sessions import (
     head_event,
@@ -40,12 +41,21 @@ class SessionDetails(Struct, frozen=True, kw_only=True):
     task_description: str | None = None
 
 
-def require_session(append: Append, name: str) -> SessionRow:
+def require_session(append: Append, name: str, right: str) -> SessionRow:
+    """The session of this name, for whoever has this right over it."""
     name = checked_text(name, "session")
-    row = append.view.find_session(name) or load_session(append.sql, name) or find_by_beginning(append.sql, name)
+    row = _reachable(append, append.view.find_session(name), right)
+    row = row or _reachable(append, load_session(append.sql, name), right)
+    row = row or find_by_beginning(append.sql, name, append.access.may_read)
     if row is None:
         raise NotFound("session", name, Action.LIST_SESSIONS)
+    append.access.ensure(right, row, name)
     return append.view.session(row.id)
+
+
+def _reachable(append: Append, row: SessionRow | None, right: str) -> SessionRow | None:
+    access = append.access
+    return row if row is not None and (access.may(right, row) or access.may_read(row)) else None
 
 
 def stream_of(append: Append, row: SessionRow, actor: str | None = None) -> EventStream:
@@ -58,7 +68,7 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
 
     def work(append: Append) -> str:
         if (session := find_named(append, label)) is not None:
-            raise _label_taken(label, session)
+            raise _label_taken(append, label, session)
         row = create_session(append, label, persona=persona, **_details(append, details))
         append.seal()
         return row.id
@@ -66,8 +76,9 @@ def create(writer: LedgerWriter, label: str, persona: str, details: SessionDetai
     return writer.write(work)
 
 
-def _label_taken(name: str, by: SessionRow) -> LabelTaken:
-    if name == by.label:
+def _label_taken(append: Append, name: str, by: SessionRow) -> LabelTaken:
+    """Of a session that cannot be read it says no more than that the label is taken."""
+    if name == by.label or not append.access.may_read(by):
         return LabelTaken(name, "a session")
     return LabelTaken(name, f"{'the id' if name == by.id else 'an alias'} of {by.label!r}")
 
@@ -86,7 +97,7 @@ def _details(append: Append, details: SessionDetails) -> dict[str, Any]:
             raise InvalidInput(f"origin {details.origin!r} is not a name", "use letters, digits and _ . : / -")
         fields["origin"] = details.origin
     if details.parent_session is not None:
-        fields["parent_session"] = require_session(append, details.parent_session).id
+        fields["parent_session"] = require_session(append, details.parent_session, READ_SESSION).id
     if details.parent_turn_id is not None:
         fields["parent_turn"] = load_parent(append, checked_id(details.parent_turn_id, "parent turn")).id
     return fields
@@ -103,9 +114,9 @@ def fork(
 
     def work(append: Append) -> str:
         if (namesake := find_named(append, label)) is not None:
-            raise _label_taken(label, namesake)
+            raise _label_taken(append, label, namesake)
         row = load_parent(append, turn)
-        origin = require_session(append, source) if source else None
+        origin = require_session(append, source, READ_SESSION) if source else None
         owner = persona or (origin.persona if origin else row.persona)
         branch = origin or (None if row.session is None else append.view.session_of_number(row.session))
         session = create_session(append, label, persona=owner)
@@ -141,11 +152,11 @@ def move_head(
     reason: str | None,
     patience: Patience,
     at_event: str | None = None,
-) -> None:
-    """Compare and swap: the head moves if it is where the caller believes it to be."""
+) -> str:
+    """Compare and swap: the head moves if it is where the caller believes it to be. Returns the session's id."""
 
-    def work(append: Append) -> None:
-        row = require_session(append, name)
+    def work(append: Append) -> str:
+        row = require_session(append, name, "session:move")
         ensure_free(append, row, patience)
         if expected is not UNSET and row.head != expected:
             raise HeadMoved(row.label, expected, row.head)
@@ -159,8 +170,9 @@ def move_head(
             reason=UNSET if reason is None else append.put_text(reason, "reason"),
         )
         append.seal()
+        return row.id
 
-    patience.keep_trying(lambda: writer.write(work))
+    return patience.keep_trying(lambda: writer.write(work))
 
 
 def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
@@ -170,38 +182,42 @@ def _pinned(turn: TurnRow | None, at_event: str | None) -> str | UnsetType:
     return at_event or turn.digest
 
 
-def rename(writer: LedgerWriter, name: str, label: str) -> None:
+def rename(writer: LedgerWriter, name: str, label: str) -> str:
+    """Returns the session's id."""
     label = checked_label(label)
 
-    def work(append: Append) -> None:
-        row = require_session(append, name)
+    def work(append: Append) -> str:
+        row = require_session(append, name, "session:rename")
         namesake = find_named(append, label)
         if namesake is not None and (namesake.id != row.id or namesake.label == label):
-            raise _label_taken(label, namesake)
+            raise _label_taken(append, label, namesake)
         stream_of(append, row).add(SessionRenamed, label=append.put_text(label))
         append.seal()
+        return row.id
 
-    writer.write(work)
+    return writer.write(work)
 
 
-def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> None:
-    """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain."""
+def add_alias(writer: LedgerWriter, alias: str, name: str, reason: str) -> str:
+    """Another name for a session. A target that is itself an alias is resolved now, so lookups never chain. Returns
+    the session's id."""
     alias = checked_label(alias, "alias")
     why = member(AliasReason, reason, "reason")
 
-    def work(append: Append) -> None:
-        row = require_session(append, name)
+    def work(append: Append) -> str:
+        row = require_session(append, name, "session:rename")
         if (namesake := find_named(append, alias)) is not None:
-            raise _label_taken(alias, namesake)
+            raise _label_taken(append, alias, namesake)
         stream_of(append, row).add(AliasAdded, alias=append.put_text(alias), reason=why)
         append.seal()
+        return row.id
 
-    writer.write(work)
+    return writer.write(work)
 
 
-def set_status(writer: LedgerWriter, name: str, status: SessionStatus, reason: str | None) -> None:
+def set_status(writer: LedgerWriter, name: str, status: SessionStatus, reason: str | None, right: str) -> None:
     def work(append: Append) -> None:
-        row = require_session(append, name)
+        row = require_session(append, name, right)
         if status != SessionStatus.DELETED and row.status == SessionStatus.DELETED:
             other = append.view.find_session(row.label)
             if other is not None and other.id != row.id:

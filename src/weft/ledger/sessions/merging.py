@@ -28,6 +28,7 @@ from weft.kernel.events import Event, UnknownEvent
 from weft.kernel.fields import ErrorFact, EventRef, MessageFact, is_name
 from weft.kernel.ledger_events import TurnLinked
 from weft.ledger.model import NewMessage
+from weft.ledger.read.access import access_of
 from weft.ledger.read.threads import common_depth, ranges_to
 from weft.ledger.sessions.heads import require_session
 from weft.ledger.views.recorded_events import run_events
@@ -68,7 +69,7 @@ def merge(
     """One new turn on a session after another, all in one append. Each writer fills one."""
     turns = []
     for write in writers:
-        row = require_session(append, session)
+        row = require_session(append, session, "turn:merge")
         if row.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {row.label!r} is {row.status}", "make it active again first, or fork it")
         ensure_free(append, row, patience)
@@ -241,7 +242,7 @@ def provenance(txn: ReadTxn, turn: TurnRow) -> list[Provenance]:
 
 def _provenance(txn: ReadTxn, child: str, parent: str, why: str) -> Provenance | None:
     turn, source = load_turn(txn.sql, child), load_turn(txn.sql, parent)
-    if turn is None or source is None:
+    if turn is None or source is None or not all(map(access_of(txn).may_read_turn, (turn, source))):
         return None
     common = common_depth(*(ranges_to(txn.sql, row.segment, row.depth) for row in (turn, source)))
     row = common and txn.sql.one("SELECT id FROM turn WHERE segment = ? AND depth = ?", common)

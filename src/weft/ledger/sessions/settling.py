@@ -28,6 +28,7 @@ from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.append import Append, LedgerWriter, Patience
 from weft.ledger.write.placement import create_session, ensure_free, load_parent
 from weft.store.facts import FactReader
+from weft.store.port import ReadTxn
 
 STATES = (SessionRenamed, SessionArchived)
 
@@ -53,9 +54,9 @@ def settle(writer: LedgerWriter, name: str, choice: SettleChoice, reason: str | 
     choice.check()
 
     def work(append: Append) -> None:
-        row = require_session(append, name)
+        row = require_session(append, name, "session:settle")
         ensure_free(append, row, patience)
-        branches = load_branches(append.sql, row.n)
+        branches = load_branches(ReadTxn(append.sql, append.txn.facts), row.n)
         if not branches:
             raise NotApplicable(f"session {row.label!r} has one branch", "nothing is to be settled")
         turn, event = _chosen(append, row, branches, choice)

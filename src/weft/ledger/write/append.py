@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar, cast
 
@@ -35,10 +35,11 @@ from weft.ledger.model import (
     IMPORTED_AGENT,
     StoredContent,
 )
+from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators, is_unlimited
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
-from weft.ledger.write.attribution import ACTING_KINDS, Attribution
+from weft.ledger.write.attribution import Attribution
 from weft.store.erased_contents import is_husk
 from weft.store.owners import is_dead
 from weft.store.port import Store, WriteTxn
@@ -61,6 +62,9 @@ class WriterState:
         self.held: dict[tuple[str, str], Lease] | None = {}
         self.holding = threading.Lock()
         self.serial, self.disturbed = 0, True
+        self.creators: Creators = {}
+        self.put_contents: set[tuple[Authority, str]] = set()
+        """Contents that were put by themselves, and by whom: only they may refer to them."""
 
 
 class LedgerWriter:
@@ -83,8 +87,28 @@ class LedgerWriter:
         return LedgerWriter(self.store, self.clock, self.ulids, authority, self._state)
 
     def ensure_allowed(self, right: str) -> None:
-        """Refuse what the authority has no right to. Every verb that changes something asks here, before it begins."""
+        """Refuse what the authority's layers do not allow. Every verb that changes something asks here, before it
+        begins; what it changes is asked about in the transaction that changes it, where it is looked up."""
         self.authority.ensure_allowed(right)
+
+    def ensure_whole(self, right: str) -> None:
+        """Refuse what concerns the whole ledger to whoever has no right to it."""
+        if not is_unlimited(self.authority):
+            with self.store.read() as txn:
+                Access(txn.sql, txn.facts, self.authority, self.creators).ensure_whole(right)
+
+    @property
+    def creators(self) -> Creators:
+        return self._state.creators
+
+    def note_put(self, ref: str) -> None:
+        """A content was put by itself in this authority's name."""
+        if not is_unlimited(self.authority):
+            self._state.put_contents.add((self.authority, ref))
+
+    def may_refer_to(self, ref: str) -> bool:
+        """Whether the authority put this content by itself. Whoever opened the ledger may refer to every content."""
+        return is_unlimited(self.authority) or (self.authority, ref) in self._state.put_contents
 
     def write(
         self,
@@ -222,6 +246,7 @@ class Append:
         self.ulids, self.replica = writer.ulids, writer.store.replica
         self.authority = writer.authority
         self._attribution = None if writer.authority.is_local else Attribution(txn.sql, writer.authority)
+        self._writer = writer
         self.now_ms = writer.clock.now_ms()
         self.ts = iso_from_ms(self.now_ms)
         self._numbers: dict[str, int] = {}
@@ -235,6 +260,11 @@ class Append:
         self.ids: list[bytes] = []
         self._pending: list[tuple[int, int, bytes, Event]] = []
         self._view = Projector(txn.sql, txn.facts, self, writer._state.memory)
+
+    @cached_property
+    def access(self) -> Access:
+        """What the authority may do to what is changed here."""
+        return Access(self.sql, self.txn.facts, self.authority, self._writer.creators, creating=True)
 
     @property
     def view(self) -> Projector:
@@ -259,7 +289,8 @@ class Append:
         if not isinstance(ref, str):
             raise InvalidInput(f"a stored content's reference is {ref!r:.80}", "pass what put_content gave")
         if ref not in self._numbers:
-            number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_digest(ref) else None
+            is_known = is_digest(ref) and self._writer.may_refer_to(ref)
+            number = self.txn.facts.find_content(bytes.fromhex(ref)) if is_known else None
             if number is None:
                 raise ContentMissing(ref)
             if is_husk(self.sql, number):
@@ -279,7 +310,8 @@ class Append:
         )
         if program_row is not None:
             if program_row[1] not in ACTING_KINDS:
-                raise LabelTaken(name, f"that of a program that does not act: a {program_row[1]}")
+                shown = self.access.is_unlimited
+                raise LabelTaken(name, f"that of a program that does not act: a {program_row[1]}" if shown else "taken")
             return str(program_row[0])
         self.authority.ensure_allowed("program:agent:configure")
         program = self.ulids.mint()
@@ -425,16 +457,33 @@ class _WritesLedger(Protocol):
     def _writer(self) -> LedgerWriter: ...
 
 
-def requires(right: str) -> Callable[[F], F]:
-    """Marks a verb that changes the ledger, and refuses it before it begins where the authority lacks the right."""
+def requires(right: str, *, whole: bool = False) -> Callable[[F], F]:
+    """Marks a verb that changes the ledger, and refuses it before it begins where the authority lacks the right. With
+    `whole` it concerns the whole ledger, and needs the right to that; else what it changes is asked about by the verb's
+    work, in its transaction."""
 
     def decorate(verb: F) -> F:
         @wraps(verb)
         def checked(self: _WritesLedger, /, *args: Any, **kwargs: Any) -> Any:
-            self._writer.ensure_allowed(right)
+            if whole:
+                self._writer.ensure_whole(right)
+            else:
+                self._writer.ensure_allowed(right)
             return verb(self, *args, **kwargs)
 
-        checked.right = right  # type: ignore[attr-defined]
+        checked.right, checked.is_whole = right, whole  # type: ignore[attr-defined]
         return cast(F, checked)
 
     return decorate
+
+
+def reads_whole(verb: F) -> F:
+    """Marks a verb that tells of the whole ledger, and refuses it to whoever may not read all of it."""
+
+    @wraps(verb)
+    def checked(self: _WritesLedger, /, *args: Any, **kwargs: Any) -> Any:
+        self._writer.ensure_whole(READ_LEDGER)
+        return verb(self, *args, **kwargs)
+
+    checked.is_whole = True  # type: ignore[attr-defined]
+    return cast(F, checked)

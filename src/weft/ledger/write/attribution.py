@@ -14,17 +14,9 @@ from functools import cached_property
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.advice import Action
-from weft.kernel.authority import Authority, Principal, PrincipalKind
-from weft.kernel.errors import NotApplicable, NotFound
-from weft.kernel.labels import normal_form
-from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
-from weft.ledger.views.rows import find_session, load_session
+from weft.kernel.authority import Authority
+from weft.ledger.read.access import principal_id
 from weft.store.sql import Sql
-
-ACTING_KINDS = ("agent", "human")
-"""Kinds of program in whose name events are written."""
-_KINDS = {PrincipalKind.AGENT: ("agent",), PrincipalKind.HUMAN: ("human",), PrincipalKind.PROGRAM: ACTING_KINDS}
 
 
 class Attribution:
@@ -36,7 +28,7 @@ class Attribution:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """Of whoever acts, then of those on whose behalf, the nearest first."""
-        return tuple(self._id(principal) for principal in reversed(self._authority.chain))
+        return tuple(principal_id(self._sql, principal) for principal in reversed(self._authority.chain))
 
     def of(self, stream: str, agent: str) -> tuple[str, tuple[str, ...] | UnsetType]:
         """Actor and `on_behalf_of` of the events of a stream that belongs to an agent."""
@@ -46,22 +38,3 @@ class Attribution:
         if stream.startswith("run:") and agent != principal:
             return agent, self.ids
         return principal, tuple(others) or UNSET
-
-    def _id(self, principal: Principal) -> str:
-        if principal.id == DEFAULT_AGENT:
-            return DEFAULT_AGENT
-        if principal.id == IMPORTED_AGENT:
-            raise NotApplicable(f"{IMPORTED_AGENT!r} stands for imported history and does not act", "act as another")
-        if principal.kind is PrincipalKind.SESSION:
-            session = find_session(self._sql, principal.id) or load_session(self._sql, principal.id)
-            if session is None:
-                raise NotFound("session", principal.id, Action.LIST_SESSIONS)
-            return session.id
-        return self._program(principal)
-
-    def _program(self, principal: Principal) -> str:
-        query = "SELECT id, kind FROM program WHERE (name = ? OR id = ?) AND deleted = 0 ORDER BY name = ? DESC"
-        row = self._sql.one(query, (normal_form(principal.id),) * 3)
-        if row is None or row[1] not in _KINDS.get(principal.kind, ()):
-            raise NotFound("agent or person", principal.id, "who acts is a person, an agent, or 'local'")
-        return str(row[0])

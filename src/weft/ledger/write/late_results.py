@@ -30,6 +30,7 @@ def record_late_result(
 
     def work(append: Append) -> None:
         row = load_parent(append, turn)
+        append.access.ensure_turn("turn:record", row, turn)
         if not row.closed:
             raise NotApplicable(f"turn {turn} is still {row.status}", "record the result with the turn's own writer")
         call, native = _open_call(append, row, call_id)

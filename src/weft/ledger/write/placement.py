@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from weft.kernel.advice import Action
 from weft.kernel.clock import is_ulid
 from weft.kernel.enums import SessionStatus, TurnType
-from weft.kernel.errors import HeadMoved, NotApplicable, NotFound, SessionBusy
+from weft.kernel.errors import HeadMoved, LabelTaken, NotApplicable, NotFound, SessionBusy
 from weft.kernel.events import session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.ledger_events import SessionCreated
@@ -51,7 +51,7 @@ def find_place(
         raise HeadMoved(session.label, pinned, session.head)
     free = free or retried
     at = session.head if session is not None and not free else (None if pinned is UNSET else pinned)
-    row = None if at is None else load_parent(append, at)
+    row = None if at is None else _turn_at(append, at, is_named=free)
     events = session.head_events if session and not free else None
     return Placement(
         session,
@@ -61,6 +61,12 @@ def find_place(
         _scope(append, row),
         row.depth + 1 if row else 1,
     )
+
+
+def _turn_at(append: Append, turn: str, *, is_named: bool) -> TurnRow:
+    """The head of a session that may be gone on with, or a turn that whoever records has named."""
+    row = None if is_named else append.view.find_turn(turn)
+    return load_parent(append, turn) if row is None else row
 
 
 def _failed_after(append: Append, session: SessionRow | None, parent: str | UnsetType | None) -> bool:
@@ -83,6 +89,7 @@ def load_parent(append: Append, turn: str) -> TurnRow:
     row = append.view.find_turn(turn)
     if row is None:
         raise NotFound("turn", turn)
+    append.access.ensure_readable_turn(row, turn)
     return row
 
 
@@ -123,6 +130,9 @@ def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> 
     """Label, then alias, then a new session; the id of a session means that one."""
     session = find_named(append, label)
     if session is not None:
+        if not append.access.may("turn:record", session) and not append.access.may_read(session):
+            raise LabelTaken(label, "a session")
+        append.access.ensure("turn:record", session, label)
         if session.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {label!r} is {session.status}", "make it active again first, or fork it")
         return session

@@ -13,9 +13,10 @@ from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentTaskAssigned
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.programs.config_fields import RIGHTS, count, fields_of, flag, member, members, object_, reference, text, texts
+from weft.programs.config_fields import count, fields_of, flag, member, object_, reference, right_patterns, text, texts
 from weft.programs.kinds import session, task
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
 SOUL_NAMES = ("soul", "systemPrompt", "personality")
@@ -24,7 +25,7 @@ IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
 VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
 _HARNESS = fields_of(maxTurns=count, reflectOnFailure=flag, checkpointEvery=count)
-_PERMISSIONS = fields_of(tools=fields_of(allow=texts, deny=texts), credentials=texts, programs=members(*RIGHTS))
+_PERMISSIONS = fields_of(tools=fields_of(allow=texts, deny=texts), credentials=texts, programs=right_patterns)
 
 
 def _with_identity(config: Config) -> Config:
@@ -48,6 +49,12 @@ def _with_identity(config: Config) -> Config:
     return {"identity": {**more, **checked}, **rest}
 
 
+def _machine_part(config: Config) -> Any:
+    permissions = config.get("permissions")
+    credentials = permissions.get("credentials") if isinstance(permissions, dict) else None
+    return (credentials, *variables_in(config))
+
+
 AGENT = KindRow(
     facts=program_kinds.AGENT,
     fields={
@@ -63,6 +70,7 @@ AGENT = KindRow(
         "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,)),
     },
     normalized=_with_identity,
+    machine_part=_machine_part,
 )
 
 

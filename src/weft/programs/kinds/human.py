@@ -14,8 +14,9 @@ from weft.kernel.program_events import HumanApproved, HumanNotified, HumanPresen
 from weft.ledger.arguments import checked_flag
 from weft.ledger.views.program_rows import ProgramRow, RequestRow, load_request
 from weft.programs.answers import counted_request
-from weft.programs.config_fields import RIGHTS, fields_of, member, members, text
+from weft.programs.config_fields import fields_of, member, right_patterns, text
 from weft.programs.kinds.kind import KindRow
+from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
 CHANNELS = ("terminal", "command", "webhook")
@@ -24,10 +25,11 @@ HUMAN = KindRow(
     facts=program_kinds.HUMAN,
     fields={
         "name": text,
-        "permissions": members(*RIGHTS),
+        "permissions": right_patterns,
         "preferences": fields_of(notificationChannel=member(*CHANNELS)),
     },
     takes_over=True,
+    machine_part=lambda config: (config.get("preferences"), *variables_in(config)),
 )
 
 

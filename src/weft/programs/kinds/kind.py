@@ -19,6 +19,7 @@ from weft.kernel.program_kinds import KindFacts
 from weft.ledger.views.program_rows import ProgramRow
 from weft.programs.addresses import is_address, parse_address
 from weft.programs.config_fields import RUNTIME_FIELDS, Check, NamedProgram, refuse_secrets
+from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
 Config = dict[str, Any]
@@ -54,6 +55,10 @@ def _any_name(name: str, config: Any) -> None:
     """Every name will do."""
 
 
+def _variables(config: Config) -> Any:
+    return tuple(variables_in(config))
+
+
 class KindRow(Struct, frozen=True, kw_only=True):
     """One kind of program."""
 
@@ -77,6 +82,9 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """Refuses a name that a program with this configuration may not bear."""
     takes_over: bool = False
     """Are these people, who may take over what another ledger decided?"""
+    machine_part: Callable[[Config], Any] = _variables
+    """What of its configuration names keys, variables, folders, commands or where something is sent: an agent never
+    changes it."""
     file_states: tuple[str, ...] = ()
     """States that a file may ask for, in the order in which they are reached. None: a file has no say in its state."""
     state_in_use: str | None = None

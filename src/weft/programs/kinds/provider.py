@@ -71,6 +71,7 @@ PROVIDER = KindRow(
     holds_keys=True,
     changed=_without_moved_keys,
     refuse_name=refuse_provider_name,
+    machine_part=lambda config: config,
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,
     steps=published.STEPS,

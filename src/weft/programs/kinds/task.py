@@ -13,6 +13,7 @@ from weft.programs.config_fields import fields_of, filled, member, reference, re
 from weft.programs.criteria import checked_criteria
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.model import CriterionVerdict
+from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
 PRIORITIES = ("P0", "P1", "P2", "P3", "P4")
@@ -24,6 +25,11 @@ def criteria_of(config: Config) -> list[dict[str, Any]]:
     spec = config.get("spec")
     criteria = spec.get("successCriteria") if isinstance(spec, dict) else None
     return criteria if isinstance(criteria, list) else []
+
+
+def _machine_part(config: Config) -> Any:
+    commands = [criterion for criterion in criteria_of(config) if criterion.get("type") == CriterionType.COMMAND]
+    return (config.get("workspace"), commands, *variables_in(config))
 
 
 def _follow_config(writer: ProgramWriter, row: ProgramRow, before: Config, config: Config) -> ProgramRow:
@@ -53,6 +59,7 @@ TASK = KindRow(
         "dependencies": ReferenceRule(ReferenceField.DEPENDENCY, (ProgramKind.TASK,)),
     },
     follow_config=_follow_config,
+    machine_part=_machine_part,
     ended_states=("completed", "failed"),
 )
 

@@ -16,9 +16,11 @@ from msgspec import UNSET, Struct
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.ledger_events import NodeEmbedded
-from weft.ledger.api import Ledger, store_of
+from weft.ledger.api import Ledger, store_of, writer_of
 from weft.ledger.arguments import checked_count
+from weft.ledger.read.access import READ_LEDGER
 from weft.ledger.search.vectors import VectorRow, near_file, note_gone, put_vector, vectors_gone
+from weft.ledger.write.append import reads_whole
 from weft.programs.nodes import Node, find_node, node_of
 from weft.programs.program_base import ProgramsBase
 from weft.programs.program_writer import ProgramWriter
@@ -79,6 +81,7 @@ class Similarity(ProgramsBase):
 
     # --- embedding ----------------------------------------------------------------------------------------------
 
+    @reads_whole
     def embed(self, name: str, *, text: str | None = None) -> Embedded:
         """Give a node a vector: of its own text, or of this one."""
         with self._reading() as txn:
@@ -89,6 +92,7 @@ class Similarity(ProgramsBase):
         self._record([(node.id, text)], self._embedder.embed([own_text]))
         return Embedded(node=node, model=self._embedder.name, dimensions=self._embedder.dimensions)
 
+    @reads_whole
     def embed_missing(self, kind: str, *, limit: int | None = None, progress: Progress | None = None) -> int:
         """Give all nodes of a kind a vector that have none yet, the newest first; returns how many."""
         with self._reading() as txn:
@@ -134,6 +138,7 @@ class Similarity(ProgramsBase):
 
     # --- finding ------------------------------------------------------------------------------------------------
 
+    @reads_whole
     def similar(self, name: str, *, limit: int = 10, kind: str | None = None) -> list[Similar]:
         """The nodes nearest to one that has a vector."""
         with self._reading() as txn:
@@ -143,6 +148,7 @@ class Similarity(ProgramsBase):
             raise NotFound("vector", name, Action.GIVE_VECTOR.of(node=name))
         return self._nearest(_vectors([row[0]], len(row[0]) // 4)[0], limit, kind, but=node)
 
+    @reads_whole
     def similar_to_text(
         self, text: str, *, limit: int = 10, kind: str | None = None, words: bool = False
     ) -> list[Similar]:
@@ -203,10 +209,12 @@ class Similarity(ProgramsBase):
 
     # --- looking after them -------------------------------------------------------------------------------------
 
+    @reads_whole
     def stats(self) -> list[ModelCount]:
         """For each model: how many nodes of which kinds."""
         return count_vectors(self.ledger, self._embedder.name)
 
+    @reads_whole
     def forget(self, name: str | None = None) -> int:
         """Take away one node's vector, or all of this model; returns how many there were."""
         with self._reading() as txn:
@@ -226,6 +234,7 @@ class Similarity(ProgramsBase):
 
 def count_vectors(ledger: Ledger, current: str) -> list[ModelCount]:
     """For each model: how many nodes of which kinds. `current` is the one in use."""
+    writer_of(ledger).ensure_whole(READ_LEDGER)
     with store_of(ledger).read() as txn:
         rows = txn.sql.all(
             "SELECT model, min(dimensions), count(*), sum(length(floats)), max(embedded_at) FROM vector"

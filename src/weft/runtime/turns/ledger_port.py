@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from weft.kernel.authority import Authority
 from weft.kernel.trust import LedgerTrust
 from weft.ledger.api import Context
 from weft.ledger.model import RecordedTurn, Session
@@ -67,6 +68,9 @@ class RuntimeHeads(Protocol):
 class RuntimeLedger(Protocol):
     @property
     def trust(self) -> LedgerTrust: ...
+
+    @property
+    def authority(self) -> Authority: ...
 
     @property
     def heads(self) -> RuntimeHeads: ...

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from weft.kernel.authority import LOCAL_NAME
 from weft.kernel.enums import MessageRole
 from weft.kernel.errors import HeadMoved, LabelTaken, NotFound, OutsideError, SessionBusy, WeftError
 from weft.ledger.api import Context
@@ -82,11 +83,17 @@ async def invoke_model(
     context: ExecutionContext | None = None,
     wait: float = WAIT,
 ) -> TurnReply:
-    """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before."""
+    """Ask a model by itself: a root turn in the session `model:{id}`, without anything that was said there before.
+    Whoever did not open the ledger asks in a session of their own, `model:{id}:{name}`."""
     ledger.trust.ensure("send a message to a model")
     acting = context or current_context()
-    turn = await _rooted(ledger, f"model:{question.model.id}", question, _setting(question, acting), wait)
+    turn = await _rooted(ledger, _session_for(ledger, question), question, _setting(question, acting), wait)
     return await _Turn(ledger, inference, turn, question, acting, budget, on_token).run()
+
+
+def _session_for(ledger: RuntimeLedger, question: OutgoingMessage) -> str:
+    label, principal = f"model:{question.model.id}", ledger.authority.principal.id
+    return label if principal == LOCAL_NAME else f"{label}:{principal}"
 
 
 async def _rooted(

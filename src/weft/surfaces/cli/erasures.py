@@ -32,10 +32,8 @@ def require_reason(reason: str | None, dry_run: bool) -> None:
         )
 
 
-def carry_out(
-    call: Call, ledger: Ledger, plan: ErasurePlan, reason: str | None, actor: str, *, dry_run: bool, yes: bool
-) -> None:
-    """Show a plan, or do what it says once somebody has said yes."""
+def carry_out(call: Call, ledger: Ledger, plan: ErasurePlan, reason: str | None, *, dry_run: bool, yes: bool) -> None:
+    """Show a plan, or do what it says once somebody has said yes, in the name that the ledger acts in."""
     if dry_run:
         call.answer(plan, *_plan_lines(plan, every=True))
         return
@@ -46,7 +44,7 @@ def carry_out(
     if not yes:
         _ask(call, plan)
     with progress(call, "erase") as bar:
-        done = ledger.acting_as(actor).erasure.erase(plan, reason=reason or "", progress=bar.staged)
+        done = ledger.erasure.erase(plan, reason=reason or "", progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
     call.answer(done, *_done_lines(done))
     _note_remotes(call, ledger)
@@ -57,7 +55,7 @@ def carry_out(
 def _note_remotes(call: Call, ledger: Ledger) -> None:
     from weft.exchange.sync import remotes
 
-    if names := tuple(remote.name for remote in remotes(ledger)):
+    if names := tuple(remote.name for remote in remotes(ledger.acting_as("local"))):
         call.note(
             f"ledgers that you sync with may still hold it: {_few(names)}; `weft push` brings them the tombstones"
         )

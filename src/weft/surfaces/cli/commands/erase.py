@@ -56,10 +56,12 @@ def command(
     if bool(what) + listed + pending + applied + finish != 1:
         raise click.UsageError("name what to erase, or one of --list, --pending, --apply, --finish")
     if listed or pending:
-        with call.reading() as ledger:
+        with call.reading() as opened:
+            ledger = opened.acting_as(actor)
             _list(call, ledger.erasure.done() if listed else ledger.erasure.pending(), pending)
         return
-    with call.writing() as ledger:
+    with call.writing() as opened:
+        ledger = opened.acting_as(actor)
         if finish:
             clean = ledger.erasure.finish()
             call.answer(FinishedErasure(complete=clean), [FINISHED if clean else HELD])
@@ -72,7 +74,7 @@ def command(
         require_reason(why, dry_run)
         with progress(call, "erase") as bar:
             plan = ledger.erasure.plan(names, tree=tree, everywhere=everywhere, progress=bar.staged)
-        carry_out(call, ledger, plan, why, actor, dry_run=dry_run, yes=yes)
+        carry_out(call, ledger, plan, why, dry_run=dry_run, yes=yes)
 
 
 def _list(call: Call, tombstones: list[Tombstone], pending: bool) -> None:

@@ -36,7 +36,13 @@ STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
 @command.verb("create")
 @click.argument("name")
 @click.option("--display-name", metavar="TEXT", help="What they are called.")
-@click.option("--permission", "permissions", metavar="RIGHT", multiple=True, help="approve, assign or configure.")
+@click.option(
+    "--permission",
+    "permissions",
+    metavar="RIGHT",
+    multiple=True,
+    help="approve, assign, configure, or such as session:read(LABEL).",
+)
 @click.option("--channel", metavar="NAME", help="How they are told: terminal, command or webhook.")
 @set_fields
 @acting

@@ -64,7 +64,8 @@ def command(
         raise click.UsageError("say one of --ignore, --unignore and --erase")
     if (reason is not None or dry_run or yes) and not erase:
         raise click.UsageError("--reason, --dry-run and --yes belong to --erase")
-    with call.writing() as ledger:
+    with call.writing() as opened:
+        ledger = opened.acting_as(actor)
         if ignore is not None or unignore is not None:
             _choose(call, ledger, ignore, unignore)
             return OK
@@ -72,7 +73,7 @@ def command(
             require_reason(reason, dry_run)
         report, scanner = _find(call, ledger, fingerprints, {**options, "again": erase})
         if erase and report.secrets:
-            _erase(call, ledger, scanner, report, reason, actor, dry_run=dry_run, yes=yes)
+            _erase(call, ledger, scanner, report, reason, dry_run=dry_run, yes=yes)
             return OK
         call.answer(report, *_lines(report))
         _note(call, report)
@@ -106,7 +107,6 @@ def _erase(
     scanner: SecretScanner,
     report: SecretReport,
     reason: str | None,
-    actor: str,
     *,
     dry_run: bool,
     yes: bool,
@@ -121,7 +121,7 @@ def _erase(
         replace(affected, label=affected.id) if _holds(scanner, affected.label) else affected
         for affected in plan.sessions
     )
-    carry_out(call, ledger, replace(plan, sessions=named), reason, actor, dry_run=dry_run, yes=yes)
+    carry_out(call, ledger, replace(plan, sessions=named), reason, dry_run=dry_run, yes=yes)
     call.note("a credential that was recorded is known: replace it where it came from, too")
 
 

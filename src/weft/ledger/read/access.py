@@ -1,0 +1,351 @@
+"""The authorisation point: whether an authority may do something to a session, a turn, a program or the whole ledger.
+
+A right is held if every layer of the authority allows it, and every principal of its chain holds it by itself. Whoever
+opened the ledger holds every right. Anybody else holds the rights over what is their own, and those that their
+configuration permits: `session:read(LABEL)` over sessions whose labels fit, `session:read` over all of them.
+
+A session is its persona's and that of whoever created it, or on whose behalf it was created. A turn goes with the
+session that made it, and can be read with every session whose thread contains it. A turn without a session is that of
+whoever recorded it. A program can be read unless its configuration says `visibility: private`; then it is that of
+whoever created it.
+
+Reading passes a transaction through here: `LimitedStore` gives out transactions that carry an `Access`, and whoever
+looks sessions, turns and programs up asks `access_of(txn)`. The transactions of whoever opened the ledger carry none,
+and cost nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from msgspec import UNSET
+
+from weft.kernel.advice import Action
+from weft.kernel.authority import LOCAL, Authority, Layer, Principal, PrincipalKind
+from weft.kernel.errors import NotAllowed, NotApplicable, NotFound
+from weft.kernel.events import Event
+from weft.kernel.kinds import KINDS
+from weft.kernel.labels import normal_form
+from weft.kernel.ledger_events import SessionCreated
+from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
+from weft.ledger.views.program_rows import ProgramRow, load_program
+from weft.ledger.views.rows import (
+    TURN,
+    SegmentDepth,
+    SessionRow,
+    TurnRow,
+    crossings,
+    find_session,
+    load_session,
+    load_session_number,
+)
+from weft.ledger.views.values import json_of
+from weft.store.authorship import counts
+from weft.store.facts import FactReader
+from weft.store.port import ReadTxn, Store
+from weft.store.sql import Sql, rows_in
+
+READ_SESSION, READ_PROGRAM, READ_LEDGER = "session:read", "program:read", "ledger:read"
+_READING = (READ_SESSION, READ_PROGRAM, READ_LEDGER)
+ACTING_KINDS = ("agent", "human")
+"""Kinds of program in whose name events are written."""
+_KINDS = {PrincipalKind.AGENT: ("agent",), PrincipalKind.HUMAN: ("human",), PrincipalKind.PROGRAM: ACTING_KINDS}
+Creators = dict[str, frozenset[str]]
+"""By session or turn the ids of whoever created it, and on whose behalf. Their events never change."""
+
+
+def is_unlimited(authority: Authority) -> bool:
+    """Whether this is whoever opened the ledger, alone, with all rights."""
+    return authority.is_local and not authority.rights.layers
+
+
+class Access:
+    """What one authority may do, by one state of the ledger. `creating`: what is not in the log yet is being created
+    now by this authority."""
+
+    def __init__(
+        self, sql: Sql, facts: FactReader, authority: Authority, creators: Creators, *, creating: bool = False
+    ) -> None:
+        self.authority, self.is_unlimited = authority, is_unlimited(authority)
+        self._sql, self._facts, self._creators, self._creating = sql, facts, creators, creating
+        self._sessions: dict[int, SessionRow | None] = {}
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    def may(self, right: str, session: SessionRow) -> bool:
+        return self.is_unlimited or (
+            self._is_allowed(right, session.label)
+            and all(
+                layer.allows(right, session.label) or self._owns(principal, session)
+                for principal, layer in self._principals
+            )
+        )
+
+    def may_read(self, session: SessionRow) -> bool:
+        return self.may(READ_SESSION, session)
+
+    def readable(self, session: SessionRow | None) -> SessionRow | None:
+        """A session, or None where it cannot be read."""
+        return session if session is not None and self.may_read(session) else None
+
+    def session_of_number(self, n: int | None) -> SessionRow | None:
+        """The session of this number, or None where it cannot be read."""
+        if n is None:
+            return None
+        if n not in self._sessions:
+            self._sessions[n] = self.readable(load_session_number(self._sql, n))
+        return self._sessions[n]
+
+    def ensure(self, right: str, session: SessionRow, name: str) -> None:
+        """Refuse a change of a session: as something that does not exist where it cannot be read."""
+        if self.may(right, session):
+            return
+        if not self.may_read(session):
+            raise NotFound("session", name, Action.LIST_SESSIONS)
+        raise self._refusal(right, f"use {right!r} on session {session.label!r}")
+
+    # --- turns --------------------------------------------------------------------------------------------------
+
+    def may_read_turn(self, turn: TurnRow) -> bool:
+        if self.is_unlimited or self.session_of_number(turn.session) is not None:
+            return True
+        return self.may_change_turn(READ_SESSION, turn) or turn.depth <= self._reach.get(turn.segment, 0)
+
+    def may_change_turn(self, right: str, turn: TurnRow) -> bool:
+        """By the session that made it; one without a session by whoever recorded it."""
+        if self.is_unlimited:
+            return True
+        if turn.session is not None:
+            session = load_session_number(self._sql, turn.session)
+            return session is not None and self.may(right, session)
+        return self._is_allowed(right, "") and all(
+            layer.allows(right, "") or principal in self._recorders(turn) for principal, layer in self._principals
+        )
+
+    def ensure_readable_turn(self, turn: TurnRow, name: str) -> None:
+        if not self.may_read_turn(turn):
+            raise NotFound("turn", name)
+
+    def ensure_turn(self, right: str, turn: TurnRow, name: str) -> None:
+        if self.may_change_turn(right, turn):
+            return
+        self.ensure_readable_turn(turn, name)
+        raise self._refusal(right, f"use {right!r} on turn {turn.id}")
+
+    # --- programs and the ledger --------------------------------------------------------------------------------
+
+    def may_read_program(self, program: ProgramRow) -> bool:
+        if self.is_unlimited:
+            return True
+        if not self._is_allowed(READ_PROGRAM, program.name):
+            return False
+        config = json_of(ReadTxn(self._sql, self._facts), program.config)
+        if not isinstance(config, dict) or config.get("visibility") != "private":
+            return True
+        return all(
+            principal in (program.id, program.created_by) or layer.allows(READ_PROGRAM, program.name)
+            for principal, layer in self._principals
+        )
+
+    def may_whole(self, right: str) -> bool:
+        return self.is_unlimited or (
+            self._is_allowed(right) and all(layer.allows(right) for _, layer in self._principals)
+        )
+
+    def ensure_whole(self, right: str) -> None:
+        """Refuse what concerns the whole ledger."""
+        if not self.may_whole(right):
+            raise self._refusal(right, "")
+
+    def permits(self, right: str, own: Iterable[str | None] = ()) -> bool:
+        """Whether the configuration of everybody in the chain permits this, or it concerns themselves."""
+        allowed = (None, *own)
+        return self.is_unlimited or all(
+            principal in allowed or layer.allows(right) for principal, layer in self._principals
+        )
+
+    def is_agent(self) -> bool:
+        """Whether an agent is in the chain."""
+        rows = (load_program(self._sql, principal) for principal, _ in self._principals)
+        return any(row is not None and row.kind == "agent" for row in rows)
+
+    # --- who they are -------------------------------------------------------------------------------------------
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of the principals other than whoever opened the ledger."""
+        return tuple(principal for principal, _ in self._principals)
+
+    @cached_property
+    def _principals(self) -> tuple[tuple[str, Layer], ...]:
+        """The ids of everybody in the chain, with what their configurations permit; whoever opened the ledger is left
+        out, for they may do everything."""
+        ids = [principal_id(self._sql, principal) for principal in self.authority.chain]
+        return tuple(
+            (id, configured_rights(self._sql, self._facts, id)) for id in dict.fromkeys(ids) if id != DEFAULT_AGENT
+        )
+
+    def _is_allowed(self, right: str, subject: str | None = None) -> bool:
+        """By the layers of the authority."""
+        rights = self.authority.rights
+        return rights.allows_reading(right, subject) if right in _READING else rights.allows(right, subject)
+
+    def _refusal(self, right: str, what: str) -> NotAllowed:
+        return self.authority.refusal(right, what)
+
+    # --- who created what ---------------------------------------------------------------------------------------
+
+    def _owns(self, principal: str, session: SessionRow) -> bool:
+        return principal in (session.persona, session.id) or principal in self._session_creators(session)
+
+    def _session_creators(self, session: SessionRow) -> frozenset[str]:
+        creators = self._creators.get(session.id)
+        if creators is None:
+            event = self._first_event(session)
+            if event is None:
+                return frozenset(self.ids if self._creating else ())
+            is_creation = isinstance(event, SessionCreated) and event.stream == f"session:{session.id}"
+            creators = self._creators[session.id] = _acting(event) if is_creation else frozenset()
+        return creators
+
+    def _first_event(self, session: SessionRow) -> Event | None:
+        """Back from the first movement of its head, which is never far from its creation; from its last event where
+        its head has not moved."""
+        moved = self._sql.one("SELECT n FROM history WHERE session = ? ORDER BY k LIMIT 1", (session.n,))
+        stored = load_session(self._sql, session.id)
+        if stored is None:
+            return None
+        n = self._facts.find_event(bytes(stored.last_event)) if moved is None else moved[0]
+        while n is not None:
+            event = self._event(n)
+            previous = None if event is None else event.prev
+            if previous is None:
+                return event
+            n = self._facts.find_event(bytes.fromhex(previous))
+        return None
+
+    def _recorders(self, turn: TurnRow) -> frozenset[str]:
+        creators = self._creators.get(turn.id)
+        if creators is None:
+            event = self._event(turn.n)
+            if event is None:
+                return frozenset(self.ids if self._creating else ())
+            creators = self._creators[turn.id] = _acting(event) | {turn.persona}
+        return creators
+
+    def _event(self, n: int) -> Event | None:
+        line = self._facts.line(n)
+        event = None if line is None else KINDS.decode(line)
+        return event if isinstance(event, Event) else None
+
+    # --- threads ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _reach(self) -> dict[int, int]:
+        """How deep in each segment the threads go that can be read: those that sessions stand or once stood on, and
+        those of turns without a session."""
+        places: set[SegmentDepth] = set()
+        numbers = [n for (n,) in self._sql.all("SELECT n FROM session") if self.session_of_number(n) is not None]
+        for n in numbers:
+            row = self._sessions[n]
+            if row is not None and row.head_segment is not None and row.head_depth is not None:
+                places.add((row.head_segment, row.head_depth))
+        departed = rows_in(self._sql, "SELECT segment, depth FROM departure WHERE session IN", numbers)
+        places.update((segment, depth) for segment, depth in departed)
+        for values in self._sql.all(f"{TURN.select} WHERE session IS NULL"):
+            turn = TurnRow(*values)
+            if self.may_change_turn(READ_SESSION, turn):
+                places.add((turn.segment, turn.depth))
+        return self._segments_above(places)
+
+    def _segments_above(self, places: set[SegmentDepth]) -> dict[int, int]:
+        links = crossings(self._sql)
+        reach: dict[int, int] = {}
+        waiting = list(places)
+        while waiting:
+            segment, depth = waiting.pop()
+            if depth <= reach.get(segment, 0):
+                continue
+            reach[segment] = depth
+            row = self._sql.one("SELECT base, parent, parent_depth FROM segment WHERE n = ?", (segment,))
+            if row is not None and row[1] is not None:
+                waiting.append((row[1], row[2]))
+            elif row is not None and (segment, row[0]) in links:
+                waiting.append(links[segment, row[0]])
+        return reach
+
+
+def _acting(event: Event) -> frozenset[str]:
+    behind = () if event.on_behalf_of is UNSET else event.on_behalf_of
+    return frozenset((event.actor, *behind))
+
+
+def principal_id(sql: Sql, principal: Principal) -> str:
+    """The id of whoever acts; raises NotFound for one who is not there, or not there any more."""
+    if principal.id == DEFAULT_AGENT:
+        return DEFAULT_AGENT
+    if principal.id == IMPORTED_AGENT:
+        raise NotApplicable(f"{IMPORTED_AGENT!r} stands for imported history and does not act", "act as another")
+    if principal.kind is PrincipalKind.SESSION:
+        session = find_session(sql, principal.id) or load_session(sql, principal.id)
+        if session is None:
+            raise NotFound("session", principal.id, Action.LIST_SESSIONS)
+        return session.id
+    query = "SELECT id, kind FROM program WHERE (name = ? OR id = ?) AND deleted = 0 ORDER BY name = ? DESC"
+    row = sql.one(query, (normal_form(principal.id),) * 3)
+    if row is None or row[1] not in _KINDS.get(principal.kind, ()):
+        raise NotFound("agent or person", principal.id, "who acts is a person, an agent, or 'local'")
+    return str(row[0])
+
+
+def configured_rights(sql: Sql, facts: FactReader, principal: str) -> Layer:
+    """The rights that the configuration of an agent or a person gives; a session has none."""
+    config = _counted_config(ReadTxn(sql, facts), principal)
+    return Layer(allow=tuple(granted(config)) if isinstance(config, dict) else ())
+
+
+def _counted_config(txn: ReadTxn, program: str) -> Any:
+    """The newest configuration that was written or taken over here; what another ledger permits has no effect."""
+    query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
+    rows = txn.sql.all(query, (program,))
+    return next((json_of(txn, config) for n, config in rows if counts(txn, n)), None)
+
+
+def granted(config: dict[str, Any]) -> list[str]:
+    """The rights that a configuration gives: a person's are a list, an agent's stand beside others."""
+    permissions = config.get("permissions")
+    patterns = permissions.get("programs") if isinstance(permissions, dict) else permissions
+    return patterns if isinstance(patterns, list) else []
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+class LimitedTxn(ReadTxn, frozen=True):
+    """A view of the whole ledger that is read in somebody's name."""
+
+    access: Any
+
+
+class LimitedStore:
+    """A store whose reading transactions carry what an authority may. All else is the store's own."""
+
+    def __init__(self, store: Store, authority: Authority, creators: Creators) -> None:
+        self._store, self._authority, self._creators = store, authority, creators
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTxn]:
+        with self._store.read() as txn:
+            access = Access(txn.sql, txn.facts, self._authority, self._creators)
+            yield LimitedTxn(txn.sql, txn.facts, access)
+
+
+def access_of(txn: ReadTxn) -> Access:
+    """What whoever reads in this transaction may."""
+    return txn.access if isinstance(txn, LimitedTxn) else Access(txn.sql, txn.facts, LOCAL, {})
