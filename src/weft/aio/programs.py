@@ -187,7 +187,8 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         return await self._run(partial(self._sync.save_checkpoint, agent=agent, state=state, key=key))
 
     async def load_checkpoint(self, agent: str) -> Any:
-        """What was saved last; None where nothing was."""
+        """What was saved last; None where nothing was. It tells of a session: it is for the agent itself, and for
+        whoever may give it tasks."""
         return await self._run(partial(self._sync.load_checkpoint, agent=agent))
 
     async def start_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:

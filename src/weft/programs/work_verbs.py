@@ -8,6 +8,7 @@ from typing import Any
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import AgentBusy, NotApplicable
 from weft.ledger.api import Lease, LeaseKind, owner_of, patience_of
+from weft.ledger.read.access import access_of
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.write.leases import end_lease, free_epoch, release, take
 from weft.programs.criteria import Observations, RunCommand, Workspace, judge
@@ -116,9 +117,12 @@ class WorkVerbs(ProgramsBase):
         )
 
     def load_checkpoint(self, agent: str) -> Any:
-        """What was saved last; None where nothing was."""
+        """What was saved last; None where nothing was. It tells of a session: it is for the agent itself, and for
+        whoever may give it tasks."""
         with self._reading() as txn:
             row = find(txn, agent, (AGENT,))
+            if not access_of(txn).permits("assign", (row.id,)):
+                raise self.ledger.authority.refusal("assign", f"read what {agent!r} saved")
             return saved_state(txn, row) if isinstance(row, ProgramRow) else None
 
     def start_task(self, task: str, *, reason: str | None = None, key: str | None = None) -> Program:
