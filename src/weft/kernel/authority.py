@@ -253,6 +253,11 @@ class Authority(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the ledger's owner acts alone. Their events name the agent they let answer, and nobody else."""
         return len(self.chain) == 1 and self.principal.id == LOCAL_NAME
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether this is whoever opened the ledger, alone, with all rights: nothing needs to be looked up."""
+        return not self.rights.layers and self.is_local
+
     def child(self, rights: Rights = EVERYTHING) -> Authority:
         """The same principals, with what these rights leave of theirs."""
         return structs.replace(self, rights=self.rights.narrowed(rights))

@@ -15,7 +15,7 @@ from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session
-from weft.ledger.read.access import READ_LEDGER, LimitedStore, is_unlimited
+from weft.ledger.read.access import READ_LEDGER, LimitedStore
 from weft.ledger.read.pages import Cursor, PageRequest
 from weft.ledger.read.revisions import Revision, parse_moment, require, resolve
 from weft.ledger.read.sessions import to_session
@@ -81,7 +81,7 @@ class LedgerBase:
         ledger = copy.copy(self)
         authority = authority_of(who)
         store = self._store._store if isinstance(self._store, LimitedStore) else self._store
-        if not is_unlimited(authority):
+        if not authority.is_unlimited:
             store = cast(Store, LimitedStore(store, authority, self._writer.creators))
         ledger._store, ledger._is_original = store, False
         ledger._writer = self._writer.acting_as(authority)

@@ -10,7 +10,6 @@ from weft.ledger import erasing
 from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.erasing import Erasure, ErasurePlan, Tombstone
-from weft.ledger.read.access import is_unlimited
 from weft.ledger.upkeep.recompute import silent
 from weft.ledger.write.append import reads_whole, requires
 
@@ -43,7 +42,7 @@ class Erasures(LedgerPart):
             everywhere=everywhere,
             report=checked_progress(progress) or silent,
         )
-        if not is_unlimited(self._writer.authority):
+        if not self._writer.authority.is_unlimited:
             self._plans.append(plan)
         return plan
 

@@ -57,11 +57,6 @@ Creators = dict[str, frozenset[str]]
 """By session or turn the ids of whoever created it, and on whose behalf. Their events never change."""
 
 
-def is_unlimited(authority: Authority) -> bool:
-    """Whether this is whoever opened the ledger, alone, with all rights."""
-    return authority.is_local and not authority.rights.layers
-
-
 class Access:
     """What one authority may do, by one state of the ledger. `creating`: what is not in the log yet is being created
     now by this authority."""
@@ -69,7 +64,7 @@ class Access:
     def __init__(
         self, sql: Sql, facts: FactReader, authority: Authority, creators: Creators, *, creating: bool = False
     ) -> None:
-        self.authority, self.is_unlimited = authority, is_unlimited(authority)
+        self.authority, self.is_unlimited = authority, authority.is_unlimited
         self._sql, self._facts, self._creators, self._creating = sql, facts, creators, creating
         self._sessions: dict[int, SessionRow | None] = {}
 

@@ -35,7 +35,7 @@ from weft.ledger.model import (
     IMPORTED_AGENT,
     StoredContent,
 )
-from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators, is_unlimited
+from weft.ledger.read.access import ACTING_KINDS, READ_LEDGER, Access, Creators
 from weft.ledger.views import Projector
 from weft.ledger.views.lease_rows import Lease
 from weft.ledger.views.rows import RowMemory, find_session, load_turn, standing_question
@@ -93,7 +93,7 @@ class LedgerWriter:
 
     def ensure_whole(self, right: str) -> None:
         """Refuse what concerns the whole ledger to whoever has no right to it."""
-        if not is_unlimited(self.authority):
+        if not self.authority.is_unlimited:
             with self.store.read() as txn:
                 Access(txn.sql, txn.facts, self.authority, self.creators).ensure_whole(right)
 
@@ -103,12 +103,12 @@ class LedgerWriter:
 
     def note_put(self, ref: str) -> None:
         """A content was put by itself in this authority's name."""
-        if not is_unlimited(self.authority):
+        if not self.authority.is_unlimited:
             self._state.put_contents.add((self.authority, ref))
 
     def may_refer_to(self, ref: str) -> bool:
         """Whether the authority put this content by itself. Whoever opened the ledger may refer to every content."""
-        return is_unlimited(self.authority) or (self.authority, ref) in self._state.put_contents
+        return self.authority.is_unlimited or (self.authority, ref) in self._state.put_contents
 
     def write(
         self,

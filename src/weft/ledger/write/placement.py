@@ -130,13 +130,19 @@ def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> 
     """Label, then alias, then a new session; the id of a session means that one."""
     session = find_named(append, label)
     if session is not None:
-        if not append.access.may("turn:record", session) and not append.access.may_read(session):
-            raise LabelTaken(label, "a session")
-        append.access.ensure("turn:record", session, label)
+        if not append.authority.is_unlimited:
+            _ensure_allowed(append, session, label)
         if session.status != SessionStatus.ACTIVE:
             raise NotApplicable(f"session {label!r} is {session.status}", "make it active again first, or fork it")
         return session
     return create_session(append, label, persona=persona)
+
+
+def _ensure_allowed(append: Append, session: SessionRow, label: str) -> None:
+    """Refuse to go on in a session of somebody else; of one that cannot be read it is said that its label is taken."""
+    if not append.access.may("turn:record", session) and not append.access.may_read(session):
+        raise LabelTaken(label, "a session")
+    append.access.ensure("turn:record", session, label)
 
 
 def ensure_spawned(append: Append, label: str, turn: str, call_id: str, persona: str) -> SessionRow:
