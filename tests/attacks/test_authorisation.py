@@ -36,7 +36,7 @@ FILTERED = set(
     session resolve point turn thread messages message tool_calls codeblocks context diff log events sessions listing
     reflog heads.at labels.archivable search find_turns find_messages find_tool_calls find_sessions tree.children
     tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get merges.provenance
-    merges.branches erasure.plan
+    merges.branches erasure.plan vouchers strangers
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""
@@ -75,7 +75,8 @@ def test_every_verb_of_the_ledger_asks_about_the_whole_or_about_what_it_names() 
 
 def test_every_verb_of_programs_asks() -> None:
     leases = {"hold_agent", "renew_agent", "release_agent"}
-    verbs = public(Programs).keys() - {"acting_as"}
+    whole = {name for name, verb in public(Programs).items() if getattr(verb, "is_whole", False)}
+    verbs = public(Programs).keys() - {"acting_as"} - whole
     assert verbs == (VERB_RIGHTS.keys() & verbs) | leases | FILTERED_PROGRAMS
     assert not VERB_RIGHTS.keys() & FILTERED_PROGRAMS
 
@@ -308,6 +309,7 @@ def named_answers(ledger: Ledger, programs: Programs, name: str) -> Iterator[Cal
         lambda: ledger.session(name), lambda: ledger.resolve(name), lambda: ledger.point(name),
         lambda: ledger.turn(name), lambda: ledger.thread(name), lambda: ledger.messages(name),
         lambda: ledger.message(name), lambda: ledger.tool_calls(name), lambda: ledger.codeblocks(name),
+        lambda: ledger.vouchers(name), lambda: ledger.vouchers(session=name), lambda: ledger.strangers(name),
         lambda: ledger.context(name), lambda: ledger.context(session=name), lambda: ledger.diff(name, "mine"),
         lambda: ledger.log(session=name), lambda: ledger.log(thread=name), lambda: ledger.events(name),
         lambda: ledger.reflog(name), lambda: ledger.heads.at(name, NOON), lambda: ledger.labels.archivable(name),
@@ -445,9 +447,9 @@ def test_a_cursor_of_another_leads_nowhere(ledger: Ledger) -> None:
     grow(eve, "mine", "mine")
     secret = ledger.resolve("secret")
     after = ledger.events(secret, limit=1).next
-    for ask in (lambda: eve.events(secret, after=after), lambda: eve.events("mine", after=after)):
+    for name in (secret, "mine"):
         with pytest.raises((NotFound, InvalidInput)):
-            ask()
+            eve.events(name, after=after)
     page = ledger.log(limit=1)
     assert {turn.id for turn in eve.log(after=page.next)} <= {turn.id for turn in eve.log()}
 
@@ -478,9 +480,11 @@ def test_a_turn_that_another_session_contains_is_not_erased_under_it(ledger: Led
 
 def test_who_is_not_there_reads_nothing(ledger: Ledger) -> None:
     grow(ledger, "main", "a")
-    for ask in (lambda who: who.sessions(), lambda who: who.search("a"), lambda who: who.session("main")):
+    nobody = ledger.acting_as("nobody")
+    asks: list[Callable[[], Any]] = [nobody.sessions, lambda: nobody.search("a"), lambda: nobody.session("main")]
+    for ask in asks:
         with pytest.raises(NotFound, match="agent or person"):
-            ask(ledger.acting_as("nobody"))
+            ask()
 
 
 MACHINE_PARTS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
@@ -500,7 +504,7 @@ MACHINE_PARTS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
 def test_an_agent_chooses_no_keys_folders_or_destinations(ledger: Ledger, part: str) -> None:
     kind, name, config = MACHINE_PARTS[part]
     programs = Programs(ledger)
-    plain = {key: config[key] for key in ("title", "source") if key in config}
+    plain = {key: value for key, value in config.items() if key in ("title", "source")}
     for who in (authority(("scout",)), authority(("local", "scout"))):
         agent = programs.acting_as(who)
         with pytest.raises(NotAllowed, match="keys, folders, commands or destinations"):

@@ -14,6 +14,7 @@ from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import load_program
+from weft.ledger.write.append import reads_whole
 from weft.programs.kinds.table import KINDS
 from weft.programs.model import PendingItem
 from weft.programs.pending import (
@@ -42,6 +43,7 @@ APPLIED = "the erasure of another ledger, taken over here"
 class PendingVerbs(ProgramsBase):
     """What other ledgers decided, and what is decided about that here."""
 
+    @reads_whole
     def pending(
         self, *names: str, kind: str | None = None, source: str | None = None, decided: bool = False
     ) -> list[PendingItem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.model import Session, SessionMove, Turn
-from weft.ledger.read.access import access_of
+from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.read.sessions import sessions_containing, to_sessions
 from weft.ledger.read.threads import (
     children,
@@ -56,7 +56,7 @@ class Tree(LedgerPart):
         """Every movement of a session's head to this very turn, in order."""
         with self._store.read() as txn:
             rows = lookups.moves_to(txn, self._resolve(txn, turn).turn)
-            sessions = {row.session: access_of(txn).session_of_number(row.session) for row in rows}
+            sessions = {row.session: session_of_number(txn, row.session) for row in rows}
             return [
                 SessionMove(session=session.label, changed_at=row.changed_at, why=row.why)
                 for row in rows

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET
 
@@ -341,6 +341,15 @@ class LimitedStore:
             yield LimitedTxn(txn.sql, txn.facts, access)
 
 
+_UNLIMITED = Access(cast(Sql, None), cast(FactReader, None), LOCAL, {})
+"""Of whoever opened the ledger: it looks nothing up."""
+
+
 def access_of(txn: ReadTxn) -> Access:
     """What whoever reads in this transaction may."""
-    return txn.access if isinstance(txn, LimitedTxn) else Access(txn.sql, txn.facts, LOCAL, {})
+    return txn.access if isinstance(txn, LimitedTxn) else _UNLIMITED
+
+
+def session_of_number(txn: ReadTxn, n: int) -> SessionRow | None:
+    """The session of this number, or None where it cannot be read."""
+    return txn.access.session_of_number(n) if isinstance(txn, LimitedTxn) else load_session_number(txn.sql, n)

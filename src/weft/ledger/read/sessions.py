@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.kernel.enums import TaskStatus
 from weft.ledger.model import DEFAULT_AGENT, Branch, HeadMove, Session
-from weft.ledger.read.access import access_of
+from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import (
     HISTORY,
@@ -172,7 +172,7 @@ def sessions_containing(txn: ReadTxn, segment: int, depth: int) -> list[SessionR
         if links:
             below: dict[int, int] = dict(txn.sql.all(f"{_BELOW} SELECT segment, depth FROM below", place))
             waiting += [child for child, (above, at) in links.items() if above in below and at >= below[above]]
-    found = [access_of(txn).session_of_number(n) for n in sorted(numbers)]
+    found = [session_of_number(txn, n) for n in sorted(numbers)]
     return [row for row in found if row is not None]
 
 

@@ -23,7 +23,7 @@ from weft.ledger.model import (
     Turn,
     repeated_id,
 )
-from weft.ledger.read.access import access_of
+from weft.ledger.read.access import access_of, session_of_number
 from weft.ledger.read.sessions import agent_names
 from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
 from weft.ledger.views.runs import TOKENS
@@ -200,7 +200,7 @@ def _as_of(row: CallRow, events: int | None, arrived: int | None) -> CallRow:
 
 def _to_call(txn: ReadTxn, turn: TurnRow, row: CallRow) -> ToolCall:
     native = text_of(txn, row.call_id) or ""
-    spawned = access_of(txn).session_of_number(row.spawned) if row.spawned else None
+    spawned = session_of_number(txn, row.spawned) if row.spawned else None
     return ToolCall(
         id=f"{turn.id}:{repeated_id(native, row.repeated)}",
         call_id=native,

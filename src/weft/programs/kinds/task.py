@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.kernel import program_kinds
-from weft.kernel.enums import ProgramKind, ReferenceField
+from weft.kernel.enums import CriterionType, ProgramKind, ReferenceField
 from weft.kernel.errors import CriteriaUnmet, InvalidConfig, NotApplicable
 from weft.kernel.program_events import TaskAssigned, TaskBlocked, TaskChecked, TaskCompleted, TaskConfigured
 from weft.ledger.views.program_rows import ProgramRow, load_program
