@@ -26,6 +26,8 @@ from weft.ledger.api import Ledger, is_recorded_here
 from weft.opening import copy, salvage
 from weft.programs import Programs
 
+READ = "ledger:read"
+"""What waits to be taken over is told to whoever may read the whole ledger."""
 SERVER = {"providerType": "openai-compatible", "baseUrl": "http://127.0.0.1:9/v1", "apiKey": "${THERE_KEY}"}
 
 
@@ -134,9 +136,9 @@ def test_a_peer_does_not_make_an_agent_the_assignee_of_a_task(programs: Programs
 
 
 def test_an_agent_takes_nothing_over_whatever_it_may(programs: Programs, peer: Peer) -> None:
-    programs.create("agent", "worker", {"permissions": {"programs": ["configure", "approve", "assign"]}})
-    programs.create("human", "ann", {"permissions": ["configure"]})
-    programs.create("human", "bob", {"permissions": []})
+    programs.create("agent", "worker", {"permissions": {"programs": ["configure", "approve", "assign", READ]}})
+    programs.create("human", "ann", {"permissions": ["configure", READ]})
+    programs.create("human", "bob", {"permissions": [READ]})
     peer.writes(lambda theirs: theirs.create("provider", "gift", SERVER))
     for name in ("worker", "bob"):
         for verb in ("take_over", "refuse"):
