@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from weft.kernel.advice import Advice as Advice
     from weft.kernel.authority import Authority as Authority
     from weft.kernel.authority import Layer as Layer
+    from weft.kernel.authority import LedgerTrust as LedgerTrust
     from weft.kernel.authority import Principal as Principal
     from weft.kernel.authority import PrincipalKind as PrincipalKind
     from weft.kernel.authority import Rights as Rights
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from weft.kernel.events import Receipt as Receipt
     from weft.kernel.events import UnknownEvent as UnknownEvent
     from weft.kernel.fields import Usage as Usage
-    from weft.kernel.trust import LedgerTrust as LedgerTrust
     from weft.ledger.api.audit import AuditReports as AuditReports
     from weft.ledger.api.compactions import Compactions as Compactions
     from weft.ledger.api.erasure import Erasures as Erasures
@@ -158,14 +158,13 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "weft.kernel.advice": "Advice",
-    "weft.kernel.authority": "Authority Layer Principal PrincipalKind Rights",
+    "weft.kernel.authority": "Authority Layer LedgerTrust Principal PrincipalKind Rights",
     "weft.kernel.enums": (
         "AgentRole EventClass FileKind LinkReason LintSeverity MessageRole MessageSource ToolCallStatus"
     ),
     "weft.kernel.errors": "WeftError",
     "weft.kernel.events": "Event Receipt UnknownEvent",
     "weft.kernel.fields": "Usage",
-    "weft.kernel.trust": "LedgerTrust",
     "weft.ledger.api.audit": "AuditReports",
     "weft.ledger.api.compactions": "Compactions",
     "weft.ledger.api.erasure": "Erasures",

@@ -10,8 +10,8 @@ from datetime import timezone, tzinfo
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from weft.kernel.authority import LedgerTrust
 from weft.kernel.clock import Clock, UlidSource
-from weft.kernel.trust import LedgerTrust
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
 from weft.store.port import Store

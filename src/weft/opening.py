@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from weft.kernel.advice import Action
+from weft.kernel.authority import LedgerTrust, Vouched
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
-from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.api import writer_of
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.api.ledger import Ledger
@@ -93,7 +93,7 @@ def _trust(store: Store, trusted: TrustStore | None) -> LedgerTrust:
     """Whether the store may act; without a trust store the caller vouches for it."""
     if trusted is None or Site.of(store.path) is Site.MEMORY:
         return Vouched()
-    trust = trusted.trust_of(store.path, store.replica)
+    trust = trusted.trust_of(store)
     if store.is_new:
         trust.allow(MADE)
     else:

@@ -17,11 +17,11 @@ from tests.runtime.scripted import chat
 from tests.surfaces.shell import Shell
 from weft.exchange.bundles import create_bundle, import_bundle
 from weft.exchange.sync import clone, pull
+from weft.kernel.authority import Vouched
 from weft.kernel.canonical import dumps
 from weft.kernel.contents import content_ref
 from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotTrusted
 from weft.kernel.events import event_id
-from weft.kernel.trust import Vouched
 from weft.ledger.api import Ledger, is_recorded_here
 from weft.opening import copy, salvage
 from weft.programs import Programs

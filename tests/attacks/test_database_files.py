@@ -9,10 +9,12 @@ from pathlib import Path
 
 import apsw
 import pytest
+import zstandard
 
 import weft
 from weft.kernel.advice import Action
 from weft.kernel.errors import NotALedger, UnknownObjects
+from weft.store.packs import unpacked
 from weft.store.sqlite import SqliteStore
 from weft.store.sqlite.connection import READ_WRITE, connect
 from weft.store.sqlite.migrations import OBJECT_DIGESTS, Schema, migrate, objects_of, shipped_schema
@@ -230,3 +232,10 @@ def test_the_present_schema_has_a_known_digest(path: Path) -> None:
     connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
     assert digest_of(connection) == OBJECT_DIGESTS[shipped_schema().number]
     connection.close()
+
+
+def test_a_pack_that_states_a_huge_size_is_refused_before_it_is_unpacked() -> None:
+    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(256 * 1024 * 1024))
+    assert len(bomb) < 100_000
+    with pytest.raises(zstandard.ZstdError, match="states more than"):
+        unpacked(bomb)

@@ -17,7 +17,7 @@ from tests.surfaces.talking import serving, typing
 from weft.exchange.sync import Remote, add_remote
 from weft.kernel.errors import NotTrusted
 from weft.programs import Programs
-from weft.store.trust_store import MADE, TrustStore, identity_of
+from weft.store.trust_store import MADE, TrustStore
 from weft.surfaces.cli.trust import trust_store
 
 CANARY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
@@ -147,6 +147,45 @@ def test_another_ledger_in_the_file_of_a_trusted_one_is_not_trusted(shell: Shell
     assert "another ledger" in shown["doubt"]
 
 
+def test_an_older_state_of_the_same_ledger_in_the_same_file_is_not_trusted(shell: Shell, folder: Path) -> None:
+    """As a checkout writes it: the same inode, the same replica, and what the repository says."""
+    path = folder / ".weft" / "ledger.db"
+    path.parent.mkdir()
+    with weft.open(path) as ledger:
+        ledger.record_turn(session="main", query="q", response="r")
+    from_repository = path.read_bytes()
+    assert shell("trust").code == 0
+    assert shell.json("trust", "--show")["trusted"]
+    for beside in path.parent.glob("ledger.db-*"):
+        beside.unlink()
+    path.write_bytes(from_repository)
+    shown = shell.json("trust", "--show")
+    assert not shown["trusted"]
+    assert "another one" in shown["doubt"]
+
+
+def test_a_copy_into_a_ledger_that_was_there_does_not_make_it_trusted(
+    shell: Shell, folder: Path, tmp_path: Path
+) -> None:
+    assert shell("init").code == 0
+    with weft.open(folder / "empty.db") as ledger:
+        add_remote(ledger, Remote(name="origin", address=f"cmd:touch {tmp_path / 'ran'}"))
+    shell("copy", ".", "empty.db")
+    assert not shell.json("--ledger", "empty.db", "trust", "--show")["trusted"]
+
+
+def test_a_new_ledger_is_not_made_through_links_of_a_repository(shell: Shell, folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (folder / "linked").mkdir()
+    (folder / "linked" / ".weft").symlink_to(outside)
+    assert shell("init", "linked").code != 0
+    (folder / "ignored" / ".weft").mkdir(parents=True)
+    (folder / "ignored" / ".weft" / ".gitignore").symlink_to(outside / "made")
+    assert shell("init", "ignored").code == 0
+    assert list(outside.iterdir()) == []
+
+
 def test_a_strangers_backup_brings_no_trust_and_a_refused_clone_leaves_nothing(
     shell: Shell, folder: Path, stranger: Path
 ) -> None:
@@ -267,7 +306,7 @@ def test_the_library_acts_for_whoever_opened_the_ledger(stranger: Path, tmp_path
             ledger.trust.ensure("run a program")
         with pytest.raises(NotTrusted):
             ledger.programs["anything"].invoke("hello")
-        store.allow(identity_of(ledger.path, ledger.replica))
+        store.trust_of(ledger._store).allow()
         ledger.trust.ensure("run a program")
     with weft.open(stranger) as ledger:
         assert ledger.trust.is_trusted

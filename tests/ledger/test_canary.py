@@ -34,7 +34,7 @@ READS = """
     imports.share_with usage.report usage.work usage.branch usage.abandoned upkeep.disk_bytes audit.findings
     audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
     upkeep.unpack vouchers strangers trust labels.archivable upkeep.search_lag imports.index
-    imports.ensure_trusted find_turns find_messages
+    find_turns find_messages
     find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore full_threads
     upkeep.note_export imports.provisional merges.branches authority acting_as
 """.split()  # what an import writer records is tested with the imports, `acting_as` in test_authority.py

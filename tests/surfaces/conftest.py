@@ -15,8 +15,8 @@ from msgspec import Struct
 from tests.credentials import CACHE
 from tests.surfaces.shell import Shell
 from weft import opening
+from weft.kernel.authority import LedgerTrust
 from weft.kernel.sites import Site
-from weft.kernel.trust import LedgerTrust
 from weft.programs.similarity.minilm import MiniLM
 from weft.store.port import Store
 from weft.store.trust_store import MADE, TrustStore
@@ -54,7 +54,7 @@ def _trusting(_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def trust(store: Store, trusted: TrustStore | None) -> LedgerTrust:
         if trusted is None and store.is_new and Site.of(store.path) is not Site.MEMORY:
-            trust_store().trust_of(store.path, store.replica).allow(MADE)
+            trust_store().trust_of(store).allow(MADE)
         return plain_trust(store, trusted)
 
     monkeypatch.setattr(opening, "_trust", trust)

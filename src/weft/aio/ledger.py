@@ -14,9 +14,8 @@ from msgspec import UNSET, UnsetType
 
 from weft.aio import crossing
 from weft.aio.objects import AsyncFullThreads, AsyncImportWriter, AsyncListing, AsyncThread, AsyncTurnWriter
-from weft.kernel.authority import Authority
+from weft.kernel.authority import Authority, LedgerTrust
 from weft.kernel.events import Receipt
-from weft.kernel.trust import LedgerTrust
 from weft.ledger.api.audit import AuditReports
 from weft.ledger.api.base import WAIT
 from weft.ledger.api.compactions import Compactions
@@ -711,10 +710,6 @@ class AsyncMerges(crossing.Mirror[Merges]):
 
 class AsyncImports(crossing.Mirror[Imports]):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
-
-    async def ensure_trusted(self) -> None:
-        """Refuse a ledger that is not trusted: its maker knows the secret that imported sessions are named with."""
-        await self._run(self._sync.ensure_trusted)
 
     async def writer(self, origin: str, mapping: int, *, remap: bool = False) -> AsyncImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""

@@ -1,8 +1,13 @@
-"""Who acts, on whose behalf, and what they may do. Values and pure functions: nothing here reads or writes.
+"""Who acts, on whose behalf, and what they may do; and whether the ledger itself may act. Nothing here reads or writes.
 
 An authority is a chain of principals, from whoever began to whoever acts now, and their rights. Rights are layers that
 all must allow; in a layer, deny wins. `child` and `delegate` only add layers, so no authority made from another allows
 more. One matcher compares patterns with rights, for the runtime, the ledger's verbs, programs and the audit.
+
+In a ledger that is not trusted everything can be read and recorded, and nothing acts: no command is started, no
+connection opened, no key sent, no program run, no approval taken, nothing imported under its secret. Whatever would do
+so asks `LedgerTrust.ensure` first. What says so lies outside the ledger: the library trusts what its caller opens
+(`Vouched`); surfaces hand in a trust that asks the person's own store.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
@@ -24,9 +29,6 @@ OBJECT_PREFIXES = ("session:", "turn:", "content:", "compaction:", "program:")
 """Rights over something that has a name, which may follow as a pattern: `session:read(notes-*)`."""
 LOCAL_NAME = "local"
 """The principal that a ledger acts as unless somebody else is named: whoever opened it."""
-
-
-# --- the matcher ------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
@@ -149,9 +151,6 @@ def covers(pattern: str, right: str, subject: str | None = None) -> bool | None:
     return None if subject is None else fits_subject(subject)
 
 
-# --- rights -----------------------------------------------------------------------------------------------------
-
-
 class Layer(Struct, frozen=True, forbid_unknown_fields=True):
     """What one grant says, as patterns. Without `allow` it allows nothing."""
 
@@ -201,9 +200,6 @@ def _patterns(patterns: Any, what: str) -> tuple[str, ...]:
     if isinstance(patterns, str) or not all(isinstance(pattern, str) and pattern for pattern in listed):
         raise InvalidInput(f"{what} is not a list of patterns", "give texts such as 'tool:*' or 'model:claude-*'")
     return tuple(sorted(set(listed)))
-
-
-# --- principals -------------------------------------------------------------------------------------------------
 
 
 class PrincipalKind(StrEnum):
@@ -287,3 +283,48 @@ def authority_of(who: Any) -> Authority:
     if not isinstance(who, str) or not who:
         raise InvalidInput(f"who acts is {who!r:.80}", "give an Authority, or the name of an agent or a person")
     return LOCAL if who == LOCAL_NAME else Authority((Principal(PrincipalKind.PROGRAM, who),))
+
+
+IMPORTING = "import sessions, which its maker's secret would name"
+"""What an import does in a ledger that somebody else made: they could tell by its names what was imported."""
+
+
+class LedgerTrust(Protocol):
+    """What the person who opened one ledger remembers of it, outside of it."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the ledger may act."""
+
+    def ensure(self, action: str) -> None:
+        """Raises NotTrusted where it may not; `action` says what would be done, as in "run a program"."""
+
+    def pinned_replica(self, address: str) -> str | None:
+        """The replica that answered at an address when it was first spoken to from this ledger."""
+
+    def pin_replica(self, address: str, replica: str) -> None:
+        """From now on only this replica is expected at the address."""
+
+    def unpin_replica(self, address: str) -> None:
+        """The next replica that answers there is taken for the first."""
+
+
+class Vouched:
+    """The caller of the library vouches for the ledger. Pins are kept as long as it is open."""
+
+    is_trusted = True
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, str] = {}
+
+    def ensure(self, action: str) -> None:
+        """Everything is allowed."""
+
+    def pinned_replica(self, address: str) -> str | None:
+        return self._replicas.get(address)
+
+    def pin_replica(self, address: str, replica: str) -> None:
+        self._replicas[address] = replica
+
+    def unpin_replica(self, address: str) -> None:
+        self._replicas.pop(address, None)

@@ -59,12 +59,19 @@ class PackReader:
         if row is None:
             raise FactDamaged("pack", str(pack), "it is not here")
         try:
-            data = zstandard.ZstdDecompressor().decompress(bytes(row[1]), max_output_size=2 * PACK_BYTES)
+            data = unpacked(bytes(row[1]))
         except zstandard.ZstdError as error:
             raise FactDamaged("pack", str(pack), f"it cannot be unpacked: {error}") from error
         if len(data) != row[0]:
             raise FactDamaged("pack", str(pack), f"it unpacks to {len(data)} bytes, not {row[0]}")
         return data
+
+
+def unpacked(data: bytes) -> bytes:
+    """The bytes of a pack. A frame that states a larger size than any pack has is refused before it is unpacked."""
+    if zstandard.frame_content_size(data) > 2 * PACK_BYTES:
+        raise zstandard.ZstdError(f"it states more than {2 * PACK_BYTES} bytes")
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=2 * PACK_BYTES)
 
 
 def write_pack(sql: Sql, slices: Sequence[Slice]) -> int:

@@ -2,7 +2,9 @@
 
 A ledger in a file is known by its real path, the owner and the inode of the file, and its replica: another file at the
 same path, or another ledger in the same file, is another ledger. One in PostgreSQL is known by server, database, schema
-and replica. The file is 0600; one that others could have written is not believed.
+and replica. Beside that the ledger holds a token that was drawn when it was trusted, and that no copy of it has: a file
+that a checkout writes anew, perhaps with the same inode and the same replica, has none. The trust file is 0600; one
+that others could have written is not believed.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from msgspec.json import decode, encode, format
 from msgspec.structs import replace
 
 from weft.kernel.advice import Action
-from weft.kernel.clock import Clock, SystemClock
+from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import InvalidInput, NotTrusted
 from weft.kernel.sites import Site
 from weft.store.atomic_files import make_folder, new_file
+from weft.store.port import Store, WriteTxn
+from weft.store.replica_names import NOTE
 
 MADE, CLONED, COPIED, RECOVERED, ALLOWED = "made", "cloned", "copied", "recovered", "allowed"
+TOKEN = "trust:"
+"""Local state: a row per person who trusts the ledger, with the token that was drawn for them."""
 UNKNOWN = "you neither made nor allowed it"
 REPLACED = "the file is another one than the one you trusted"
 RENAMED = "it is another ledger (replica) than the one you trusted"
@@ -49,6 +55,8 @@ class TrustedLedger(Struct, frozen=True, kw_only=True):
     identity: LedgerIdentity
     how: str
     since: int
+    token: str | None = None
+    """In the ledger's own local state as well; None where it could not be written there."""
     replicas: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,8 +79,18 @@ def identity_of(path: str, replica: str | None) -> LedgerIdentity:
 class TrustStore:
     """The ledgers that one person trusts."""
 
-    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
-        self.path, self._clock = Path(path), clock or SystemClock()
+    def __init__(self, path: str | Path, clock: Clock | None = None, random_bytes: RandomBytes = system_random) -> None:
+        self.path, self._clock, self._random = Path(path), clock or SystemClock(), random_bytes
+
+    def draw_token(self) -> str:
+        return self._random(16).hex()
+
+    def is_file_trusted(self, path: str) -> bool:
+        """Whether the file at a path is one that was trusted; it is not opened, so its replica and token are not asked
+        for."""
+        identity = identity_of(path, None)
+        known = self.find(identity.place)
+        return known is not None and replace(known.identity, replica=None) == identity
 
     def ledgers(self) -> tuple[TrustedLedger, ...]:
         return self._load().ledgers
@@ -80,14 +98,18 @@ class TrustStore:
     def find(self, place: str) -> TrustedLedger | None:
         return next((known for known in self.ledgers() if known.identity.place == place), None)
 
-    def allow(self, identity: LedgerIdentity, how: str = ALLOWED) -> None:
+    def allow(self, identity: LedgerIdentity, how: str = ALLOWED, token: str | None = None) -> None:
         """Trust this ledger from now on, in place of whatever was trusted at its place."""
 
         def change(ledgers: Sequence[TrustedLedger]) -> Iterator[TrustedLedger]:
             yield from (known for known in ledgers if known.identity.place != identity.place)
             same = (known.replicas for known in ledgers if known.identity == identity)
             yield TrustedLedger(
-                identity=identity, how=how, since=self._clock.now_ms(), replicas=next(same, dict[str, str]())
+                identity=identity,
+                how=how,
+                since=self._clock.now_ms(),
+                token=token,
+                replicas=next(same, dict[str, str]()),
             )
 
         self._change(change)
@@ -107,9 +129,9 @@ class TrustStore:
 
         self._change(lambda ledgers: (pinned(known) if known.identity == identity else known for known in ledgers))
 
-    def trust_of(self, path: str, replica: str) -> StoredTrust:
+    def trust_of(self, ledger: Store) -> StoredTrust:
         """What this person remembers of an open ledger."""
-        return StoredTrust(self, path, identity_of(path, replica))
+        return StoredTrust(self, ledger)
 
     def _load(self) -> _TrustFile:
         try:
@@ -149,8 +171,9 @@ class TrustStore:
 class StoredTrust:
     """One open ledger in the eyes of the person whose trust store this is."""
 
-    def __init__(self, store: TrustStore, path: str, identity: LedgerIdentity) -> None:
-        self._store, self._path, self.identity = store, path, identity
+    def __init__(self, store: TrustStore, ledger: Store) -> None:
+        self._store, self._ledger, self._path = store, ledger, ledger.path
+        self.identity = identity_of(ledger.path, ledger.replica)
         self.ask: Callable[[str], bool] | None = None
         """Asks the person whether they trust the ledger, where one is there; the text says what would be done."""
 
@@ -165,29 +188,35 @@ class StoredTrust:
 
     @property
     def _known(self) -> TrustedLedger | None:
-        """What is noted of this very ledger. One that was noted before anybody opened it is known by its file, and one
-        that is only asked about as a file too."""
-        known = self._store.find(self.identity.place)
-        if known is None or None not in (known.identity.replica, self.identity.replica):
-            return known if known is not None and known.identity == self.identity else None
-        return known if replace(known.identity, replica=None) == replace(self.identity, replica=None) else None
+        """What is noted of this very ledger; one that was noted before anybody opened it is known by its file."""
+        known, unopened = self._store.find(self.identity.place), replace(self.identity, replica=None)
+        if known is None or known.identity not in (self.identity, unopened):
+            return None
+        return known if self._holds(known.token) else None
+
+    def _holds(self, token: str | None) -> bool:
+        """Whether the ledger that is open has the token that was put into it."""
+        if token is None:
+            return True
+        with self._ledger.read() as txn:
+            return txn.sql.one("SELECT 1 FROM local WHERE key = ?", (TOKEN + token,)) is not None
 
     def note_replica(self, former: str | None) -> None:
         """The ledger was opened. One that goes by another name since this very opening, or that was noted before its
         first one, is noted with the name that it has."""
         known = self._store.find(self.identity.place)
-        if known is not None and known.identity in (
-            replace(self.identity, replica=None),
-            replace(self.identity, replica=former),
-        ):
-            self._store.allow(self.identity, known.how)
+        names = (None,) if former is None else (None, former)
+        if known is None or not self._holds(known.token) or self._ledger.read_only:
+            return
+        if known.identity in [replace(self.identity, replica=name) for name in names]:
+            self.allow(known.how)
 
     @property
     def doubt(self) -> str:
         """Why a ledger that is not trusted is not."""
         known = self._store.find(self.identity.place)
         if known is not None:
-            return RENAMED if known.identity.inode == self.identity.inode else REPLACED
+            return RENAMED if known.identity.replica != self.identity.replica else REPLACED
         return STRANGE if self.identity.owner not in (None, os.geteuid()) else UNKNOWN
 
     def ensure(self, action: str) -> None:
@@ -198,7 +227,19 @@ class StoredTrust:
         self.allow()
 
     def allow(self, how: str = ALLOWED) -> None:
-        self._store.allow(self.identity, how)
+        """Trust the ledger from now on. Its token is new; one that cannot be written to goes without."""
+        if self._ledger.read_only:
+            self._store.allow(self.identity, how)
+            return
+        known, token = self._store.find(self.identity.place), self._store.draw_token()
+
+        def put(txn: WriteTxn) -> None:
+            if known is not None and known.token is not None:
+                txn.sql.run("DELETE FROM local WHERE key = ?", (TOKEN + known.token,))
+            txn.sql.run(NOTE, (TOKEN + token, ""))
+
+        self._ledger.write(put)
+        self._store.allow(self.identity, how, token)
 
     def revoke(self) -> bool:
         return self._store.revoke(self.identity.place)

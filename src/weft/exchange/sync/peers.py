@@ -28,6 +28,8 @@ _WHOLE = "whole-offer:"
 """Local state: a row per peer whose next offer leaves out nothing, since the last one did not prove a place."""
 _REMOTE = "SELECT name, address, sessions, shares_imports, added_at FROM remote"
 NAME_LENGTH = 64
+MOST_REMOTES = 1000
+"""A damaged file may give rows without end."""
 Stretch = tuple[int, int]
 """The arrival numbers of the first and the last of some events of our log."""
 
@@ -149,7 +151,7 @@ def _without(stretches: list[Stretch], doubted: list[Stretch]) -> Iterator[Stret
 
 
 def load_remotes(sql: Sql) -> list[Remote]:
-    return [_remote(row) for row in sql.all(f"{_REMOTE} ORDER BY name")]
+    return [_remote(row) for row in sql.all(f"{_REMOTE} ORDER BY name LIMIT ?", (MOST_REMOTES,))]
 
 
 def load_remote(sql: Sql, name: str) -> Remote:

@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 from datetime import timezone, tzinfo
 from typing import Any, Self, cast
 
-from weft.kernel.authority import Authority, authority_of
+from weft.kernel.authority import Authority, LedgerTrust, Vouched, authority_of
 from weft.kernel.clock import Clock, UlidSource
 from weft.kernel.errors import InvalidInput, StoreError
-from weft.kernel.trust import LedgerTrust, Vouched
 from weft.ledger.arguments import checked_number
 from weft.ledger.erasing.erasure import finish as finish_erasing
 from weft.ledger.model import Point, Session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.kernel.authority import IMPORTING
 from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerBase, LedgerPart
 from weft.ledger.arguments import checked_text
@@ -22,14 +23,10 @@ from weft.ledger.write.append import reads_whole, requires
 class Imports(LedgerPart):
     """`ledger.imports`: the way in for other tools' history, and what was kept of its sources."""
 
-    def ensure_trusted(self) -> None:
-        """Refuse a ledger that is not trusted: its maker knows the secret that imported sessions are named with."""
-        self._ledger.trust.ensure("import sessions, which its maker's secret would name")
-
     @requires("history:import", whole=True)
     def writer(self, origin: str, mapping: int, *, remap: bool = False) -> ImportWriter:
         """The way in for one origin's history; `mapping` numbers how its records become turns."""
-        self.ensure_trusted()
+        self._ledger.trust.ensure(IMPORTING)
         self._store.catch_up()
         return ImportWriter(self._writer, checked_text(origin, "origin"), mapping, remap=remap)
 

@@ -7,8 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from weft.kernel.authority import Authority
-from weft.kernel.trust import LedgerTrust
+from weft.kernel.authority import Authority, LedgerTrust
 from weft.ledger.api import Context
 from weft.ledger.model import RecordedTurn, Session
 

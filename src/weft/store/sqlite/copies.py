@@ -39,8 +39,9 @@ def ensure_free(target: Path) -> None:
 
 
 def mark_as_copy(connection: apsw.Connection) -> None:
-    """A copy goes by a name of its own, and does not say whom the ledger syncs with."""
+    """A copy goes by a name of its own, and says neither who trusts the ledger nor whom it syncs with."""
     connection.execute(NOTE, (COPIED, ""))
+    connection.execute("DELETE FROM local WHERE key LIKE 'trust:%'")
     if connection.table_exists("main", "remote"):
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("DELETE FROM remote")

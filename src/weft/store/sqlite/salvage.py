@@ -19,7 +19,7 @@ import zstandard
 
 from weft.kernel.contents import content_ref
 from weft.kernel.events import GENESIS, extend
-from weft.store.packs import PACK_BYTES
+from weft.store.packs import unpacked
 from weft.store.port import Progress
 from weft.store.salvaged_rows import (
     Found,
@@ -116,7 +116,7 @@ class SalvagedFacts:
         found: list[Any] = self._db.execute("SELECT n, data FROM pack").fetchall()
         for n, data in found:
             try:
-                whole = zstandard.ZstdDecompressor().decompress(data, max_output_size=2 * PACK_BYTES)
+                whole = unpacked(data)
             except zstandard.ZstdError:
                 continue
             slices: list[Any] = self._db.execute(

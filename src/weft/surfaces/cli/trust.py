@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.sites import Site
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
 from weft.surfaces.wire.upkeep import TrustAnswer
@@ -28,23 +29,36 @@ def trust_store() -> TrustStore:
     return TrustStore(state_folder() / TRUST_FILE)
 
 
-def carry_trust(looking: Callable[[str], Ledger], source: str, target: str, how: str) -> None:
+def is_there(looking: Callable[[str], Ledger], path: str) -> bool:
+    """Whether there is a ledger already, whoever made it."""
+    from weft.kernel.errors import LedgerMissing
+
+    if Site.of(path) is Site.FILE:
+        return os.path.lexists(path)
+    try:
+        looking(path).close()
+    except LedgerMissing:
+        return False
+    return True
+
+
+def carry_trust(
+    looking: Callable[[str], Ledger], writing: Callable[[str], Ledger], source: str, target: str, how: str
+) -> None:
     """A ledger that was made from a trusted one is trusted, too."""
     from weft.store.trust_store import StoredTrust
 
     with looking(source) as ledger:
         is_trusted = ledger.trust.is_trusted
     if is_trusted:
-        with looking(target) as ledger:
+        with writing(target) as ledger:
             if isinstance(ledger.trust, StoredTrust):
                 ledger.trust.allow(how)
 
 
 def is_file_trusted(trusted: TrustStore, path: str) -> bool:
     """The same question about a file that cannot be opened any more."""
-    from weft.store.trust_store import StoredTrust, identity_of
-
-    return os.path.exists(path) and StoredTrust(trusted, path, identity_of(path, None)).is_trusted
+    return os.path.exists(path) and trusted.is_file_trusted(path)
 
 
 def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:

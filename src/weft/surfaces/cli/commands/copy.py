@@ -10,7 +10,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.trust import carry_trust
+from weft.surfaces.cli.trust import carry_trust, is_there
 from weft.surfaces.cli.user_files import named_ledger
 
 
@@ -26,9 +26,11 @@ def command(call: Call, source: str, target: str) -> None:
     from weft.opening import copy
 
     source, target = named_ledger(source) or source, named_ledger(target) or target
+    was_there = is_there(call.looking, target)
     with progress(call, "copy") as bar:
         copied = copy(source, target, progress=bar.counted)
-    carry_trust(call.looking, source, target, COPIED)
+    if not was_there:
+        carry_trust(call.looking, call.joining, source, target, COPIED)
     facts = f"{counted(copied.events, 'event')}, {counted(copied.contents, 'content')}"
     call.answer(copied, [f"copied {facts} to ", Span(copied.target, "heading")])
     call.note(f"it is replica {copied.replica}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
+from weft.kernel.authority import IMPORTING
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import LedgerMissing
 from weft.kernel.sites import Site
@@ -215,5 +216,5 @@ def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
             yield ledger
         return
     with call.writing() as ledger:
-        ledger.imports.ensure_trusted()  # asked before a progress bar is drawn
+        ledger.trust.ensure(IMPORTING)  # asked before a progress bar is drawn
         yield ledger

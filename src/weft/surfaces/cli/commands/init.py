@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from weft.kernel.errors import LedgerMissing, Unsupported
+from weft.kernel.errors import LedgerMissing, NotApplicable, Unsupported
 from weft.kernel.sites import Site, ensure_plain_path
 from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.call import Call
@@ -35,6 +37,8 @@ def command(call: Call, path: str | None, user: bool) -> None:
     is_new = not place.exists()
     if is_new:
         ensure_plain_path(str(place))
+        if place.parent.name == FOLDER and place.parent.is_symlink():
+            raise NotApplicable(f"{place.parent} is a link", "name the place that it leads to")
         make_folder(place.parent)
         _hide_from_git(place.parent)
     _answer(call, str(place), is_new)
@@ -72,5 +76,10 @@ def _place(named: str | None, path: str | None, user: bool) -> Path:
 
 def _hide_from_git(folder: Path) -> None:
     """What agents said is not committed by accident with the code beside it."""
-    if folder.name == FOLDER and not (folder / ".gitignore").exists():
-        (folder / ".gitignore").write_text("*\n")
+    if folder.name != FOLDER:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with suppress(FileExistsError):  # a link counts as there, wherever it leads
+        descriptor = os.open(folder / ".gitignore", flags, 0o600)
+        os.write(descriptor, b"*\n")
+        os.close(descriptor)

@@ -41,7 +41,7 @@ def command(call: Call, show: bool, listing: bool, revoke: bool) -> None:
     if revoke:
         _revoke(call)
         return
-    with call.reading() as ledger:
+    with call.reading() if show else call.copying() as ledger:
         trust = _stored(ledger)
         is_new = not (show or trust.is_trusted)
         if is_new:
