@@ -148,10 +148,11 @@ def talk(path: Path) -> int:
 
 def main() -> int:
     import weft
+    from weft.surfaces.cli.trust import trust_store
 
     path = Path(tempfile.mkdtemp(prefix="weft-demo-")) / "ledger.db"
     clock = FixedClock(ms_from_iso(STARTED))
-    with weft.open(path, clock=clock) as ledger:
+    with weft.open(path, clock=clock, trust=trust_store()) as ledger:
         fill(ledger, clock)
     click.echo("A coding agent's afternoon: a bug, a fix, another way that was tried, a provider that failed.\n")
     run(path, "log", "--graph", "--oneline")
