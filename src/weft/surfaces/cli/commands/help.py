@@ -25,6 +25,7 @@ ENVIRONMENT = """\
 What the environment says:
   WEFT_LEDGER      the ledger to use when --ledger does not name one
   XDG_DATA_HOME    where your own ledger lies (weft/ledger.db); default ~/.local/share
+  XDG_STATE_HOME   where it is kept which ledgers you trust (weft/trust.json); default ~/.local/state
   XDG_CONFIG_HOME  where your prices (weft/prices.toml), keys (weft/keys/) and credentials
                    (weft/credentials.json) lie; default ~/.config
   WEFT_KEY_PASSPHRASE  of the key to sign with, where nobody is there to be asked
