@@ -15,7 +15,7 @@ from weft.exchange.importers.copilot_cli.importer import _title_beside
 from weft.exchange.importers.factory_droid import FactoryDroid
 from weft.exchange.importers.opencode import Opencode
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.records.jsonl import SidecarRefused
+from weft.exchange.importers.records.jsonl import FileRefused
 from weft.exchange.importers.sidecars import names_beneath, open_beneath, read_beneath, read_beside
 from weft.kernel.errors import LimitExceeded
 
@@ -115,7 +115,7 @@ def test_a_file_is_opened_beneath_its_folder_or_not_at_all(tmp_path: Path) -> No
     (root / "away").symlink_to(tmp_path)
     assert read_beneath(root / "inner" / "a.json", root) == b"plain"
     for path in ("inner/b.json", "back/a.json", "away/b.json", "inner/../../b.json"):
-        with pytest.raises(SidecarRefused):
+        with pytest.raises(FileRefused):
             read_beneath(root / path, root)
     with pytest.raises(FileNotFoundError), open_beneath(root / "inner" / "c.json", root):
         pass
@@ -138,7 +138,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_says_how_large(tmp_path: Path) -> None:
     with (tmp_path / "a.json").open("wb") as file:
         file.truncate(1 << 40)  # takes no room on the disk
-    with pytest.raises(SidecarRefused, match="it has 1099511627776 bytes; 67108864 is the most"):
+    with pytest.raises(FileRefused, match="it has 1099511627776 bytes; 67108864 is the most"):
         read_beneath(tmp_path / "a.json", tmp_path)
     (tmp_path / "a.json").unlink()  # whoever looks through the folder afterwards would read all of it
 

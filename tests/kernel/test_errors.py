@@ -127,7 +127,7 @@ def test_every_error_is_met_by_a_test(name: str) -> None:
 # What else is raised, and why it reaches nobody who calls the library.
 INSIDE = {
     "zstandard.ZstdError": "becomes FactDamaged where a pack is read",
-    "SidecarRefused": "an importer reports a problem of the source",
+    "FileRefused": "an importer reports a problem of the source",
     "NotImplementedError": "a base class",
     "AssertionError": "a fault of our own",
     "AttributeError": "what Python asks of a module",

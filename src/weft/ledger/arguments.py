@@ -16,23 +16,23 @@ from msgspec.structs import asdict
 
 from weft.kernel.advice import Action, Hint
 from weft.kernel.canonical import MAX_INTEGER
-from weft.kernel.enums import (
-    MessageRole,
-)
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, StoreError, Unsupported
 from weft.kernel.fields import Usage
 from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
 from weft.kernel.sites import IN_MEMORY, Site, ensure_plain_path
 from weft.ledger.model import (
-    _DISJOINT,
-    _TOKEN_FIELDS,
     Message,
     NewMessage,
     Part,
     StoredContent,
     T,
 )
+
+_TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
+_DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens")
+"""Counts of tokens that have nothing in common, so that their sum is a total."""
 
 
 def checked_text(value: Any, what: str) -> str:

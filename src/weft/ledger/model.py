@@ -349,10 +349,6 @@ UsageInput = Usage | Mapping[str, int] | None
 ErrorInput = str | NewError | Mapping[str, Any]
 
 
-_TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
-_DISJOINT = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens")
-
-
 DEFAULT_AGENT = "local"
 IMPORTED_AGENT = "imported"
 COMPACTION_MEASURES = (

@@ -9,6 +9,7 @@ that others could have written is not believed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -76,6 +77,11 @@ def identity_of(path: str, replica: str | None) -> LedgerIdentity:
     return LedgerIdentity(place=real, owner=status.st_uid, inode=status.st_ino, replica=replica)
 
 
+def _unnamed(identity: LedgerIdentity) -> LedgerIdentity:
+    """The same file or schema, whatever replica it holds."""
+    return replace(identity, replica=None)
+
+
 class TrustStore:
     """The ledgers that one person trusts."""
 
@@ -87,10 +93,12 @@ class TrustStore:
 
     def is_file_trusted(self, path: str) -> bool:
         """Whether the file at a path is one that was trusted; it is not opened, so its replica and token are not asked
-        for."""
+        for. Nothing there is not trusted."""
+        if not os.path.exists(path):
+            return False
         identity = identity_of(path, None)
         known = self.find(identity.place)
-        return known is not None and replace(known.identity, replica=None) == identity
+        return known is not None and _unnamed(known.identity) == identity
 
     def ledgers(self) -> tuple[TrustedLedger, ...]:
         return self._load().ledgers
@@ -103,7 +111,7 @@ class TrustStore:
 
         def change(ledgers: Sequence[TrustedLedger]) -> Iterator[TrustedLedger]:
             yield from (known for known in ledgers if known.identity.place != identity.place)
-            same = (known.replicas for known in ledgers if known.identity == identity)
+            same = (known.replicas for known in ledgers if _unnamed(known.identity) == _unnamed(identity))
             yield TrustedLedger(
                 identity=identity,
                 how=how,
@@ -138,10 +146,17 @@ class TrustStore:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return _TrustFile()
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise InvalidInput(f"{self.path} is a link, so it is not read", "put the file itself there") from error
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise InvalidInput(f"{self.path} could have been written by others", f"chmod 600 {self.path}")
+                raise InvalidInput(
+                    f"{self.path} could have been written by others",
+                    "look through it, then let nobody else write to it",
+                )
             try:
                 return decode(file.read(), type=_TrustFile)
             except (DecodeError, ValidationError) as error:
@@ -189,8 +204,8 @@ class StoredTrust:
     @property
     def _known(self) -> TrustedLedger | None:
         """What is noted of this very ledger; one that was noted before anybody opened it is known by its file."""
-        known, unopened = self._store.find(self.identity.place), replace(self.identity, replica=None)
-        if known is None or known.identity not in (self.identity, unopened):
+        known = self._store.find(self.identity.place)
+        if known is None or known.identity not in (self.identity, _unnamed(self.identity)):
             return None
         return known if self._holds(known.token) else None
 
@@ -240,9 +255,6 @@ class StoredTrust:
 
         self._ledger.write(put)
         self._store.allow(self.identity, how, token)
-
-    def revoke(self) -> bool:
-        return self._store.revoke(self.identity.place)
 
     def pinned_replica(self, address: str) -> str | None:
         return self._known.replicas.get(address) if self._known is not None else None

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from weft.exchange.importers.limits import SESSION_BYTES, SIDECAR_BYTES
 from weft.exchange.importers.port import Report
-from weft.exchange.importers.records.jsonl import FILE_FLAGS, SidecarRefused, checked_regular
+from weft.exchange.importers.records.jsonl import FILE_FLAGS, FileRefused, checked_regular
 from weft.kernel.errors import LimitExceeded
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -31,7 +31,7 @@ def open_beneath(path: Path, root: Path) -> Iterator[BinaryIO]:
     folder = _open_folder(path.parent, root)
     try:
         if not stat.S_ISREG(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise SidecarRefused(errno.EINVAL, "it is a link or no regular file, and is not read")
+            raise FileRefused(errno.EINVAL, "it is a link or no regular file, and is not read")
         descriptor = os.open(path.name, _FILE, dir_fd=folder)
     finally:
         os.close(folder)
@@ -45,7 +45,7 @@ def read_beneath(path: Path, root: Path, most: int = SIDECAR_BYTES) -> bytes:
         data = file.read(most + 1)
         if len(data) > most:
             size = max(os.fstat(file.fileno()).st_size, len(data))
-            raise SidecarRefused(errno.EFBIG, f"it has {size} bytes; {most} is the most that is read of such a file")
+            raise FileRefused(errno.EFBIG, f"it has {size} bytes; {most} is the most that is read of such a file")
     return data
 
 
@@ -83,14 +83,14 @@ def _open_folder(path: Path, root: Path) -> int:
     """The descriptor of a folder at or below `root`."""
     parts = path.relative_to(root).parts
     if ".." in parts:
-        raise SidecarRefused(errno.EINVAL, "it lies elsewhere, and is not read")
+        raise FileRefused(errno.EINVAL, "it lies elsewhere, and is not read")
     folder = os.open(root, _FOLDER)
     for part in parts:
         try:
             inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except OSError as error:
             if error.errno in _LINKED:
-                raise SidecarRefused(error.errno, "a link or a file is on the way to it, and it is not read") from error
+                raise FileRefused(error.errno, "a link or a file is on the way to it, and it is not read") from error
             raise
         finally:
             os.close(folder)

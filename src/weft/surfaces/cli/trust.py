@@ -1,4 +1,4 @@
-"""Which ledgers the person at the terminal trusts, and the question that is asked once about any other."""
+"""Which ledgers the person at the terminal trusts, and the question that is asked about any other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from weft.kernel.shell_words import shell_line
 from weft.kernel.sites import Site
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import state_folder
@@ -56,13 +57,8 @@ def carry_trust(
                 ledger.trust.allow(how)
 
 
-def is_file_trusted(trusted: TrustStore, path: str) -> bool:
-    """The same question about a file that cannot be opened any more."""
-    return os.path.exists(path) and trusted.is_file_trusted(path)
-
-
 def prepare_question(ledger: Ledger, note: Callable[..., None]) -> None:
-    """Where somebody is at the terminal, they are asked when something would act for the first time."""
+    """Where somebody is at the terminal, they are asked when something would act."""
     from weft.store.trust_store import StoredTrust
 
     trust = ledger.trust
@@ -76,7 +72,7 @@ def ask(ledger: Ledger, trust: StoredTrust, action: str, note: Callable[..., Non
     for line in lines[:LISTED]:
         note(*line)
     if len(lines) > LISTED:
-        note(f"  … {len(lines) - LISTED} more: `weft trust --show`")
+        note(f"  … {len(lines) - LISTED} more: weft {shell_line(('--ledger', ledger.path, 'trust', '--show'))}")
     return click.confirm("do you trust it?", err=True)
 
 

@@ -20,7 +20,7 @@ from weft.exchange.importers.port import (
     Source,
     Transcript,
 )
-from weft.exchange.importers.records.jsonl import SidecarRefused, first_objects, records
+from weft.exchange.importers.records.jsonl import FileRefused, first_objects, records
 from weft.exchange.importers.records.values import json_value, mapping, millis, present, sequence, text
 from weft.exchange.importers.records.walk import walk_turns
 from weft.exchange.importers.sidecars import read_beneath
@@ -91,7 +91,7 @@ def _settings(path: Path, index: Index, report: Report) -> dict[str, Any]:
     """From beside the file, else as the file itself has them last."""
     try:
         beside = mapping(json_value(read_beneath(path.with_name(f"{path.stem}{SETTINGS}"), path.parent)))
-    except SidecarRefused as error:
+    except FileRefused as error:
         report.problem(None, f"{path.stem}{SETTINGS}: {error.strerror}")
         beside = {}
     except (OSError, ValueError):

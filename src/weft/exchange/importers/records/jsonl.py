@@ -29,7 +29,7 @@ FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """A pipe or a device is opened without waiting for it, and then refused."""
 
 
-class SidecarRefused(OSError):
+class FileRefused(OSError):
     """A file that is not read: a link beside a source, no regular file, or too large."""
 
 
@@ -41,7 +41,7 @@ def regular_descriptor(path: Path) -> int:
 def checked_regular(descriptor: int) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise SidecarRefused(errno.EINVAL, "it is no regular file")
+        raise FileRefused(errno.EINVAL, "it is no regular file")
     return descriptor
 
 

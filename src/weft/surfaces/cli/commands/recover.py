@@ -15,7 +15,6 @@ from weft.surfaces.cli.exits import DIFFERENT, OK, exit_code
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.trust import is_file_trusted
 from weft.surfaces.cli.user_files import find_ledger, named_ledger, place_for
 from weft.surfaces.wire.upkeep import RecoveryAnswer, SalvageAnswer
 
@@ -60,7 +59,7 @@ def _put_back(call: Call, backup: str) -> None:
     from weft.opening import restore
 
     path = named_ledger(call.ledger) or str(_present(call))
-    is_trusted = is_file_trusted(call.trust_store, backup)
+    is_trusted = call.trust_store.is_file_trusted(backup)
     with progress(call, "restore") as bar:
         restored = restore(backup, path, progress=bar.counted)
     if is_trusted:
@@ -110,7 +109,7 @@ def _salvage(call: Call, damaged: str, new: str, others: tuple[str, ...]) -> int
 
     with progress(call, "search") as bar:
         saved = salvage(damaged, new, others=others, progress=bar.staged)
-    if is_file_trusted(call.trust_store, damaged):
+    if call.trust_store.is_file_trusted(damaged):
         call.trust_store.allow(identity_of(new, None), RECOVERED)
     if call.json:
         call.document(SalvageAnswer(new=new, whole=saved.is_whole, salvaged=saved))

@@ -12,8 +12,8 @@ from weft.kernel.sites import Site
 from weft.surfaces.cli.call import Call, undo
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.screen import Span
-from weft.surfaces.cli.trust import allowed_lines, describe_trust, is_file_trusted
-from weft.surfaces.cli.user_files import find_ledger, named_ledger
+from weft.surfaces.cli.trust import allowed_lines, describe_trust
+from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.wire.upkeep import RevokedTrust
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def command(call: Call, show: bool, listing: bool, revoke: bool) -> None:
 
 def _revoke(call: Call) -> None:
     """By its place: the ledger itself may be gone, or another one by now."""
-    place = named_ledger(call.ledger) or find_ledger(call.ledger)
+    place = find_ledger(call.ledger)
     if Site.of(place) is Site.FILE:
         place = os.path.realpath(place)
     else:
@@ -88,7 +88,7 @@ def _change(call: Call, known: TrustedLedger) -> str:
         return ""
     if not os.path.exists(place):
         return ", gone"
-    return "" if is_file_trusted(call.trust_store, place) else ", another file is there now: not trusted"
+    return "" if call.trust_store.is_file_trusted(place) else ", another file is there now: not trusted"
 
 
 def _list(call: Call) -> None:
