@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, structs, to_builtins
 
@@ -27,16 +28,17 @@ from weft.ledger.model import StoredContent
 from weft.ledger.read.threads import Thread
 from weft.programs import Programs
 from weft.programs.program_writer import VERB_RIGHTS
+from weft.surfaces.cli.main import OWNER_COMMANDS
 
 NOON = 1_794_700_800_000
-NEUTRAL = set("close acting_as".split())
+NEUTRAL = set("close acting_as upkeep.catch_up upkeep.search_lag".split())
 """Tells and changes nothing of what was recorded."""
 FILTERED = set(
     """
     session resolve point turn thread messages message tool_calls codeblocks context diff log events sessions listing
     reflog heads.at labels.archivable search find_turns find_messages find_tool_calls find_sessions tree.children
     tree.common_ancestor tree.turns tree.sessions_containing tree.moves_to compactions.get merges.provenance
-    merges.branches erasure.plan vouchers strangers
+    merges.branches erasure.plan vouchers strangers imports.provisional
     """.split()
 )
 """Reads what the authority may read, and nothing else; `answers` below asks each of them."""
@@ -320,6 +322,7 @@ def named_answers(ledger: Ledger, programs: Programs, name: str) -> Iterator[Cal
         lambda: ledger.tree.children(name), lambda: ledger.tree.common_ancestor(name, "mine"),
         lambda: ledger.tree.turns(name), lambda: ledger.tree.sessions_containing(name),
         lambda: ledger.tree.moves_to(name), lambda: ledger.compactions.get(name),
+        lambda: ledger.imports.provisional(name),
         lambda: ledger.merges.provenance(name), lambda: ledger.merges.branches(name),
         lambda: ledger.listing().subjects([name]), lambda: ledger.listing().on_behalf_of([name]),
         lambda: programs.get(name), lambda: programs.history(name), lambda: programs.tags(name),
@@ -353,6 +356,7 @@ def listing_answers(ledger: Ledger, programs: Programs) -> Iterator[Callable[[],
 
     yield from (
         ledger.sessions, lambda: ledger.sessions(every=True, limit=1), ledger.log, lambda: ledger.log(limit=2),
+        ledger.imports.provisional,
         lambda: ledger.listing().sessions(SessionFilter(every=True, subagents=True)),
         lambda: ledger.listing().sources(),
         lambda: ledger.search("words"), lambda: ledger.search("plain words", limit=1), lambda: ledger.search("hidden"),
@@ -561,3 +565,52 @@ def test_the_command_line_refuses_as_the_library_does(shell: Shell) -> None:
     assert shell("erase", "mine", "--reason", "r", "--yes", "--as", "eve").code == 0
     with weft.open(path) as ledger:
         assert [tombstone.actor for tombstone in ledger.erasure.done()].count("eve") == len(ledger.erasure.done()) > 0
+
+
+COMMANDS: Mapping[str, Callable[[str], tuple[str, ...]]] = {
+    "session": lambda name: ("reflog", name),
+    "turn": lambda name: ("show", name),
+    "context": lambda name: ("context", "--session", name),
+    "log": lambda name: ("log", "--session", name),
+    "search": lambda name: ("search", "said", "--session", name),
+    "fork": lambda name: ("fork", name, f"of {name}"),
+    "record": lambda name: ("record", "--session", name, "--query", "more"),
+    "create": lambda name: ("session", "create", name),
+    "move": lambda name: ("move", name, "--reset"),
+    "rename": lambda name: ("rename", name, f"new {name}"),
+    "alias": lambda name: ("alias", f"also {name}", name),
+    "archive": lambda name: ("archive", name),
+    "delete": lambda name: ("delete", name),
+    "erase": lambda name: ("erase", name, "--reason", "r", "--yes"),
+    "summarize": lambda name: ("summarize", name, "--into", name, "--text", "t"),
+    "compact": lambda name: ("compact", name, "--summary", "s"),
+    "choose": lambda name: ("compact", name, "--undo"),
+}
+"""The same verbs as commands."""
+LOOKING = {"compact", "choose", "move", "rename", "alias"}
+"""Commands that read the session before they change it."""
+
+
+@settings(max_examples=40 if PROVING else 2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made, st.sampled_from(NAMES))
+def test_every_command_refuses_as_the_oracle_says(shell: Shell, session: Made, name: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = str(Path(folder) / "ledger.db")
+        with weft.open(path) as ledger:
+            populated(ledger, session)
+        for verb, command in COMMANDS.items():
+            attempt = ATTEMPTS[verb]
+            if verb in LOOKING:
+                attempt = structs.replace(attempt, needs=(READ, *attempt.needs))
+            error = expected(session, (name,), attempt)
+            told = shell("--ledger", path, "--as", name, *command(f"x {verb}"), "--json")
+            if error is None:
+                assert told.code == 0, (verb, told.err)
+            else:
+                assert (verb, told.error["type"]) == (verb, error.__name__)
+
+
+@pytest.mark.parametrize("command", sorted(OWNER_COMMANDS))
+def test_commands_on_files_of_the_owner_are_in_nobody_elses_name(shell: Shell, command: str) -> None:
+    told = shell("--as", "eve", command, "--json")
+    assert (told.code, told.error["type"]) == (4, "NotAllowed")

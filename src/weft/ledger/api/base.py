@@ -49,6 +49,7 @@ class LedgerBase:
         self._store, self._clock, self._zone = store, clock, zone
         self._owner, self._ttl = owner, lease_ttl
         self._is_original = True
+        self._closed_with: Self | None = None
         self._trust: LedgerTrust = trust or Vouched()
         self._writer = LedgerWriter(store, clock, ulids)
         if not store.read_only:
@@ -74,15 +75,16 @@ class LedgerBase:
         """In whose name this ledger is read and changed, and with which rights."""
         return self._writer.authority
 
-    def acting_as(self, who: Authority | str) -> Self:
+    def acting_as(self, who: Authority | str, *, closing: bool = False) -> Self:
         """The same open ledger, read and changed in the name of somebody else: an authority, or the name of an agent
-        or a person. Reads nothing; who is not there is refused by the first verb. Closing is left to the original."""
+        or a person. Reads nothing; who is not there is refused by the first verb. Closing is left to the original,
+        unless `closing` says that closing this one closes the original."""
         ledger = copy.copy(self)
         authority = authority_of(who)
         store = self._store._store if isinstance(self._store, LimitedStore) else self._store
         if not authority.is_unlimited:
             store = cast(Store, LimitedStore(store, authority, self._writer.creators))
-        ledger._store, ledger._is_original = store, False
+        ledger._store, ledger._is_original, ledger._closed_with = store, False, self if closing else None
         ledger._writer = self._writer.acting_as(authority)
         for name in [name for name, part in vars(self).items() if isinstance(part, LedgerPart)]:
             delattr(ledger, name)  # its groups of verbs are made anew, in the other name

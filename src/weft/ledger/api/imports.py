@@ -42,7 +42,6 @@ class Imports(LedgerPart):
         with self._store.read() as txn:
             return kept_stretches(txn, name)
 
-    @reads_whole
     def provisional(self, session: str | None = None) -> list[ProvisionalTurn]:
         """Turns that other tools are still writing, as they were last read: of a session, or of all, the latest first.
         They are no facts: they have no id, and go once they are turns or their source is gone."""

@@ -46,6 +46,8 @@ class Ledger(RecordVerbs, SessionVerbs, ReadingLedger):
     def close(self) -> None:
         """Turns that this ledger began and nobody ended become `failed`; their sessions are free at once. What
         `acting_as` gave is not closed by itself: it ends with the ledger that it came from."""
+        if self._closed_with is not None:
+            self._closed_with.close()
         if not self._is_original:
             return
         try:

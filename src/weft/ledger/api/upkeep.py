@@ -43,7 +43,6 @@ class Upkeep(LedgerPart):
         passages.catch_up(self._store)
         return changed
 
-    @reads_whole
     def catch_up(self, *, progress: Any = None) -> None:
         """Bring every lagging view up to the newest fact."""
         report_progress = checked_progress(progress)
@@ -145,7 +144,6 @@ class Upkeep(LedgerPart):
             self._store, checked_names(what, "name"), self._resolve, checked_progress(progress) or silent
         )
 
-    @reads_whole
     def search_lag(self) -> int:
         """How many events search has yet to index; until then it looks through them each time."""
         return passages.lag_of(self._store)

@@ -17,6 +17,8 @@ from weft.kernel.contents import ERASED, showable, text_bytes
 from weft.ledger.imports.chain import value_bytes
 from weft.ledger.imports.natives import Item, NativeCall, NativeMessage, NativeTurn
 from weft.ledger.model import Part, ReasoningPart, TextPart
+from weft.ledger.read.access import access_of
+from weft.ledger.views.rows import load_session
 from weft.store.erased_contents import ErasedContents
 from weft.store.port import ReadTxn, Store, WriteTxn
 from weft.store.sql import Sql
@@ -159,6 +161,9 @@ def provisional_turns(txn: ReadTxn, session_id: str | None) -> list[ProvisionalT
         rows = txn.sql.all(f"{_COLUMNS} {_ORDER}")
     else:
         rows = txn.sql.all(f"{_COLUMNS} WHERE session = ? {_ORDER}", (session_id,))
+    access = access_of(txn)
+    if not access.is_unlimited:
+        rows = [row for row in rows if access.readable(load_session(txn.sql, row[1])) is not None]
     return [_turn(*row) for row in rows]
 
 

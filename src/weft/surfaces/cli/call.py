@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from weft.store.trust_store import TrustStore
 
 
+OWNER = "local"
+"""Whoever opened the ledger, in whose name commands are run unless `--as` names somebody else."""
+
+
 class Call:
     """The options that every command takes, wherever they stand on the command line."""
 
     def __init__(self) -> None:
         self.ledger: str | None = None
+        self.actor = OWNER
         self.json = self.quiet = self.no_color = self.no_pager = False
 
     def take(self, options: dict[str, Any]) -> None:
@@ -98,7 +103,14 @@ class Call:
         )
         if not (self.json or self.quiet):
             prepare_question(ledger, self.note)
-        return ledger
+        return ledger if self.actor == OWNER else ledger.acting_as(self.actor, closing=True)
+
+    def ensure_owner(self, command: str) -> None:
+        """Refuse a command that works on files of the person, or on a ledger as a file, to anybody but its owner."""
+        if self.actor != OWNER:
+            from weft.kernel.authority import authority_of
+
+            raise authority_of(self.actor).refusal(f"weft:{command}", f"run `weft {command}`")
 
     def answer(self, value: Struct | Sequence[Struct], *lines: Line) -> None:
         """The outcome: a JSON document, or lines for people."""

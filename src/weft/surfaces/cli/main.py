@@ -14,7 +14,7 @@ import click
 from weft import __version__
 from weft.kernel.errors import WeftError
 from weft.kernel.hidden_credentials import without_credentials
-from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import OWNER, Call
 from weft.surfaces.cli.command import COMPLETION_VARIABLE, shared_options, take_shared
 from weft.surfaces.cli.exits import BUG, EXIT_CODES, INTERRUPTED, OK, error_document, exit_code, hint_of, lines_of
 from weft.surfaces.plain_text import safe
@@ -111,6 +111,8 @@ COMMANDS = {
         "help": "Explain a command or a topic.",
     },
 }
+OWNER_COMMANDS = frozenset("trust doctor recover copy credential key init clone".split())
+"""Work on files of the person who runs them, or on a ledger as a file: in nobody else's name."""
 SUMMARIES = {name: summary for group in COMMANDS.values() for name, summary in group.items()}
 
 
@@ -136,6 +138,8 @@ class Commands(click.Group):
 
             near = get_close_matches(args[0], SUMMARIES)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        if args[0] in OWNER_COMMANDS:
+            ctx.ensure_object(Call).ensure_owner(args[0])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -148,6 +152,7 @@ class Commands(click.Group):
         if ctx.params.pop("version"):
             show_version(call)
             return OK
+        call.actor = ctx.params.pop("actor")
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -172,6 +177,7 @@ def show_version(call: Call) -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("-V", "--version", is_flag=True, help="Show the version and exit.")
+@click.option("--as", "actor", metavar="NAME", default=OWNER, help="In whose name: a person or an agent of the ledger.")
 @click.pass_context
 def weft(ctx: click.Context) -> None:
     """Version control for AI agents: every turn is a commit you can address, verify and fork from.

@@ -72,8 +72,12 @@ def acting(function: F) -> F:
 
 
 def as_actor(function: F) -> F:
-    """The option of commands that cannot be repeated without effect."""
-    return click.option("--as", "actor", metavar="NAME", default="local", help="Who acts: a person or an agent.")(
+    """Who acts; without it whoever `weft --as NAME` names."""
+
+    def actor(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str:
+        return name or ctx.ensure_object(Call).actor
+
+    return click.option("--as", "actor", metavar="NAME", callback=actor, help="Who acts: a person or an agent.")(
         function
     )
 

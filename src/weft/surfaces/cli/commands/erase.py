@@ -10,6 +10,7 @@ from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.erasures import FINISHED, HELD, carry_out, require_reason
+from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import local_time
@@ -26,7 +27,7 @@ APPLIED = "the erasure of another ledger, applied here"
 @click.option("--reason", metavar="TEXT", help="Why; kept for ever, so say no more than needed.")
 @click.option("--tree", is_flag=True, help="The whole tree that each turn belongs to, and the sessions in it.")
 @click.option("--everywhere", is_flag=True, help="Contents that other turns use too; by default they stay.")
-@click.option("--as", "actor", metavar="AGENT", default="local", help="In whose name.", show_default=True)
+@as_actor
 @click.option("--dry-run", is_flag=True, help="Show what would go and what would stay, and stop.")
 @click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
 @click.option("--list", "listed", is_flag=True, help="Show what was erased, by whom, when and why.")

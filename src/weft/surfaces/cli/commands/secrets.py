@@ -16,6 +16,7 @@ from weft.surfaces.cli.erasures import carry_out, require_reason
 from weft.surfaces.cli.exits import DIFFERENT, OK
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.program_call import as_actor
 from weft.surfaces.cli.progress import progress
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.user_files import user_cache
@@ -39,7 +40,7 @@ PLACES = 4
 @click.option("--ignored", is_flag=True, help="Show what is ignored instead.")
 @click.option("--erase", is_flag=True, help="Erase every content that holds one of those found, for good.")
 @click.option("--reason", metavar="TEXT", help="Why; kept for ever, so say no more than needed.")
-@click.option("--as", "actor", metavar="AGENT", default="local", help="In whose name.", show_default=True)
+@as_actor
 @click.option("--dry-run", is_flag=True, help="With --erase: show what would go, and stop.")
 @click.option("-y", "--yes", is_flag=True, help="With --erase: do it without asking.")
 def command(
