@@ -541,7 +541,15 @@ def test_what_waits_is_told_shown_taken_refused_and_let_go(shell: Shell) -> None
         "gift": "taken",
         "evil": "refused",
     }
-    assert shell("pending", "undo", "gift", "evil").code == 0
+    (remote,) = shell.json("remote")
+    assert remote["replica"] == provider["replica"]
+    assert f"is replica {provider['replica']}" in shell("remote").out
+    again = shell("pending", "take", "evil", "--json").error
+    assert (again["message"], again["action"]) == ("model 'evil' version 1 was refused here", "reconsider_pending")
+    assert "refused here" in shell("pending", "show", "evil").out
+    assert shell("pending", "undo", "--kind", "model").code == 0
+    assert [item["name"] for item in shell.json("pending")] == ["evil"]
+    assert shell("pending", "undo", "gift").code == 0
     assert len(shell.json("pending", "list", "--from", provider["replica"][-6:])) == 2
     assert shell("pending", "take", "nothing").code == 3
 
@@ -556,3 +564,20 @@ def test_an_erasure_is_taken_over_when_somebody_says_yes(shell: Shell) -> None:
     assert shell("pending", "take", "--kind", "erasure", "--yes").code == 0
     assert "together" not in shell("show", "main").out
     assert shell.json("erase", "--pending") == []
+    decided = shell.json("pending", "list", "--decided")
+    assert {(item["kind"], item["status"]) for item in decided} == {("erasure", "taken")}
+    assert "cannot be undone" in shell("pending", "undo", decided[0]["id"]).err
+
+
+def test_a_remote_that_is_gone_is_no_reason_to_make_a_ledger(shell: Shell) -> None:
+    shell.record("alone")
+    shell("remote", "add", "gone", "gone.db")
+    missing = shell("pull", "gone", "--json").error
+    assert (missing["type"], missing["action"]) == ("LedgerMissing", "check_address")
+
+
+def test_the_doctor_says_whether_the_ledger_may_act(shell: Shell) -> None:
+    shell.record("alone")
+    assert "you trust it: it may act for you" in shell("doctor").out
+    shell("trust", "--revoke")
+    assert "it may not act for you" in shell("doctor").out

@@ -64,9 +64,9 @@ class AsyncPrograms(crossing.Mirror[Programs]):
         """Do not let these count, and do not list them as waiting any more."""
         return await self._run(partial(self._sync.refuse, *names, kind=kind, source=source))
 
-    async def reconsider(self, *names: str) -> list[PendingItem]:
+    async def reconsider(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Forget what was decided about these: they wait again. An erasure that was carried out stays so."""
-        return await self._run(partial(self._sync.reconsider, *names))
+        return await self._run(partial(self._sync.reconsider, *names, kind=kind, source=source))
 
     async def validate(self, name: str, *, reason: str | None = None, key: str | None = None) -> Program:
         """A draft that fits its schema; else SchemaMismatch, and it stays a draft."""

@@ -62,6 +62,8 @@ class Action(StrEnum):
     LIST_PROGRAMS = "list_programs", "list the programs to see what there is"
     LIST_VERSIONS = "list_versions", "list the program's history"
     LIST_REQUESTS = "list_requests", "list the requests"
+    CHECK_ADDRESS = "check_address", "check the address of the other ledger"
+    RECONSIDER_PENDING = "reconsider_pending", "list what was decided, and let it wait again"
     LIST_PENDING = "list_pending", "list what other ledgers decided and nobody here has taken over"
     LIST_REMOTES = "list_remotes", "list the remotes, or add one"
     LIST_SECRETS = "list_secrets", "list the secrets that were found"

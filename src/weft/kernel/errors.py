@@ -357,8 +357,8 @@ class NotALedger(StoreError):
 
 
 class LedgerMissing(StoreError):
-    def __init__(self, path: str) -> None:
-        super().__init__(f"there is no ledger at {path}", Action.CREATE_OR_NAME_LEDGER)
+    def __init__(self, path: str, hint: Hint = Action.CREATE_OR_NAME_LEDGER) -> None:
+        super().__init__(f"there is no ledger at {path}", hint)
         self.path = path
 
 

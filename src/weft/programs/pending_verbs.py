@@ -7,11 +7,13 @@ that is taken over is carried out here, which cannot be undone; everything else 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec.structs import replace
 
+from weft.kernel.advice import Action
 from weft.kernel.enums import ProgramKind
-from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable
+from weft.kernel.errors import InvalidInput, NotAllowed, NotApplicable, NotFound
 from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import load_program
 from weft.ledger.write.append import reads_whole
@@ -63,7 +65,21 @@ class PendingVerbs(ProgramsBase):
                 replica = replica_named(txn, source, items)
                 items = [item for item in items if came_from(txn, item, replica)]
         items.sort(key=lambda item: item.number)
-        return chosen(items, names) if names else items
+        if not names:
+            return items
+        try:
+            return chosen(items, names)
+        except NotFound as missing:
+            if not decided:
+                self._refuse_decided(missing.name)
+            raise
+
+    def _refuse_decided(self, name: str) -> None:
+        """A name that nothing waits under, since somebody here decided already."""
+        with suppress(NotFound):
+            item = self.pending(name, decided=True)[0]
+            verb = {TAKEN: "taken over", REFUSED: "refused"}[item.status]
+            raise NotApplicable(f"{item.kind} {item.name!r} {item.what} was {verb} here", Action.RECONSIDER_PENDING)
 
     def take_over(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Let these count here: by id or name, or all of a kind or a source. Returns what was taken over."""
@@ -72,6 +88,7 @@ class PendingVerbs(ProgramsBase):
         self._decide("take_over", [item for item in items if item.kind != ERASURE], note_taken, _permit_taking)
         if contents := [item.name for item in items if item.kind == ERASURE]:
             self.ledger.erasure.erase(sorted(set(contents)), reason=APPLIED)
+            self._decide("take_over", [item for item in items if item.kind == ERASURE], note_taken, _permit_refusing)
         return [replace(item, status=TAKEN) for item in items]
 
     def refuse(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
@@ -80,18 +97,22 @@ class PendingVerbs(ProgramsBase):
         self._decide("refuse", items, note_refused, _permit_refusing)
         return [replace(item, status=REFUSED) for item in items]
 
-    def reconsider(self, *names: str) -> list[PendingItem]:
+    def reconsider(self, *names: str, kind: str | None = None, source: str | None = None) -> list[PendingItem]:
         """Forget what was decided about these: they wait again. An erasure that was carried out stays so."""
-        if not names:
-            raise InvalidInput("nothing was named", "give ids or names of what was taken over or refused")
-        items = self.pending(*names, decided=True)
+        items = self._named(names, kind, source, decided=True)
+        done = [item for item in items if item.kind == ERASURE and item.status == TAKEN]
+        if done and names:
+            raise NotApplicable(f"the erasure of {done[0].name[:16]} was carried out", "it cannot be undone")
+        items = [item for item in items if item not in done]
         self._decide("reconsider", items, lambda sql, id, _: release(sql, id), _permit_refusing)
         return [replace(item, status=WAITING) for item in items]
 
-    def _named(self, names: tuple[str, ...], kind: str | None, source: str | None) -> list[PendingItem]:
+    def _named(
+        self, names: tuple[str, ...], kind: str | None, source: str | None, *, decided: bool = False
+    ) -> list[PendingItem]:
         if not names and kind is None and source is None:
             raise InvalidInput("nothing was named", "give ids or names, a kind, or the replica that it came from")
-        return self.pending(*names, kind=kind, source=source)
+        return self.pending(*names, kind=kind, source=source, decided=decided)
 
     def _decide(
         self,

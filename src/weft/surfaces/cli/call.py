@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +61,14 @@ class Call:
         return self._open(find_ledger(self.ledger), create=False)
 
     def looking(self, path: str) -> Ledger:
-        """A ledger that is there already, only to be looked at."""
-        return self._open(path, create=False, read_only=True)
+        """Another ledger that is there already, only to be looked at."""
+        with _elsewhere():
+            return self._open(path, create=False, read_only=True)
 
     def joining(self, path: str) -> Ledger:
         """Another ledger that is there already, to be written to."""
-        return self._open(path, create=False)
+        with _elsewhere():
+            return self._open(path, create=False)
 
     def copying(self) -> Ledger:
         """The ledger, for a command that copies it: open for writing, so that the copy is remembered, where that can
@@ -158,6 +161,18 @@ class Call:
                 paging=False,
             )
             click.echo(aside.render(line), err=True, color=aside.color)
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Where another ledger than the one in use is missing, its address is wrong: none is to be made."""
+    from weft.kernel.advice import Action
+    from weft.kernel.errors import LedgerMissing
+
+    try:
+        yield
+    except LedgerMissing as missing:
+        raise LedgerMissing(missing.path, Action.CHECK_ADDRESS) from None
 
 
 def undo(*words: str) -> str:

@@ -89,8 +89,8 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         exchange.ImportAnswer, exchange.ImportStatus, exchange.NoImport, exchange.EndedWatch, watch.Began,
         watch.Watched, watch.Imported, watch.Troubled, watch.Gone, FoundPlace, KeptStretch, exchange.ExportedFile,
         exchange.ResumedSession, exchange.BundleFile, exchange.SignedBundle, exchange.ImportedBundle, BundleReport,
-        exchange.KeyForm, exchange.DeletedKey, exchange.ClonedLedger, Remote, Synced, exchange.Removed,
-        exchange.RepinnedRemote, FactsIn,
+        exchange.KeyForm, exchange.DeletedKey, exchange.ClonedLedger, Remote, exchange.ListedRemote, Synced,
+        exchange.Removed, exchange.RepinnedRemote, FactsIn,
     ),
     "Upkeep and erasing": (
         upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, upkeep.ReplicaName,

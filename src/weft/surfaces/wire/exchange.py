@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from weft.exchange.importing.run import OriginTotals
     from weft.exchange.resuming.session_files import Resume
     from weft.exchange.sync.commands import Synced
+    from weft.exchange.sync.peers import Remote
 
 
 class ImportAnswer(Struct, frozen=True, kw_only=True):
@@ -135,6 +137,22 @@ class Removed(Struct, frozen=True, kw_only=True):
     """`remote remove`, `credential remove`: the name that is no longer known."""
 
     removed: str
+
+
+class ListedRemote(Struct, frozen=True, kw_only=True):
+    """`remote`: another ledger by a name. `sessions` are the ids of those that a push is limited to; `replica` is the
+    one that answered there first, null where it was not spoken to."""
+
+    name: str
+    address: str
+    sessions: tuple[str, ...]
+    shares_imports: bool
+    added_at: int
+    replica: str | None
+
+    @classmethod
+    def of(cls, remote: Remote, replica: str | None) -> ListedRemote:
+        return cls(replica=replica, **asdict(remote))
 
 
 class RepinnedRemote(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ COMMAND_LINE: Mapping[Action, str] = {
     Action.LIST_PROGRAMS: "`weft program list` shows what there is",
     Action.LIST_VERSIONS: "`weft program history` lists them",
     Action.LIST_REQUESTS: "`weft human requests` lists them",
+    Action.CHECK_ADDRESS: "check the address; `weft remote list` shows where each remote is",
+    Action.RECONSIDER_PENDING: "`weft pending list --decided` lists it, `weft pending undo` lets it wait again",
     Action.LIST_PENDING: "`weft pending` lists what waits",
     Action.LIST_REMOTES: "`weft remote list` shows them; `weft remote add` adds one",
     Action.LIST_SECRETS: "`weft secrets` lists them",

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import LedgerMissing
-from weft.store.diagnosis import Diagnosis, Grade, error
+from weft.store.diagnosis import Diagnosis, Grade, error, good, note
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.chat.readiness import examine_talking
 from weft.surfaces.cli.command import command as weft_command
@@ -56,8 +57,25 @@ def _examined(call: Call, full: bool) -> Iterator[Diagnosis]:
     except LedgerMissing as missing:
         yield error("file", str(missing), "nothing can be opened", missing.advice)
     else:
-        yield from examine(path, full=full)
+        is_sound = True
+        for diagnosis in examine(path, full=full):
+            is_sound &= diagnosis.grade is not Grade.ERROR
+            yield diagnosis
+        if is_sound:
+            yield _trust(call, path)
     yield from examine_talking(os.environ.get)
+
+
+def _trust(call: Call, path: str) -> Diagnosis:
+    """Whether this person lets the ledger act."""
+    from weft.store.trust_store import StoredTrust
+
+    with call.looking(path) as ledger:
+        trust = ledger.trust
+        if trust.is_trusted or not isinstance(trust, StoredTrust):
+            return good("trust", "you trust it: it may act for you")
+        why = f"it may not act for you: {trust.doubt}"
+    return note("trust", why, "reading and recording work", Action.TRUST_LEDGER.of(ledger=path))
 
 
 def _show(call: Call, finding: Diagnosis) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from weft.kernel.errors import InvalidInput
+from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.call import undo as undo_line
 from weft.surfaces.cli.command import SharedGroup
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.program_call import F, as_actor, changing, looking
@@ -17,10 +19,12 @@ from weft.surfaces.cli.sync_call import complete_remotes, replica_of_source
 from weft.surfaces.cli.times import local_time
 
 if TYPE_CHECKING:
+    from weft.programs import Programs
     from weft.programs.model import PendingItem
 
 KINDS = ("code", "provider", "model", "session", "agent", "task", "information", "human", "approval", "erasure")
 STYLES = {"waiting": "warn", "taken": "good", "refused": "bad"}
+STATES = {"waiting": ", not taken over", "taken": ", taken over here", "refused": ", refused here"}
 ID_LETTERS = 12
 
 
@@ -101,7 +105,7 @@ def show_pending(call: Call, kind: str | None, source: str | None, decided: bool
         for item in items
     ]
     heads = ["id", "kind", "name", "what", *(["decided"] if decided else []), "by", "replica", "when"]
-    call.screen.table(rows, heads, spare=["name"])
+    call.screen.table(rows, heads, spare=["replica", "by", "kind"])
     hint = (
         "`weft pending undo NAME` lets one wait again" if decided else "`weft pending show NAME`, then take or refuse"
     )
@@ -113,7 +117,7 @@ def show_pending(call: Call, kind: str | None, source: str | None, decided: bool
 def show(call: Call, name: str) -> None:
     """Show what another ledger decided, whole, and where it differs from what counts here."""
     with looking(call) as programs:
-        items = programs.pending(name)
+        items = _known(programs, name)
         configs = [programs.get(item.node).config if item.version is not None else None for item in items]
     if call.json:
         call.documents(items)
@@ -123,6 +127,13 @@ def show(call: Call, name: str) -> None:
             call.screen.show(*line)
 
 
+def _known(programs: Programs, name: str) -> list[PendingItem]:
+    """What waits under this name, else what was decided under it."""
+    with suppress(NotFound, NotApplicable):
+        return programs.pending(name)
+    return programs.pending(name, decided=True)
+
+
 def _lines(item: PendingItem, counted_config: object) -> list[Line]:
     from weft.programs.json_values import differences
     from weft.surfaces.wire.json_text import document
@@ -130,7 +141,7 @@ def _lines(item: PendingItem, counted_config: object) -> list[Line]:
     lines: list[Line] = [
         [f"{item.kind} ", Span(item.name, "label"), f" {item.what}"],
         [Span("said by ", "dim"), item.actor, Span(" in replica ", "dim"), item.replica or "unknown",
-         Span(", not taken over", "warn")],
+         Span(STATES[item.status], STYLES[item.status])],
     ]  # fmt: skip
     if item.text is not None:
         lines.append([Span("says ", "dim"), item.text])
@@ -151,7 +162,7 @@ def _lines(item: PendingItem, counted_config: object) -> list[Line]:
 @click.argument("names", nargs=-1, metavar="[NAME|ID]...", shell_complete=complete_pending)
 @_kind
 @_source
-@click.option("-y", "--yes", is_flag=True, help="Carry out erasures without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Without asking.")
 @as_actor
 def take(call: Call, names: tuple[str, ...], kind: str | None, source: str | None, yes: bool, actor: str) -> None:
     """Let decisions of other ledgers count here: by name or id, or all of a kind or a source.
@@ -165,13 +176,26 @@ def take(call: Call, names: tuple[str, ...], kind: str | None, source: str | Non
         items = programs.pending(*names, kind=kind, source=replica)
         if erasures := [item for item in items if item.kind == "erasure"]:
             _confirm_erasures(call, len(erasures), yes)
+        elif items and not names:
+            _confirm_several(call, items, yes)
         taken = programs.take_over(*(item.id for item in items)) if items else []
     _tell(call, taken, "took over")
+    if undoable := [item for item in taken if item.kind != "erasure"]:
+        call.note(undo_line("pending", "undo", *(item.id[:ID_LETTERS] for item in undoable)))
 
 
 def _require_choice(names: tuple[str, ...], kind: str | None, source: str | None) -> None:
     if not names and kind is None and source is None:
         raise click.UsageError("name what you mean, or say --kind or --from")
+
+
+def _confirm_several(call: Call, items: list[PendingItem], yes: bool) -> None:
+    """Somebody at a terminal who names a kind or a source sees what that takes over, and is asked."""
+    if yes or call.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    for item in items:
+        call.note(f"  {item.kind} ", Span(item.name, "label"), f" {item.what}")
+    click.confirm(f"let {counted(len(items), 'decision')} of another ledger count here?", abort=True, err=True)
 
 
 def _confirm_erasures(call: Call, count: int, yes: bool) -> None:
@@ -196,15 +220,21 @@ def refuse(call: Call, names: tuple[str, ...], kind: str | None, source: str | N
         _require_choice(names, kind, source)
         refused = programs.refuse(*names, kind=kind, source=replica)
     _tell(call, refused, "refused")
+    if refused:
+        call.note(undo_line("pending", "undo", *(item.id[:ID_LETTERS] for item in refused)))
 
 
 @command.verb("undo")
-@click.argument("names", nargs=-1, required=True, metavar="NAME|ID...", shell_complete=complete_pending)
+@click.argument("names", nargs=-1, metavar="[NAME|ID]...", shell_complete=complete_pending)
+@_kind
+@_source
 @as_actor
-def undo(call: Call, names: tuple[str, ...], actor: str) -> None:
+def undo(call: Call, names: tuple[str, ...], kind: str | None, source: str | None, actor: str) -> None:
     """Let what was taken over or refused wait again; an erasure that was carried out stays so."""
     with changing(call, actor) as programs:
-        waiting = programs.reconsider(*names)
+        replica = None if source is None else replica_of_source(call, programs.ledger, source)
+        _require_choice(names, kind, source)
+        waiting = programs.reconsider(*names, kind=kind, source=replica)
     _tell(call, waiting, "waits again:")
 
 

@@ -13,7 +13,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.figures import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.sync_call import address_of, chosen_remote, complete_remotes, survive_broken_pipes
-from weft.surfaces.wire.exchange import Removed, RepinnedRemote
+from weft.surfaces.wire.exchange import ListedRemote, Removed, RepinnedRemote
 
 if TYPE_CHECKING:
     from weft.exchange.sync import Remote
@@ -68,7 +68,7 @@ def _list(call: Call) -> None:
     from weft.exchange.sync import remotes
 
     with call.reading() as ledger:
-        remote_list = remotes(ledger)
+        remote_list = [_listed(ledger, remote) for remote in remotes(ledger)]
     if call.json:
         call.documents(remote_list)
         return
@@ -78,9 +78,16 @@ def _list(call: Call) -> None:
         call.note("no remotes yet: `weft remote add NAME ADDRESS` remembers one")
 
 
-def _line(remote: Remote) -> Line:
+def _listed(ledger: Ledger, remote: Remote) -> ListedRemote:
+    """A remote with the replica that answered there first."""
+    return ListedRemote.of(remote, ledger.trust.pinned_replica(remote.address))
+
+
+def _line(remote: ListedRemote) -> Line:
     limited = f"  {counted(len(remote.sessions), 'session')} only" if remote.sessions else ""
-    return [Span(remote.name, "label"), "  ", remote.address, limited, "  shares imports" * remote.shares_imports]
+    pinned: Line = [] if remote.replica is None else ["  is replica ", Span(remote.replica, "id")]
+    sharing = "  shares imports" * remote.shares_imports
+    return [Span(remote.name, "label"), "  ", remote.address, limited, sharing, *pinned]
 
 
 def _add(call: Call, name: str, address: str | None, share: bool, sessions: tuple[str, ...]) -> None:
@@ -93,7 +100,7 @@ def _add(call: Call, name: str, address: str | None, share: bool, sessions: tupl
         ids = tuple(ledger.session(session).id for session in sessions)
         wanted = Remote(name=name, address=address_of(address), sessions=ids, shares_imports=share)
         shared = share_imports(ledger, wanted.address, call.joining) if share else None
-        added = add_remote(ledger, wanted)
+        added = _listed(ledger, add_remote(ledger, wanted))
     call.answer(added, _line(added))
     if shared is not None:
         call.note(SHARED[shared])
@@ -126,7 +133,7 @@ def _show(call: Call, name: str) -> None:
     from weft.exchange.sync import remote
 
     with call.reading() as ledger:
-        shown_remote = remote(ledger, name)
+        shown_remote = _listed(ledger, remote(ledger, name))
         labels = [_label(ledger, session) for session in shown_remote.sessions]
     lines: list[Line] = [_line(shown_remote)]
     lines += [["  ", Span(label, "label")] for label in labels]
