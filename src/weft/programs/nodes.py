@@ -12,7 +12,7 @@ from weft.kernel.facts import is_digest
 from weft.kernel.ledger_events import NodeTagged, NodeUntagged
 from weft.ledger.arguments import checked_label
 from weft.ledger.read.access import READ_LEDGER, LimitedTxn, access_of
-from weft.ledger.read.revisions import resolve
+from weft.ledger.read.revisions import resolve, session_beside_turns
 from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import TURN, SessionRow, TurnRow, find_session, load_session
 from weft.programs.addresses import is_address, parse_address
@@ -30,7 +30,7 @@ def find_node(txn: ReadTxn, name: str) -> str:
     wanted = parse_address(name, "node").name if is_address(name) else name
     if not isinstance(wanted, str) or not wanted:
         raise InvalidInput(f"node is {name!r:.80}", HINT)
-    row = find_any(txn, wanted) or find_any(txn, wanted.upper())
+    row = find_any(txn, wanted) or find_any(txn, wanted.upper()) or session_beside_turns(txn, wanted)
     if row is not None:
         return row.id
     whole = wanted.upper()

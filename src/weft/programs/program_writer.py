@@ -26,6 +26,7 @@ from weft.kernel.events import Event, ledger_stream, program_stream
 from weft.kernel.fields import Reference
 from weft.kernel.program_kinds import PROGRAM_KINDS, legal_verbs, next_state
 from weft.ledger.read.access import access_of
+from weft.ledger.read.label_prefixes import find_by_beginning
 from weft.ledger.sessions.heads import stream_of
 from weft.ledger.views.program_rows import ProgramRow, find_program, load_program
 from weft.ledger.views.rows import SessionRow, find_session, load_session
@@ -78,8 +79,10 @@ class ProgramWriter:
 
     def require_session(self, name: str) -> SessionRow:
         wanted = name_in(self.append, name)
-        row = self.append.view.find_session(wanted) or load_session(self.sql, wanted)
-        if row is None or not self.append.access.may_read(row):
+        access = self.append.access
+        row = access.readable(self.append.view.find_session(wanted)) or access.readable(load_session(self.sql, wanted))
+        row = row or find_by_beginning(self.sql, wanted, access.may_read)
+        if row is None:
             raise NotFound("session", wanted, Action.LIST_SESSIONS)
         return self.append.view.session(row.id)
 
@@ -232,9 +235,18 @@ def find_any(place: ReadTxn | Append, name: str) -> Found | None:
     return access.readable(find_session(place.sql, name)) or access.readable(load_session(place.sql, name))
 
 
+def find_begun(place: ReadTxn | Append, name: str) -> Found | None:
+    """The same; else a session by the beginning of its label."""
+    found = find_any(place, name)
+    if found is not None:
+        return found
+    access = access_of(place) if isinstance(place, ReadTxn) else place.access
+    return find_by_beginning(place.sql, name, access.may_read)
+
+
 def name_in(place: ReadTxn | Append, text: str) -> str:
     """The name that a text stands for: as it is where something is called so, else as an address."""
-    if isinstance(text, str) and not is_address(text) and find_any(place, text) is not None:
+    if isinstance(text, str) and not is_address(text) and find_begun(place, text) is not None:
         return text
     return parse_address(text, "program").name
 

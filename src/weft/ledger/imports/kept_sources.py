@@ -13,7 +13,7 @@ import zstandard
 from msgspec import Struct
 
 from weft.kernel.errors import ContentGone, ContentMissing, Damaged, FactDamaged
-from weft.ledger.views.rows import find_session, load_session
+from weft.ledger.read.revisions import session_named
 from weft.ledger.views.values import text_of
 from weft.store.port import ReadTxn, WriteTxn
 from weft.store.sql import Sql
@@ -144,7 +144,7 @@ class KeptStretch(Struct, frozen=True, kw_only=True):
 def kept_stretches(txn: ReadTxn, session_or_file: str) -> list[KeptStretch]:
     """Of a session by its label or id, or of a source file by its name; in order of place, the newest reading last."""
     query = 'SELECT file, start, "end", content FROM kept'
-    session = find_session(txn.sql, session_or_file) or load_session(txn.sql, session_or_file)
+    session = session_named(txn, session_or_file)
     if session is not None:
         rows = txn.sql.all(f"{query} WHERE session = ? ORDER BY n", (session.n,))
     else:

@@ -12,7 +12,7 @@ from msgspec import Struct, to_builtins
 
 from weft.ledger.model import Branch, FileNote, Session
 from weft.ledger.read.access import access_of
-from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.pages import PageRequest, Position
 from weft.ledger.read.principals import load_on_behalf_of
 from weft.ledger.read.session_times import SessionTimes
@@ -96,6 +96,12 @@ class Listing:
             page = request.page(start, ordered)
             hidden = 0 if wanted.subagents else len(fit) - len(main)
             return SessionList(_listed(txn, page, rows), hidden, len(ordered) - len(page), page.next)
+
+    def short_labels(self) -> dict[str, str]:
+        """By label what listings show of every session that is not deleted."""
+        with self._store.read() as txn:
+            rows = (SessionRow(*row) for row in txn.sql.all(SESSION.select))
+            return shown_labels(txn.sql, filter(access_of(txn).may_read, rows))
 
     def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""
@@ -249,7 +255,7 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
     untitled = [row for row, session in zip(rows, sessions, strict=True) if not has_title(session)]
     first = _first_turns(txn.sql, untitled)
     subjects = load_subjects(txn, list(dict.fromkeys(first.values())))
-    labels = short_labels(row.label for row in every if row.status != "deleted")
+    labels = shown_labels(txn.sql, every)
     branches: dict[str, list[Branch]] = {}
     for branch in load_branches(txn):
         branches.setdefault(branch.session_id, []).append(branch)
@@ -260,7 +266,7 @@ def _listed(txn: ReadTxn, rows: list[SessionRow], every: list[SessionRow]) -> li
     return [
         ListedSession(
             session=session,
-            short_label=labels.get(row.label, row.label) if row.origin else row.label,
+            short_label=labels.get(row.label, row.label),
             project=project_of(session.workspace_path),
             depth=row.head_depth or 0,
             total_tokens=tokens.get(row.head, 0),

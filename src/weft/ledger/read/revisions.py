@@ -15,7 +15,7 @@ from weft.kernel.contents import text_bytes
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
 from weft.ledger.read.access import access_of
-from weft.ledger.read.label_prefixes import find_by_beginning
+from weft.ledger.read.label_prefixes import find_by_beginning, find_shortened
 from weft.ledger.read.sessions import find_branch, head_at, reflog
 from weft.ledger.read.threads import ranges_to
 from weft.ledger.views.recorded_events import place_of_event
@@ -87,13 +87,35 @@ def _resolve_base(txn: ReadTxn, base: str, parse_time: ParseTime) -> Revision:
 
 def require(txn: ReadTxn, name: str) -> SessionRow:
     """The session of this name; one that cannot be read is not there."""
-    name = checked_text(name, "session")
-    access = access_of(txn)
-    row = access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name))
-    row = row or _by_part(txn, name)
+    row = session_named(txn, checked_text(name, "session"))
     if row is None:
         raise NotFound("session", name, Action.LIST_SESSIONS)
     return row
+
+
+def session_named(txn: ReadTxn, name: str) -> SessionRow | None:
+    """The session of this name that can be read: by label, alias or id, else by a routing key or the beginning of a
+    label."""
+    return _by_whole_name(txn, name) or _by_part(txn, name)
+
+
+def session_beside_turns(txn: ReadTxn, name: str) -> SessionRow | None:
+    """The same where a turn may be named instead, which then wins over the beginning of a label; raises AmbiguousName
+    for one that listings show of a session."""
+    row = _by_whole_name(txn, name)
+    if row is not None:
+        return row
+    turns = _turns_by_part(txn, name)
+    if not turns:
+        return _by_part(txn, name)
+    if (row := find_shortened(txn.sql, name, access_of(txn).may_read)) is not None:
+        raise AmbiguousName(name, sorted([*turns, row.label]))
+    return None
+
+
+def _by_whole_name(txn: ReadTxn, name: str) -> SessionRow | None:
+    access = access_of(txn)
+    return access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name.upper()))
 
 
 def _by_part(txn: ReadTxn, name: str) -> SessionRow | None:
@@ -173,18 +195,25 @@ def _by_id(txn: ReadTxn, text: str) -> Revision:
         row = _load(txn, text.upper())
         access_of(txn).ensure_readable_turn(row, text.upper())
         return Revision(row)
-    candidates: dict[str, Revision] = {}
-    if _SUFFIX.fullmatch(text):
-        candidates |= _by_suffix(txn, text)
-    if _HEX.fullmatch(text.lower()):
-        candidates |= _by_digest(txn, text.lower())
-    if not candidates and (session := _by_part(txn, text)) is not None:
+    session = session_beside_turns(txn, text)
+    if session is not None:
         return _head(txn, session)
+    candidates = _turns_by_part(txn, text)
     if not candidates:
         raise NotFound("session or turn", text, "name a session, a turn id (or its last 6 letters) or a digest")
     if len(candidates) > 1:
         raise AmbiguousName(text, sorted(candidates))
     return next(iter(candidates.values()))
+
+
+def _turns_by_part(txn: ReadTxn, text: str) -> dict[str, Revision]:
+    """By the last letters of a turn's id, or the first digits of an event's digest."""
+    candidates: dict[str, Revision] = {}
+    if _SUFFIX.fullmatch(text):
+        candidates |= _by_suffix(txn, text)
+    if _HEX.fullmatch(text.lower()):
+        candidates |= _by_digest(txn, text.lower())
+    return candidates
 
 
 def _by_suffix(txn: ReadTxn, text: str) -> dict[str, Revision]:

@@ -10,9 +10,9 @@ from weft.kernel.errors import InvalidInput, NotApplicable, NotFound
 from weft.kernel.facts import is_digest
 from weft.ledger.arguments import checked_names
 from weft.ledger.read.access import READ_LEDGER, access_of
-from weft.ledger.read.revisions import Revision
+from weft.ledger.read.revisions import Revision, session_beside_turns
 from weft.ledger.read.threads import ranges_to
-from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings, find_session, load_session
+from weft.ledger.views.rows import SESSION, TURN, SessionRow, TurnRow, crossings
 from weft.store.port import ReadTxn
 from weft.store.sql import Sql, rows_in
 
@@ -57,7 +57,7 @@ def find_target(txn: ReadTxn, names: str | Sequence[str], tree: bool, resolve: R
 
 def _add(txn: ReadTxn, target: Target, name: str, tree: bool, resolve: Resolve) -> None:
     access = access_of(txn)
-    session = access.readable(find_session(txn.sql, name)) or access.readable(load_session(txn.sql, name.upper()))
+    session = session_beside_turns(txn, name)
     if not tree and session is not None:
         target.sessions[session.id] = session
         return

@@ -17,7 +17,7 @@ from weft.kernel.authority import pattern_matcher
 from weft.kernel.errors import ContentMissing, InvalidInput, NotFound
 from weft.ledger.arguments import checked_text
 from weft.ledger.model import repeated_id
-from weft.ledger.read.revisions import resolve
+from weft.ledger.read.revisions import resolve, session_beside_turns
 from weft.ledger.read.sessions import agent_names
 from weft.ledger.reports.permissions import (
     MISSING,
@@ -30,7 +30,7 @@ from weft.ledger.reports.permissions import (
     rules_used,
 )
 from weft.ledger.views.program_rows import agent_id
-from weft.ledger.views.rows import TURN, TurnRow, find_session, load_session
+from weft.ledger.views.rows import TURN, TurnRow
 from weft.ledger.views.values import json_of, list_in, name_of, text_of
 from weft.store.facts import refuse_disorder
 from weft.store.port import ReadTxn, Store
@@ -139,7 +139,7 @@ def scope_of(
     turns: set[str] = set()
     sessions: set[int] = set()
     for name in names:
-        row = find_session(txn.sql, checked_text(name, "name")) or load_session(txn.sql, name)
+        row = session_beside_turns(txn, checked_text(name, "name"))
         if row is not None:
             sessions.add(row.n)
         else:

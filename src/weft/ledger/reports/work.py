@@ -8,7 +8,7 @@ from datetime import tzinfo
 
 from msgspec import Struct
 
-from weft.ledger.read.label_prefixes import short_labels
+from weft.ledger.read.label_prefixes import shown_labels
 from weft.ledger.read.listing import HERE, has_title, project_of
 from weft.ledger.read.sessions import to_sessions
 from weft.ledger.read.turn_titles import load_subjects
@@ -130,7 +130,7 @@ class _Reading:
         self._span = (-_ALWAYS if since is None else since, _ALWAYS if until is None else until, undated_too)
         rows = [SessionRow(*row) for row in txn.sql.all(SESSION.select)]
         self._sessions = {row.n: row for row in rows}
-        self._short = short_labels(row.label for row in rows if row.status != "deleted")
+        self._short = shown_labels(txn.sql, rows)
         self._folders: dict[int | None, str] = {None: NONE}
 
     def projects(self, by_session: dict[str, Spending], costs: dict[str, Spending]) -> tuple[ProjectWork, ...]:

@@ -16,8 +16,8 @@ from msgspec import Struct
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged, NotApplicable, NotFound
 from weft.ledger.read.content_uses import About, Report, find_uses
+from weft.ledger.read.revisions import session_beside_turns
 from weft.ledger.read.targets import Resolve
-from weft.ledger.views.rows import find_session, load_session
 from weft.store.facts import FactReader
 from weft.store.packs import PACK_BYTES, Slice, drop_from_packs, is_worth, pack_frame, write_pack
 from weft.store.port import ReadTxn, Store, WriteTxn
@@ -102,7 +102,7 @@ def _roots(txn: ReadTxn, names: Sequence[str], before: int | None, resolve: Reso
 
 
 def _root(txn: ReadTxn, name: str, resolve: Resolve) -> int:
-    session = find_session(txn.sql, name) or load_session(txn.sql, name.upper())
+    session = session_beside_turns(txn, name)
     if session is not None and session.head is None:
         raise NotFound("turn in session", session.label, "it has no head; name one of its turns")
     return resolve(txn, name if session is None or session.head is None else session.head).turn.root

@@ -12,6 +12,7 @@ from weft.kernel.events import session_stream
 from weft.kernel.fields import ForkPoint
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.model import DEFAULT_AGENT
+from weft.ledger.read.label_prefixes import find_shortened
 from weft.ledger.views.lease_rows import LeaseKind
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import SessionRow, TurnRow
@@ -127,8 +128,9 @@ def find_named(append: Append, name: str) -> SessionRow | None:
 
 
 def ensure_session(append: Append, label: str, persona: str = DEFAULT_AGENT) -> SessionRow:
-    """Label, then alias, then a new session; the id of a session means that one."""
-    session = find_named(append, label)
+    """Label, then alias, then the beginning of an imported label, then a new session; the id of a session means that
+    one."""
+    session = find_named(append, label) or find_shortened(append.sql, label, append.access.may_read)
     if session is not None:
         if not append.authority.is_unlimited:
             _ensure_allowed(append, session, label)

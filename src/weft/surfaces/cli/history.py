@@ -60,15 +60,8 @@ class Reader:
 
     @cached_property
     def short_labels(self) -> dict[str, str]:
-        """What to type for sessions that other tools named."""
-        from weft.ledger.read.label_prefixes import short_labels
-
-        short = short_labels(session.label for session in self._known.values() if session.status != "deleted")
-        return {
-            session.label: short.get(session.label, session.label)
-            for session in self._known.values()
-            if is_foreign(session)
-        }
+        """What to type for each session."""
+        return self._ledger.listing().short_labels()
 
     def ahead(self, turns: Iterable[Turn]) -> Iterator[Turn]:
         """The same turns; what they are about is read for many of them at a time."""
