@@ -95,8 +95,11 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def on_terminal(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, **environment: str) -> tuple[int, str]:
-    """A process on a terminal of its own; its exit code and all that the terminal was sent."""
+def on_terminal(
+    folder: Path, *arguments: str, program: Sequence[str] = PROGRAM, typed: str = "", **environment: str
+) -> tuple[int, str]:
+    """A process on a terminal of its own, where something was typed ahead; its exit code and all that the terminal was
+    sent."""
     settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
     terminal, theirs = pty.openpty()
     with subprocess.Popen(
@@ -109,6 +112,7 @@ def on_terminal(folder: Path, *arguments: str, program: Sequence[str] = PROGRAM,
         start_new_session=True,
     ) as child:
         os.close(theirs)
+        os.write(terminal, typed.encode())
         shown = _all_of(terminal)
     os.close(terminal)
     return child.returncode, shown.decode().replace("\r\n", "\n")

@@ -12,7 +12,7 @@ import click
 import pytest
 
 import weft as library
-from tests.surfaces.shell import Shell, running, spawn
+from tests.surfaces.shell import Shell, on_terminal, running, spawn
 from weft.kernel import errors
 from weft.surfaces.cli.exits import EXIT_CODES, exit_code
 from weft.surfaces.cli.main import SUMMARIES, run
@@ -40,7 +40,8 @@ def test_a_missing_ledger_is_told_with_what_to_do(shell: Shell, folder: Path) ->
         answer = shell(name, *needs.get(name, []))
         assert answer.code == 7, name
         assert answer.err.startswith(f"weft: there is no ledger at {folder} or above it, nor at "), name
-        assert "hint: make one with `weft init`" in answer.err
+        assert "hint: `weft import` makes yours" in answer.err
+        assert "`weft init` makes an empty one here" in answer.err
     assert list(folder.iterdir()) == []
 
 
@@ -49,6 +50,16 @@ def test_a_named_ledger_that_is_missing_is_not_made(shell: Shell, folder: Path) 
     assert answer.code == 7
     assert "there is no ledger at gone.db" in answer.err
     assert not (folder / "gone.db").exists()
+
+
+def test_an_import_offers_to_make_the_ledger_that_is_named(shell: Shell, folder: Path) -> None:
+    (folder / "sessions").mkdir()
+    refused = shell("--ledger", "new.db", "import", "sessions")
+    assert (refused.code, "hint: `weft init new.db` makes it" in refused.err) == (7, True)
+    assert not (folder / "new.db").exists()
+    code, screen = on_terminal(folder, "--ledger", "new.db", "import", "sessions", typed="y\n")
+    assert "there is no ledger at new.db; make it? [Y/n]" in screen
+    assert (code, (folder / "new.db").exists()) == (0, True)
 
 
 @pytest.mark.parametrize("name", ["~nobody-of-this-name/ledger.db", "x" * 5000])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, InvalidKey, LedgerMissing, NotTrusted
 from weft.kernel.sites import Site
 
@@ -41,7 +42,7 @@ def find_ledger(option: str | None) -> str:
     own = user_ledger()
     if os.path.isfile(own):
         return str(own)
-    raise LedgerMissing(f"{here} or above it, nor at {own}")
+    raise LedgerMissing(f"{here} or above it, nor at {own}", Action.IMPORT_OR_CREATE_LEDGER)
 
 
 def _own(ledger: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from msgspec import Struct
 from weft.kernel.authority import IMPORTING
 from weft.kernel.clock import SystemClock
 from weft.kernel.errors import LedgerMissing
+from weft.kernel.shell_words import shell_word
 from weft.kernel.sites import Site
 from weft.store.atomic_files import make_folder
 from weft.surfaces.cli.call import Call
@@ -23,6 +25,7 @@ from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.exits import INTERRUPTED
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.times import LocalZone
+from weft.surfaces.cli.trust import is_there
 from weft.surfaces.cli.user_files import find_ledger, named_ledger, user_ledger
 
 if TYPE_CHECKING:
@@ -201,7 +204,7 @@ def _place_of_ledger(call: Call) -> str:
 
 @contextmanager
 def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
-    """The ledger there is; where there is none, the user's own is made."""
+    """The ledger there is; where there is none, the user's own is made, or one that was named and is wanted."""
     if dry_run:
         yield None
         return
@@ -215,6 +218,21 @@ def _ledger(call: Call, dry_run: bool) -> Iterator[Ledger | None]:
         with call.making(path) as ledger:
             yield ledger
         return
+    if named_ledger(call.ledger) is not None and not _is_there(call, path):
+        with call.making(path) as ledger:
+            call.note("made a ledger at ", Span(path, "heading"))
+            yield ledger
+        return
     with call.writing() as ledger:
         ledger.trust.ensure(IMPORTING)  # asked before a progress bar is drawn
         yield ledger
+
+
+def _is_there(call: Call, path: str) -> bool:
+    """Whether a ledger is at the place that was named; somebody at a terminal is asked whether to make it there."""
+    if is_there(call.looking, path):
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()) or call.json:
+        raise LedgerMissing(path, f"`weft init {shell_word(path)}` makes it")
+    click.confirm(f"there is no ledger at {path}; make it?", default=True, abort=True, err=True)
+    return False
