@@ -65,4 +65,22 @@ def test_a_terminal_gets_a_table(weft: Shell, folder: Path) -> None:
     assert code == 1
     assert "FINDING" in shown
     assert "tool_not_available" in shown
+    assert "tool_unused" in on_terminal(folder, "audit", "--list")[1]
+
+
+def test_a_terminal_gets_a_summary_first(weft: Shell, folder: Path) -> None:
+    for turn in (NOT_ALLOWED, NOBODY_KNOWS, ALLOWED):
+        weft.record("q", session=f"s{len(turn['tool_calls'])}", **turn)
+    shown = on_terminal(folder, "audit")[1]
+    first, _, head, *rows = shown.splitlines()
+    assert first.startswith("3 turns, 3 calls: 1 allowed, ")
+    assert "FINDINGS" in head
+    assert any("called, but not among its tools" in row and "Bash (1)" in row for row in rows)
+    assert any("whether allowed is not known" in row for row in rows)
+    assert sum("tool_not_available" in row for row in rows) == 1
+    assert not any("tool_unused" in row for row in rows)
+
+
+def test_events_are_lines_on_a_terminal(weft: Shell, folder: Path) -> None:
+    weft.record("q", **NOT_ALLOWED)
     assert "tool_call" in on_terminal(folder, "audit", "--events")[1]

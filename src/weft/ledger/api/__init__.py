@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import GROUPS as GROUPS
     from weft.ledger.reports.audit import AuditFinding as AuditFinding
     from weft.ledger.reports.audit import AuditTally as AuditTally
+    from weft.ledger.reports.audit import FindingKind as FindingKind
     from weft.ledger.reports.audit import Severity as Severity
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.file_touches import WantedPath as WantedPath
@@ -92,7 +93,7 @@ _NAMES = {
     "weft.ledger.read.vouchers": "VouchedMessage Voucher",
     "weft.ledger.read.turns": "calls_of",
     "weft.ledger.reports.actor_history": "Deed",
-    "weft.ledger.reports.audit": "AuditFinding AuditTally GROUPS Severity",
+    "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
     "weft.ledger.reports.prices": "Price PriceTable prices_from shipped_prices",
     "weft.ledger.reports.usage": (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.api import GROUPS, AuditFinding, AuditTally, Severity
+from weft.ledger.api import GROUPS, AuditFinding, AuditTally, FindingKind, Severity
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 STYLES = {Severity.PROBLEM: "bad", Severity.UNKNOWN: "warn", Severity.NOTE: "dim"}
 HEADER = ("finding", "session", "turn", "tool or right", "turns", "what")
+SHOWN_PROBLEMS, SHOWN_SUBJECTS = 20, 3
+MEANINGS = {
+    FindingKind.TOOL_NOT_AVAILABLE: "called, but not among its tools",
+    FindingKind.TOOL_DENIED: "called, though denied",
+    FindingKind.TOOL_NOT_PERMITTED: "called without permission",
+    FindingKind.RIGHT_NOT_GRANTED: "right used, not granted",
+    FindingKind.NOT_KNOWN: "called; whether allowed is not known",
+    FindingKind.RIGHT_UNUSED: "right granted, never used",
+    FindingKind.TOOL_UNUSED: "tool there, never called",
+}
 DEEDS = ("event", "when", "actor", "kind", "where", "tool")
 
 
@@ -34,17 +45,22 @@ DEEDS = ("event", "when", "actor", "kind", "where", "tool")
 @click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
 @click.option("--by", type=click.Choice(GROUPS), default="session", help="What unused rights are gathered by.")
 @click.option("--problems", is_flag=True, help="Only what was used without being allowed.")
+@click.option("--list", "listed", is_flag=True, help="Every finding, not a summary, also on a terminal.")
 @click.option("--strict", is_flag=True, help="Exit with 1 also for what is not known.")
 @click.option("--events", is_flag=True, help="Every event of --actor, or of anybody, in order of arrival instead.")
-def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, events: bool, **options: Any) -> int:
+def command(
+    call: Call, names: tuple[str, ...], problems: bool, listed: bool, strict: bool, events: bool, **options: Any
+) -> int:
     """Show what agents used against what they were allowed.
 
     Tools that were called and not there, denied or not permitted; rights used and not granted; then what is not known,
     because nobody recorded it, and what was granted or there and never used. Without names: every turn. A session
     stands for the turns it made. Exits with 1 if anything was used without being allowed.
+
+    On a terminal it begins with a summary, and lists what was not allowed; --list, --problems or names list the rest.
     """
     if events:
-        if names or options["tool"] or problems or strict:
+        if names or options["tool"] or problems or listed or strict:
             raise click.UsageError("--events takes --actor, --since and --until only")
         _answer_deeds(call, options)
         return OK
@@ -52,7 +68,10 @@ def command(call: Call, names: tuple[str, ...], problems: bool, strict: bool, ev
     with call.reading() as ledger:
         findings = ledger.audit.findings(*names, tally=tally, **options)
         shown = (finding for finding in findings if not problems or finding.severity is Severity.PROBLEM)
-        _answer(call, shown, tally)
+        if call.screen.terminal and not (call.json or listed or problems or names):
+            _summarise(call, shown, tally)
+        else:
+            _answer(call, shown, tally)
     return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
 
 
@@ -63,6 +82,47 @@ def _answer(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> Non
         return
     call.screen.table(map(_row, found), HEADER, spare=("turns", "turn"))
     call.note(*_said(tally))
+
+
+class _Kind:
+    """The findings of one kind, counted."""
+
+    def __init__(self, severity: Severity) -> None:
+        self.severity, self.count = severity, 0
+        self.sessions: set[str] = set()
+        self.subjects: Counter[str] = Counter()
+
+    def add(self, finding: AuditFinding) -> None:
+        self.count += 1
+        self.sessions.add(finding.session_id or finding.persona_id or "")
+        self.subjects[finding.tool or finding.right or "any tool"] += finding.turns
+
+
+def _summarise(call: Call, found: Iterable[AuditFinding], tally: AuditTally) -> None:
+    """How much of each kind there is and where most of it is; what was not allowed one by one."""
+    kinds: dict[FindingKind, _Kind] = {}
+    problems: list[AuditFinding] = []
+    for finding in found:
+        kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
+        if finding.severity is Severity.PROBLEM and len(problems) < SHOWN_PROBLEMS:
+            problems.append(finding)
+    call.screen.show(*_said(tally))
+    if kinds:
+        call.screen.show("")
+        rows = [_kind_row(kind, kinds[kind]) for kind in FindingKind if kind in kinds]
+        call.screen.table(rows, ("what", "findings", "sessions", "mostly"), numbers=("findings", "sessions"))
+    if problems:
+        call.screen.show("")
+        call.screen.table(map(_row, problems), HEADER, spare=("turns", "turn"))
+    if tally.problems > len(problems):
+        call.note(f"{tally.problems - len(problems):,} more were not allowed: `weft audit --problems`")
+    elif kinds:
+        call.note("`weft audit --list` shows each; `weft audit SESSION` those of one session")
+
+
+def _kind_row(kind: FindingKind, found: _Kind) -> tuple[Span | str, ...]:
+    mostly = ", ".join(f"{name} ({turns:,})" for name, turns in found.subjects.most_common(SHOWN_SUBJECTS))
+    return Span(MEANINGS[kind], STYLES[found.severity]), f"{found.count:,}", f"{len(found.sessions):,}", mostly
 
 
 def _row(finding: AuditFinding) -> tuple[Span | str, ...]:
