@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
     from weft.ledger.search.hits import Hit as Hit
+    from weft.ledger.secrets.matches import SecretMatch as SecretMatch
     from weft.ledger.secrets.places import SecretPlace as SecretPlace
     from weft.ledger.secrets.report import SecretFinding as SecretFinding
     from weft.ledger.secrets.report import SecretReport as SecretReport
@@ -201,6 +202,7 @@ _NAMES = {
     "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage Spending Unpriced UsageReport UsageRow",
     "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
+    "weft.ledger.secrets.matches": "SecretMatch",
     "weft.ledger.secrets.places": "SecretPlace",
     "weft.ledger.secrets.report": "SecretFinding SecretReport",
     "weft.ledger.secrets.scan": "Scanned",

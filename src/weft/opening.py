@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from weft.kernel.advice import Action
-from weft.kernel.authority import LedgerTrust, Vouched
+from weft.kernel.authority import Authority, LedgerTrust, Vouched
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import CopyUnfinished, InvalidInput, LedgerMissing, StoreError, Unsupported
 from weft.kernel.sites import Site, ensure_plain_path, needs_psycopg, scheme_of
@@ -57,11 +57,13 @@ def open(
     zone: tzinfo = timezone.utc,  # noqa: UP017
     variable: Callable[[str], str | None] | None = None,
     trust: TrustStore | None = None,
+    acting_as: Authority | str | None = None,
 ) -> OpenLedger:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
     programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
-    trusts: another one can be read and recorded in, and nothing else; a new one joins them."""
+    trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
+    in whose name it is read and changed, as `Ledger.acting_as` does."""
     clock = _checked_clock(clock)
     checked_place(path, "path")
     patience, zone = checked_seconds(lease_ttl, "lease_ttl"), checked_zone(zone)
@@ -77,7 +79,7 @@ def open(
         store.close()
         raise CopyUnfinished(store.path)
     ulids = UlidSource(clock.now_ms, random_bytes)
-    return OpenLedger(
+    ledger = OpenLedger(
         store,
         clock,
         ulids,
@@ -87,6 +89,11 @@ def open(
         variable=variable,
         trust=_trust(store, trust),
     )
+    if acting_as is None:
+        return ledger
+    acting = ledger.acting_as(acting_as)
+    acting._closed_with = ledger
+    return acting
 
 
 def _trust(store: Store, trusted: TrustStore | None) -> LedgerTrust:

@@ -35,7 +35,8 @@ READS = """
     audit.actor_history newest erasure.plan erasure.done erasure.pending erasure.finish upkeep.pack
     upkeep.unpack vouchers strangers trust labels.archivable upkeep.search_lag imports.index
     find_turns find_messages
-    find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore full_threads
+    find_tool_calls find_sessions tree.moves_to merges.provenance secrets.find secrets.ignore secrets.matches
+    secrets.remainders full_threads
     upkeep.note_export imports.provisional merges.branches authority acting_as
 """.split()  # what an import writer records is tested with the imports, `acting_as` in test_authority.py
 
@@ -83,7 +84,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "labels.delete": {"content": "reason", "refused": "session"},
     "labels.unarchive": {"content": "reason", "refused": "session"},
     "merges.settle": {"content": "fork reason", "refused": "session to", "local": "ours theirs"},
-    "erasure.erase": {"content": "reason", "refused": "what", "local": "tree everywhere progress"},
+    "erasure.erase": {"content": "reason", "refused": "what remainders", "local": "tree everywhere progress"},
     "TurnWriter.message": {"content": "message", "name": "history", "refused": "role"},
     "TurnWriter.request": {"content": "params tools_spec", "name": "model provider", "refused": "input attempt"},
     "TurnWriter.response": {"content": "message", "name": "finish_reason model", "refused": "usage latency_ms"},

@@ -170,3 +170,47 @@ def test_a_terminal_and_a_pipe_show_no_secret(weft: Shell, token: str, folder: P
     piped = spawn(folder, "secrets", "--json")
     assert token[4:].encode() not in piped.stdout + piped.stderr
     assert json.loads(piped.stdout)["rules"].startswith("kingfisher ")
+
+
+def test_its_owner_can_look_at_a_match(weft: Shell, token: str) -> None:
+    shown = weft("secrets", "--show")
+    assert (shown.code, shown.out.count(token)) == (1, 3)
+    assert "…use " in shown.out
+    mark = weft("secrets", "--json").json["secrets"][0]["fingerprint"]
+    matches = weft("secrets", mark, "--show", "--json").json
+    assert {match["secret"] for match in matches} == {token}
+    assert weft("secrets", "--show", "--erase", "--reason", "r").code == 2
+
+
+def test_a_match_is_redacted_alone(weft: Shell, token: str, folder: Path) -> None:
+    digest = weft.json("show", "main")["digest"]
+    would = weft("secrets", "--redact", "--dry-run")
+    assert "what 3 contents of them say beside the credential" in told(would, token)
+    assert weft("secrets", "--redact", "--reason", "leaked").code == 5
+    assert weft("secrets", "--redact", "--reason", "leaked", "--yes").code == 0
+    shown = told(weft("show", "main"), token)
+    assert "use [redacted]" in shown
+    turn = weft.json("show", "main")
+    assert (turn["digest"], turn["tool_calls"][0]["arguments"]) == (digest, {"env": "[redacted]"})
+    assert token.encode() not in files(folder)
+    assert weft("secrets").code == 0
+    assert weft("verify").code == 0
+    assert weft("search", "redacted").out.count("[redacted]") >= 1
+    assert weft("rebuild").code == 0
+    assert "use [redacted]" in weft("show", "main").out
+    assert weft("verify").code == 0
+
+
+def test_what_was_left_goes_with_its_turn(weft: Shell, token: str) -> None:
+    weft("secrets", "--redact", "--reason", "leaked", "--yes")
+    assert weft("erase", "main~0", "--reason", "asked to", "--yes").code == 0
+    assert "use [redacted]" not in weft("show", "main").out
+    assert "[erased]" in weft("show", "main").out
+    assert weft("verify").code == 0
+
+
+def test_names_of_programs_are_no_credentials(weft: Shell) -> None:
+    weft.record(
+        '{"ibm": "internal_chat_message_metadata_passthrough", "ibm_key": "internal_chat_message_metadata_pass"}'
+    )
+    assert weft("secrets").code == 0

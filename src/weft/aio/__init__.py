@@ -19,6 +19,7 @@ from weft.aio.ledger import (
 )
 from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
 from weft.aio.programs import AsyncPrograms
+from weft.kernel.authority import Authority
 from weft.kernel.clock import Clock, RandomBytes, system_random
 from weft.ledger.api.base import LEASE_TTL
 from weft.ledger.upkeep.ledger_copy import Copied
@@ -72,12 +73,14 @@ def open(
     zone: tzinfo = UTC,
     variable: Callable[[str], str | None] | None = None,
     trust: TrustStore | None = None,
+    acting_as: Authority | str | None = None,
     threads: int = crossing.THREADS,
 ) -> Opening:
     """Open the ledger at `path`, or make one there; ":memory:" lives as long as the ledger is open. In a PostgreSQL
     database it is a schema: `postgresql://user@host:port/database?ledger=NAME`. `variable` looks up the variables that
     programs name, such as `os.environ.get`; without it none is set. `trust` knows which ledgers a person
-    trusts: another one can be read and recorded in, and nothing else; a new one joins them.
+    trusts: another one can be read and recorded in, and nothing else; a new one joins them. `acting_as` names somebody
+    in whose name it is read and changed, as `Ledger.acting_as` does.
 
     At most so many `threads` work for it at once."""
     return Opening(
@@ -93,6 +96,7 @@ def open(
             "zone": zone,
             "variable": variable,
             "trust": trust,
+            "acting_as": acting_as,
         },
     )
 

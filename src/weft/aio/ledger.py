@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -62,7 +62,7 @@ from weft.ledger.reports.work import WorkReport
 from weft.ledger.search.filters import SearchFilters
 from weft.ledger.search.hits import Hit
 from weft.ledger.search.lookups import SessionCriteria, TurnCriteria
-from weft.ledger.secrets import SecretReport, SecretScanner
+from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
 from weft.ledger.sessions.merging import Provenance
 from weft.ledger.upkeep import facts_file
 from weft.ledger.upkeep.packing import Packed
@@ -811,6 +811,15 @@ class AsyncSecrets(crossing.Mirror[Secrets]):
             )
         )
 
+    async def matches(self, report: SecretReport, *, scanner: SecretScanner | None = None) -> list[SecretMatch]:
+        """The credentials of a report themselves, one match in each content, with the words around it."""
+        return await self._run(partial(self._sync.matches, report=report, scanner=scanner))
+
+    async def remainders(self, report: SecretReport, *, scanner: SecretScanner | None = None) -> dict[str, str]:
+        """By reference what is left of each content of a report without its credentials, for `erasure.erase`. A content
+        that they cannot be taken out of, such as a copy of an imported source, is not among them."""
+        return await self._run(partial(self._sync.remainders, report=report, scanner=scanner))
+
     async def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
         """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
         return await self._run(partial(self._sync.ignore, fingerprint=fingerprint, undo=undo))
@@ -837,9 +846,11 @@ class AsyncErasures(crossing.Mirror[Erasures]):
         reason: str,
         tree: bool = False,
         everywhere: bool = False,
+        remainders: Mapping[str, str] | None = None,
         progress: Any = None,
     ) -> Erasure:
-        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
+        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds. `remainders`
+        are texts, by the reference of the content that each is shown in place of."""
         return await self._run(
             partial(
                 self._sync.erase,
@@ -847,6 +858,7 @@ class AsyncErasures(crossing.Mirror[Erasures]):
                 reason=reason,
                 tree=tree,
                 everywhere=everywhere,
+                remainders=remainders,
                 progress=crossing.told(progress),
             )
         )

@@ -229,6 +229,10 @@ class AsyncListing(crossing.Mirror[Listing]):
         `Ledger.sessions`."""
         return await self._run(partial(self._sync.sessions, wanted=wanted, limit=limit, after=after))
 
+    async def short_labels(self) -> dict[str, str]:
+        """By label what listings show of every session that is not deleted."""
+        return await self._run(self._sync.short_labels)
+
     async def subjects(self, turns: Sequence[str]) -> dict[str, str]:
         """What each of these turns is about, by its id."""
         return await self._run(partial(self._sync.subjects, turns=turns))

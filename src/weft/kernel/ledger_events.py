@@ -220,7 +220,8 @@ class TurnRetried(Event, frozen=True, gc=False, kw_only=True, tag="turn_retried"
 
 class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_erased"):
     about: ClassVar[str] = (
-        "The tombstone of a content: its bytes and salt are gone. `turn` or `session` say what was erased as a whole."
+        "The tombstone of a content: its bytes and salt are gone. `turn` or `session` say what was erased as a whole;"
+        " `remainder` is what is shown in its place, where only part of it had to go."
     )
     category: ClassVar[EventClass] = EventClass.TRANSITION
 
@@ -228,6 +229,7 @@ class ContentErased(Event, frozen=True, gc=False, kw_only=True, tag="content_era
     reason: Content
     turn: Ulid | UnsetType = UNSET
     session: Ulid | UnsetType = UNSET
+    remainder: Content | UnsetType = UNSET
 
 
 class ApprovalRequested(Event, frozen=True, gc=False, kw_only=True, tag="approval_requested"):

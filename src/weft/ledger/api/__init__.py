@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from weft.ledger.reports.work import SessionWork as SessionWork
     from weft.ledger.reports.work import WorkReport as WorkReport
     from weft.ledger.search.hits import Hit as Hit
+    from weft.ledger.secrets import SecretMatch as SecretMatch
     from weft.ledger.secrets import SecretPlace as SecretPlace
     from weft.ledger.secrets import SecretReport as SecretReport
     from weft.ledger.secrets import SecretScanner as SecretScanner
@@ -101,7 +102,7 @@ _NAMES = {
     ),
     "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
-    "weft.ledger.secrets": "SecretPlace SecretReport SecretScanner",
+    "weft.ledger.secrets": "SecretMatch SecretPlace SecretReport SecretScanner",
     "weft.ledger.sessions.merging": "Provenance",
     "weft.ledger.upkeep.ledger_copy": "Copied",
     "weft.ledger.upkeep.packing": "Packed",

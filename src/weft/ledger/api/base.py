@@ -75,16 +75,15 @@ class LedgerBase:
         """In whose name this ledger is read and changed, and with which rights."""
         return self._writer.authority
 
-    def acting_as(self, who: Authority | str, *, closing: bool = False) -> Self:
+    def acting_as(self, who: Authority | str) -> Self:
         """The same open ledger, read and changed in the name of somebody else: an authority, or the name of an agent
-        or a person. Reads nothing; who is not there is refused by the first verb. Closing is left to the original,
-        unless `closing` says that closing this one closes the original."""
+        or a person. Reads nothing; who is not there is refused by the first verb. Closing is left to the original."""
         ledger = copy.copy(self)
         authority = authority_of(who)
         store = self._store._store if isinstance(self._store, LimitedStore) else self._store
         if not authority.is_unlimited:
             store = cast(Store, LimitedStore(store, authority, self._writer.creators))
-        ledger._store, ledger._is_original, ledger._closed_with = store, False, self if closing else None
+        ledger._store, ledger._is_original, ledger._closed_with = store, False, None
         ledger._writer = self._writer.acting_as(authority)
         for name in [name for name, part in vars(self).items() if isinstance(part, LedgerPart)]:
             delattr(ledger, name)  # its groups of verbs are made anew, in the other name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.kernel.errors import ErasureChanged, InvalidInput
@@ -54,23 +54,26 @@ class Erasures(LedgerPart):
         reason: str,
         tree: bool = False,
         everywhere: bool = False,
+        remainders: Mapping[str, str] | None = None,
         progress: Any = None,
     ) -> Erasure:
-        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds."""
+        """Erase contents for good. A plan is carried out as it stands, or refused if it no longer holds. `remainders`
+        are texts, by the reference of the content that each is shown in place of."""
         if not checked_text(reason, "reason").strip():
             raise InvalidInput("an erasure needs a reason", "say why, without saying what")
+        left = _checked_remainders(remainders)
         if isinstance(what, ErasurePlan):
             if what not in self._plans:
                 self._writer.ensure_whole("content:erase")
-            return erasing.erase(self._writer, what, reason)
+            return erasing.erase(self._writer, what, reason, left)
         for _ in range(ATTEMPTS - 1):
             try:
                 plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
-                return erasing.erase(self._writer, plan, reason)
+                return erasing.erase(self._writer, plan, reason, left)
             except ErasureChanged:
                 continue
         plan = self.plan(what, tree=tree, everywhere=everywhere, progress=progress)
-        return erasing.erase(self._writer, plan, reason)
+        return erasing.erase(self._writer, plan, reason, left)
 
     @requires("content:erase", whole=True)
     def finish(self) -> bool:
@@ -90,3 +93,11 @@ class Erasures(LedgerPart):
         self._store.catch_up()
         with self._store.read() as txn:
             return erasing.pending(txn)
+
+
+def _checked_remainders(remainders: Any) -> dict[str, str]:
+    if remainders is None:
+        return {}
+    if not isinstance(remainders, Mapping):
+        raise InvalidInput(f"remainders is {type(remainders).__name__}", "give texts by the references of contents")
+    return {checked_text(ref, "reference"): checked_text(text, "remainder") for ref, text in remainders.items()}

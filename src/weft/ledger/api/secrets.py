@@ -10,7 +10,16 @@ from weft.kernel.errors import InvalidInput
 from weft.ledger.api.base import LedgerPart
 from weft.ledger.arguments import checked_flag, checked_progress, checked_text
 from weft.ledger.reports.usage import read_moment
-from weft.ledger.secrets import SecretReport, SecretScanner, SecretsWanted, load_scanner, report, scan
+from weft.ledger.secrets import (
+    SecretMatch,
+    SecretReport,
+    SecretScanner,
+    SecretsWanted,
+    load_scanner,
+    matches,
+    report,
+    scan,
+)
 from weft.ledger.secrets.repeats import find_again
 from weft.ledger.secrets.scanner import checked_scanner
 from weft.ledger.upkeep.recompute import silent
@@ -58,6 +67,22 @@ class Secrets(LedgerPart):
         with self._store.read() as txn:
             return report.make_report(txn, knowing, criteria, scanned, report_progress)
 
+    @reads_whole
+    def matches(self, report: SecretReport, *, scanner: SecretScanner | None = None) -> list[SecretMatch]:
+        """The credentials of a report themselves, one match in each content, with the words around it."""
+        knowing = load_scanner() if scanner is None else checked_scanner(scanner)
+        wanted = [(secret.fingerprint, secret.contents) for secret in _checked_report(report).secrets]
+        return list(matches.matches(self._store, knowing, wanted))
+
+    @reads_whole
+    def remainders(self, report: SecretReport, *, scanner: SecretScanner | None = None) -> dict[str, str]:
+        """By reference what is left of each content of a report without its credentials, for `erasure.erase`. A content
+        that they cannot be taken out of, such as a copy of an imported source, is not among them."""
+        knowing = load_scanner() if scanner is None else checked_scanner(scanner)
+        secrets = _checked_report(report).secrets
+        refs = (ref for secret in secrets for ref in secret.contents)
+        return matches.remainders(self._store, knowing, refs, (secret.fingerprint for secret in secrets))
+
     @requires("secret:ignore", whole=True)
     def ignore(self, fingerprint: str, *, undo: bool = False) -> str:
         """Tell of this finding no more, or with `undo` again; returns the whole fingerprint. Local to this ledger."""
@@ -69,3 +94,9 @@ def _checked_fingerprints(fingerprints: Any) -> tuple[str, ...]:
     if isinstance(fingerprints, str) or not isinstance(fingerprints, Sequence):
         raise InvalidInput(f"fingerprints is {type(fingerprints).__name__}", "give a list of them")
     return tuple(checked_text(fingerprint, "fingerprint") for fingerprint in fingerprints)
+
+
+def _checked_report(value: Any) -> SecretReport:
+    if not isinstance(value, SecretReport):
+        raise InvalidInput(f"report is {type(value).__name__}", "give what `find` returned")
+    return value

@@ -6,7 +6,7 @@ lie in free pages, in the write-ahead log or in a label, and a mark says so. Who
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, Struct
 
@@ -61,10 +61,14 @@ class Erasure(Struct, frozen=True, kw_only=True):
     """The files are clean, too; otherwise somebody still reads what was there before, and the next open goes on."""
 
 
-def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str) -> Erasure:
+Remainders = Mapping[str, str]
+"""By reference of a content the text that is shown in its place."""
+
+
+def erase(writer: LedgerWriter, plan: ErasurePlan, reason: str, remainders: Remainders) -> Erasure:
     """Carry a plan out, if it still says the truth."""
     if not plan.is_done:
-        writer.write(lambda append: _write(writer.store, append, plan, reason))
+        writer.write(lambda append: _write(writer.store, append, plan, reason, remainders))
     return Erasure(
         contents=len(plan.contents),
         bytes=plan.bytes,
@@ -85,18 +89,20 @@ def _finished(store: Store) -> bool:
         return False
 
 
-def _write(store: Store, append: Append, plan: ErasurePlan, reason: str) -> None:
+def _write(store: Store, append: Append, plan: ErasurePlan, reason: str, remainders: Remainders) -> None:
     _ensure_allowed(append, plan)
     _ensure_unchanged(append, plan)
     if plan.contents:
         _erase_contents(store, append, plan)
     if plan.contents or plan.untagged:
-        _add_tombstones(append, plan, reason)
+        _add_tombstones(append, plan, reason, remainders)
     for session in plan.named_sessions:
         row = require_session(append, session, RIGHT)
         if row.status != SessionStatus.DELETED:
             stream_of(append, row, DEFAULT_AGENT).add(SessionArchived, status=SessionStatus.DELETED)
     append.seal_and_forget()
+    if remainders:
+        passages.forget(store, append.txn, ErasedContents((), (*plan.turns, *plan.reached)))  # indexes what is left
     if plan.renames:
         _note_stale(append)
 
@@ -115,7 +121,7 @@ def text_at(txn: ReadTxn, ref: str) -> str:
     return text_of(txn, txn.facts.find_content(bytes.fromhex(ref))) or ""
 
 
-def _add_tombstones(append: Append, plan: ErasurePlan, reason: str) -> None:
+def _add_tombstones(append: Append, plan: ErasurePlan, reason: str, remainders: Remainders) -> None:
     """In the ledger's own stream, so that no turn's digest changes; and the ends of tags whose words stay."""
     name = ledger_stream(append.replica)
     tip = append.sql.one("SELECT last FROM stream_tip WHERE stream = ?", (name,))
@@ -127,6 +133,7 @@ def _add_tombstones(append: Append, plan: ErasurePlan, reason: str) -> None:
             reason=why,
             turn=doomed.turn_id or UNSET,
             session=doomed.session_id or UNSET,
+            remainder=append.put_text(remainders[doomed.ref], "remainder") if doomed.ref in remainders else UNSET,
         )
         if len(append.lines) >= ROW_EVENTS:
             append.seal()

@@ -16,6 +16,8 @@ from weft.ledger.read.sessions import sessions_containing
 from weft.ledger.read.targets import Resolve, Target, find_target
 from weft.ledger.upkeep.copy_register import KnownCopy, known_copies
 from weft.ledger.views.rows import SESSION, SessionRow, load_session, load_turn
+from weft.ledger.views.values import remainder_of
+from weft.store.erased_contents import is_husk
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
 
@@ -122,8 +124,9 @@ def _plan(store: Store, txn: ReadTxn, target: Target, uses: Uses, everywhere: bo
     reached = _reached_turns(txn.sql, target, uses)
     sessions = tuple(_affected(txn, target, [*target.turns, *reached], uses))
     copies = _verbatim(txn, going, sessions, [*target.turns, *reached])
-    sizes |= copies
-    going += [ref for ref in copies if ref not in going]
+    left = _remainders(txn, uses.inside)
+    sizes |= copies | left
+    going += [ref for ref in (*copies, *left) if ref not in going]
     messages, calls = _counted(txn.sql, target.turns)
     return ErasurePlan(
         contents=tuple(_doomed(ref, sizes[ref], uses) for ref in going),
@@ -197,6 +200,15 @@ def _sizes(txn: ReadTxn, refs: Iterable[bytes]) -> tuple[dict[bytes, int], int]:
             sizes[ref] = row[0]
         erased += row is not None and not row[1]
     return sizes, erased
+
+
+def _remainders(txn: ReadTxn, refs: Iterable[bytes]) -> dict[bytes, int]:
+    """What is shown in place of contents that are erased already, with its sizes."""
+    numbers = (txn.facts.find_content(ref) for ref in refs)
+    gone = [n for n in numbers if n is not None and is_husk(txn.sql, n)]
+    left = [remainder for n in gone if (remainder := remainder_of(txn.facts, n)) is not None]
+    rows = rows_in(txn.sql, "SELECT ref, size FROM content WHERE length(salt) > 0 AND n IN", left)
+    return {bytes(ref): size for ref, size in rows}
 
 
 def _copies(store: Store, txn: ReadTxn, going: Sequence[bytes]) -> tuple[KnownCopy, ...]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from weft.kernel.contents import bytes_text, json_value
 from weft.ledger.views.rows import CALL, MESSAGE, CallRow, MessageRow, TurnRow
-from weft.ledger.views.values import list_in
+from weft.ledger.views.values import list_in, remainder_of
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, WriteTxn
 from weft.store.sql import rows_in
@@ -158,6 +158,8 @@ def read_source(facts: FactReader, source: EntrySource) -> str:
     if not source.content:
         return source.text
     data = facts.beginning(source.content)
+    if not data and (remainder := remainder_of(facts, source.content)) is not None:
+        data = facts.beginning(remainder)
     if source.is_json:
         try:
             return plain_text(orjson.loads(data) if data[:1] == b'"' else json_value(data))

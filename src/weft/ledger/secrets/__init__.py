@@ -1,7 +1,16 @@
-"""Credentials in stored contents: found, listed without being shown, and handed to erasing."""
+"""Credentials in stored contents: found, listed without being shown, shown when asked for, and handed to erasing."""
 
+from weft.ledger.secrets.matches import SecretMatch
 from weft.ledger.secrets.places import SecretPlace
 from weft.ledger.secrets.report import SecretFinding, SecretReport, SecretsWanted
 from weft.ledger.secrets.scanner import SecretScanner, load_scanner
 
-__all__ = ["SecretFinding", "SecretPlace", "SecretReport", "SecretScanner", "SecretsWanted", "load_scanner"]
+__all__ = [
+    "SecretFinding",
+    "SecretMatch",
+    "SecretPlace",
+    "SecretReport",
+    "SecretScanner",
+    "SecretsWanted",
+    "load_scanner",
+]

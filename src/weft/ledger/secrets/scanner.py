@@ -31,8 +31,16 @@ COMPONENTS = frozenset(
     )
 )  # fmt: skip
 """Rules that only serve others in kingfisher's own reports, but whose matches are secret by themselves."""
+NAME_LENGTH = 24
+_name = re.compile(r"_?[a-z]+(?:_[a-z]+){2,}_?")
 _breaks = re.compile(rb"(?<!\\)\\++[nrt]|\s+")
 _told = re.compile(r"^\w+ an? (?:possible |potential )?(.+)$", re.I)
+
+
+def is_name(text: str) -> bool:
+    """Whether this is a name of a program, such as `internal_chat_message_metadata`: small words, no digit. Rules that
+    look for many letters take it for a random key, which would not lack capitals and digits."""
+    return len(text) >= NAME_LENGTH and _name.fullmatch(text) is not None
 
 
 class SecretTrace(Struct, frozen=True, gc=False):
@@ -86,7 +94,7 @@ class Kingfisher:
         policy = sdk.DetectionPolicy(inline_ignores=False, markup_context=False)
         self._scan: Callable[[bytes], list[Any]] = sdk.Scanner(rules, policy=policy).scan
         self._rules = rules
-        self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules"
+        self.rules = f"kingfisher {sdk.__version__}, {len(rules)} rules, without names of {NAME_LENGTH} letters"
 
     def scan(self, data: bytes, key: bytes) -> list[SecretTrace]:
         return [
@@ -100,7 +108,8 @@ class Kingfisher:
         return ((fingerprint(found.secret, key), found.secret) for found in self._found(data))
 
     def _found(self, data: bytes) -> Iterator[Any]:
-        return (found for found in self._scan(data) if found.visible or found.rule_id in COMPONENTS)
+        found = (found for found in self._scan(data) if found.visible or found.rule_id in COMPONENTS)
+        return (match for match in found if not is_name(match.secret))
 
     def kind(self, rule: str) -> str:
         return self._kinds.get(rule, rule)

@@ -12,6 +12,7 @@ import orjson
 from weft.kernel.advice import Action
 from weft.kernel.contents import ABSENT, ERASED, bytes_text, json_value
 from weft.kernel.errors import ContentGone, Damaged
+from weft.store.authorship import authored_event
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn
 
@@ -27,7 +28,22 @@ def shown_text(facts: FactReader, n: int) -> str:
     try:
         return bytes_text(facts.content(n))
     except ContentGone:
-        return ERASED
+        remainder = remainder_of(facts, n)
+        return ERASED if remainder is None else shown_text(facts, remainder)
+
+
+def remainder_of(facts: FactReader, n: int) -> int | None:
+    """The content that stands in for an erased one: what whoever erased part of it left. Only the word of this ledger,
+    or what was taken over here, counts."""
+    row = facts.sql.one("SELECT ref FROM content WHERE n = ?", (n,))
+    tombstones = [] if row is None else facts.sql.all("SELECT n FROM erasure WHERE ref = ? ORDER BY n DESC", row)
+    for (number,) in tombstones:
+        event = authored_event(ReadTxn(facts.sql, facts), number)
+        if event is not None and event.counts and isinstance(ref := event.fields.get("remainder"), str):
+            remainder = facts.find_content(bytes.fromhex(ref))
+            if remainder is not None and remainder != n:
+                return remainder
+    return None
 
 
 def name_of(txn: ReadTxn, column: str | None) -> str | None:
@@ -51,7 +67,8 @@ def json_of(txn: ReadTxn, n: int | None) -> Any:
     try:
         data = txn.facts.content(n)
     except ContentGone:
-        return ERASED
+        remainder = remainder_of(txn.facts, n)
+        return ERASED if remainder is None else json_of(txn, remainder)
     try:
         return json_value(data)
     except (ValueError, RecursionError):

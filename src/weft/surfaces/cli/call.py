@@ -103,10 +103,11 @@ class Call:
             accept_rollback=accept,
             zone=LocalZone(),
             trust=self.trust_store,
+            acting_as=None if self.actor == OWNER else self.actor,
         )
         if not (self.json or self.quiet):
             prepare_question(ledger, self.note)
-        return ledger if self.actor == OWNER else ledger.acting_as(self.actor, closing=True)
+        return ledger
 
     def ensure_owner(self, command: str) -> None:
         """Refuse a command that works on files of the person, or on a ledger as a file, to anybody but its owner."""

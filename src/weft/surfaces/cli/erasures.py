@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -32,19 +33,28 @@ def require_reason(reason: str | None, dry_run: bool) -> None:
         )
 
 
-def carry_out(call: Call, ledger: Ledger, plan: ErasurePlan, reason: str | None, *, dry_run: bool, yes: bool) -> None:
+def carry_out(
+    call: Call,
+    ledger: Ledger,
+    plan: ErasurePlan,
+    reason: str | None,
+    *,
+    remainders: Mapping[str, str] = MappingProxyType({}),
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Show a plan, or do what it says once somebody has said yes, in the name that the ledger acts in."""
     if dry_run:
-        call.answer(plan, *_plan_lines(plan, every=True))
+        call.answer(plan, *_plan_lines(plan, every=True, redacted=len(remainders)))
         return
     if plan.is_done:
         nothing = NothingToErase(erased_already=plan.erased_already, stays=len(plan.stays))
         call.answer(nothing, [_nothing(plan)])
         return
     if not yes:
-        _ask(call, plan)
+        _ask(call, plan, len(remainders))
     with progress(call, "erase") as bar:
-        done = ledger.erasure.erase(plan, reason=reason or "", progress=bar.staged)
+        done = ledger.erasure.erase(plan, reason=reason or "", remainders=remainders, progress=bar.staged)
     ImportJob(find_ledger(call.ledger)).forget()
     call.answer(done, *_done_lines(done))
     _note_remotes(call, ledger)
@@ -69,20 +79,22 @@ def _nothing(plan: ErasurePlan) -> str:
     return f"nothing to erase: {counted(plan.erased_already, 'content')} erased already"
 
 
-def _ask(call: Call, plan: ErasurePlan) -> None:
+def _ask(call: Call, plan: ErasurePlan, redacted: int) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or call.json:
         raise InvalidInput(
             "nobody is there to say yes", "look at it with --dry-run, then say --yes; it cannot be undone"
         )
-    for line in _plan_lines(plan, every=False):
+    for line in _plan_lines(plan, every=False, redacted=redacted):
         call.screen.show(*line)
     click.confirm("erase it for good?", abort=True, err=True)
 
 
-def _plan_lines(plan: ErasurePlan, *, every: bool) -> Iterator[Line]:
+def _plan_lines(plan: ErasurePlan, *, every: bool, redacted: int = 0) -> Iterator[Line]:
     size = f"{counted(len(plan.contents), 'content')} ({plan.bytes:,} bytes)"
     yield [Span("goes: ", "bad"), f"{size} of {counted(len(plan.turns), 'turn')}, "
            f"{counted(plan.messages, 'message')}, {counted(plan.tool_calls, 'tool call')}"]  # fmt: skip
+    if redacted:
+        yield [Span("stays: ", "good"), f"what {counted(redacted, 'content')} of them say beside the credential"]
     for doomed in plan.contents if every else ():
         yield ["  ", Span(doomed.ref, "id"), f" {doomed.size:,} bytes  {doomed.what}"]
     if plan.verbatim:

@@ -99,7 +99,7 @@ COMMANDS = {
     },
     "forget": {
         "erase": "Erase contents for good; the record still verifies.",
-        "secrets": "Find credentials in what was recorded, and erase them.",
+        "secrets": "Find credentials in what was recorded, look at them, and erase them.",
         "pack": "Compress what is cold, or unpack it again.",
     },
     "ask": {

@@ -44,6 +44,7 @@ from weft.ledger.api import (
     ProvisionalTurn,
     Recorded,
     Salvaged,
+    SecretMatch,
     SecretReport,
     Spending,
     ThreadDiff,
@@ -96,7 +97,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         upkeep.CreatedLedger, upkeep.TrustAnswer, upkeep.RevokedTrust, TrustedLedger, upkeep.ReplicaName,
         upkeep.Verification, upkeep.Examination, upkeep.RebuiltViews,
         upkeep.BackupFile, upkeep.FactsFile, upkeep.PackAnswer, upkeep.RecoveryAnswer, upkeep.SalvageAnswer, Copied,
-        SecretReport, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,
+        SecretReport, SecretMatch, upkeep.IgnoredSecret, ErasurePlan, Erasure, Tombstone, upkeep.NothingToErase,
         upkeep.FinishedErasure,
     ),
     "Errors and the program itself": (

@@ -23,7 +23,7 @@ from weft.surfaces.cli.user_files import user_cache
 from weft.surfaces.wire.upkeep import IgnoredSecret
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger, SecretPlace, SecretReport, SecretScanner
+    from weft.ledger.api import Ledger, SecretMatch, SecretPlace, SecretReport, SecretScanner
 
 PLACES = 4
 
@@ -39,43 +39,53 @@ PLACES = 4
 @click.option("--unignore", metavar="FINGERPRINT", help="Tell of it again.")
 @click.option("--ignored", is_flag=True, help="Show what is ignored instead.")
 @click.option("--erase", is_flag=True, help="Erase every content that holds one of those found, for good.")
+@click.option("--redact", is_flag=True, help="Erase the credentials alone: the rest of each text is shown as it was.")
+@click.option("--show", is_flag=True, help="Show the credentials themselves, with the words around them.")
 @click.option("--reason", metavar="TEXT", help="Why; kept for ever, so say no more than needed.")
 @as_actor
-@click.option("--dry-run", is_flag=True, help="With --erase: show what would go, and stop.")
-@click.option("-y", "--yes", is_flag=True, help="With --erase: do it without asking.")
+@click.option("--dry-run", is_flag=True, help="With --erase or --redact: show what would go, and stop.")
+@click.option("-y", "--yes", is_flag=True, help="With --erase or --redact: do it without asking.")
 def command(
     call: Call,
     fingerprints: tuple[str, ...],
     ignore: str | None,
     unignore: str | None,
     erase: bool,
+    redact: bool,
+    show: bool,
     reason: str | None,
     actor: str,
     dry_run: bool,
     yes: bool,
     **options: Any,
 ) -> int:
-    """Find credentials in what was recorded, and erase them.
+    """Find credentials in what was recorded, look at them, and erase them.
 
     Looks at contents that came since the last time and lists every credential that is known by now: by which rule,
-    where, how often, never itself. Nothing is sent anywhere. A fingerprint, or its beginning, stands for one of them.
-    Exits with 1 if there are any.
+    where, how often; itself only with --show. Nothing is sent anywhere. A fingerprint, or its beginning, stands for one
+    of them. --erase takes every content that holds one; --redact leaves the rest of the text, with a mark in its place,
+    and takes whole only copies of imported sources. Exits with 1 if there are any.
     """
-    if (ignore is not None) + (unignore is not None) + erase > 1:
-        raise click.UsageError("say one of --ignore, --unignore and --erase")
-    if (reason is not None or dry_run or yes) and not erase:
-        raise click.UsageError("--reason, --dry-run and --yes belong to --erase")
+    if (ignore is not None) + (unignore is not None) + erase + redact + show > 1:
+        raise click.UsageError("say one of --ignore, --unignore, --show, --redact and --erase")
+    if (reason is not None or dry_run or yes) and not (erase or redact):
+        raise click.UsageError("--reason, --dry-run and --yes belong to --erase and --redact")
     with call.writing() as opened:
         ledger = opened.acting_as(actor)
         if ignore is not None or unignore is not None:
             _choose(call, ledger, ignore, unignore)
             return OK
-        if erase:
+        if erase or redact:
             require_reason(reason, dry_run)
-        report, scanner = _find(call, ledger, fingerprints, {**options, "again": erase})
-        if erase and report.secrets:
-            _erase(call, ledger, scanner, report, reason, dry_run=dry_run, yes=yes)
+        report, scanner = _find(call, ledger, fingerprints, {**options, "again": erase or redact})
+        if (erase or redact) and report.secrets:
+            left = ledger.secrets.remainders(report, scanner=scanner) if redact else {}
+            _erase(call, ledger, scanner, report, reason, left, dry_run=dry_run, yes=yes)
             return OK
+        if show:
+            matches = ledger.secrets.matches(report, scanner=scanner)
+            call.documents(matches) if call.json else call.screen.page(_match_lines(report, matches))
+            return DIFFERENT if matches else OK
         call.answer(report, *_lines(report))
         _note(call, report)
         return DIFFERENT if report.secrets and not options["ignored"] else OK
@@ -108,6 +118,7 @@ def _erase(
     scanner: SecretScanner,
     report: SecretReport,
     reason: str | None,
+    remainders: dict[str, str],
     *,
     dry_run: bool,
     yes: bool,
@@ -122,7 +133,7 @@ def _erase(
         replace(affected, label=affected.id) if _holds(scanner, affected.label) else affected
         for affected in plan.sessions
     )
-    carry_out(call, ledger, replace(plan, sessions=named), reason, dry_run=dry_run, yes=yes)
+    carry_out(call, ledger, replace(plan, sessions=named), reason, remainders=remainders, dry_run=dry_run, yes=yes)
     call.note("a credential that was recorded is known: replace it where it came from, too")
 
 
@@ -140,6 +151,15 @@ def _lines(report: SecretReport) -> Iterator[Line]:
             yield [f"    and {secret.uses - PLACES:,} more"]
         if not secret.uses:
             yield ["    in a content that nothing uses: ", Span(secret.contents[0][:16], "id")]
+
+
+def _match_lines(report: SecretReport, matches: list[SecretMatch]) -> Iterator[Line]:
+    kinds = {secret.fingerprint: secret.kind for secret in report.secrets}
+    for match in matches:
+        yield [Span(match.fingerprint, "id"), "  ", Span(kinds[match.fingerprint], "bad"), "  content ",
+               Span(match.content[:16], "id")]  # fmt: skip
+        before, after = (" ".join(text.split()) for text in (match.before, match.after))
+        yield ["    ", Span(f"…{before} ", "dim"), Span(match.secret, "match"), Span(f" {after}…", "dim")]
 
 
 def _place(place: SecretPlace) -> Line:
@@ -161,4 +181,4 @@ def _note(call: Call, report: SecretReport) -> None:
     if report.ignored:
         call.note(f"{counted(report.ignored, 'finding')} ignored; `weft secrets --ignored` shows them")
     if report.secrets:
-        call.note("`weft secrets --erase --dry-run` shows what erasing them takes")
+        call.note("`weft secrets --show` shows them, `--redact` takes them out of what was said, `--erase` all of it")
