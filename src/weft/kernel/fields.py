@@ -75,12 +75,14 @@ class ErrorFact(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Usage(Struct, frozen=True, gc=False, kw_only=True):
-    """Tokens in disjoint parts: input excludes cache reads and writes, reasoning lies inside output."""
+    """Tokens in disjoint parts: input excludes cache reads and writes. Reasoning lies inside output, and what
+    is written to the cache for an hour inside what is written to it."""
 
     input_tokens: int | UnsetType = UNSET
     output_tokens: int | UnsetType = UNSET
     cached_input_tokens: int | UnsetType = UNSET
     cache_write_tokens: int | UnsetType = UNSET
+    cache_write_1h_tokens: int | UnsetType = UNSET
     reasoning_tokens: int | UnsetType = UNSET
     total_tokens: int | UnsetType = UNSET
 

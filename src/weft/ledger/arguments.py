@@ -236,6 +236,7 @@ def as_usage(value: Any) -> Usage | UnsetType:
             raise InvalidInput(f"usage: {name} is {count!r}", "token counts are whole numbers from 0")
     if "total_tokens" in tokens:
         _check_total(tokens)
+    _check_one_hour(tokens)
     if (total := sum(tokens.get(part, 0) for part in _DISJOINT)) >= 2**53:
         raise InvalidInput(f"usage: its parts add up to {total}", "a turn has at most 2^53-1 tokens")
     return Usage(**tokens)
@@ -243,6 +244,15 @@ def as_usage(value: Any) -> Usage | UnsetType:
 
 def _given_tokens(usage: Usage) -> dict[str, int]:
     return {name: count for name, count in asdict(usage).items() if count is not UNSET}
+
+
+def _check_one_hour(tokens: dict[str, int]) -> None:
+    one_hour, written = tokens.get("cache_write_1h_tokens", 0), tokens.get("cache_write_tokens", 0)
+    if one_hour > written:
+        raise InvalidInput(
+            f"usage: cache_write_1h_tokens is {one_hour}, cache_write_tokens is {written}",
+            "what is written to the cache for an hour is a part of cache_write_tokens: count it there, too",
+        )
 
 
 def _check_total(tokens: dict[str, int]) -> None:

@@ -97,6 +97,7 @@ def chat_tokens(usage: Any) -> Tokens | None:
         output=output,
         cached=cached,
         cache_write=written,
+        cache_write_1h=one_hour_writes(counts),
         reasoning=whole(output_details.get("reasoning_tokens")),
     )
 
@@ -114,8 +115,16 @@ def response_tokens(usage: dict[str, Any]) -> Tokens | None:
         output=output,
         cached=_first_count(cached, usage.get("cache_read_input_tokens")),
         cache_write=whole(usage.get("cache_creation_input_tokens")),
+        cache_write_1h=one_hour_writes(usage),
         reasoning=whole(output_details.get("reasoning_tokens")),
     )
+
+
+def one_hour_writes(usage: dict[str, Any]) -> int | None:
+    """Anthropic's count of what was written to the cache for an hour; LiteLLM gives it inside the prompt's details."""
+    details = mapping(usage.get("prompt_tokens_details")).get("cache_creation_token_details")
+    durations = mapping(usage.get("cache_creation")) or mapping(details)
+    return whole(durations.get("ephemeral_1h_input_tokens"))
 
 
 def _first_count(*values: Any) -> int | None:
@@ -141,5 +150,6 @@ def summed_tokens(one: Tokens, other: Tokens) -> Tokens:
         output=both(one.output, other.output),
         cached=both(one.cached, other.cached),
         cache_write=both(one.cache_write, other.cache_write),
+        cache_write_1h=both(one.cache_write_1h, other.cache_write_1h),
         reasoning=both(one.reasoning, other.reasoning),
     )

@@ -21,6 +21,7 @@ from weft.ledger.read.sessions import to_session
 from weft.ledger.read.thread_facts import (
     ThreadFacts,
 )
+from weft.ledger.views import metadata_figures
 from weft.ledger.views.recorded_events import event_at
 from weft.ledger.views.rows import load_turn
 from weft.ledger.write.append import LedgerWriter, Patience
@@ -56,6 +57,7 @@ class LedgerBase:
             sweep_dead(self._writer)
             with suppress(StoreError):  # no room, or damage: that is for `finish_erasing` and `verify` to say
                 finish_erasing(store, patience=0)
+            metadata_figures.ensure_read(store)
 
     @property
     def path(self) -> str:

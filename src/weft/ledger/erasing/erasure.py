@@ -26,7 +26,7 @@ from weft.ledger.secrets import scan as secrets
 from weft.ledger.sessions.heads import require_session, stream_of
 from weft.ledger.upkeep.copy_register import KnownCopy
 from weft.ledger.upkeep.recompute import VIEWS_STALE, rebuild, silent
-from weft.ledger.views import codeblocks
+from weft.ledger.views import codeblocks, metadata_figures
 from weft.ledger.views.rows import load_turn
 from weft.ledger.views.values import text_of
 from weft.ledger.write.append import Append, LedgerWriter
@@ -38,6 +38,7 @@ ROW_EVENTS = 128
 RIGHT = "content:erase"
 FORGETTERS: list[Callable[[Store, WriteTxn, ErasedContents], None]] = [
     codeblocks.forget,
+    metadata_figures.forget,
     passages.forget,
     secrets.forget,
     provisional.forget,

@@ -18,13 +18,15 @@ from weft.ledger.model import FileNote, LintNote, Part
 class Tokens(Struct, frozen=True, kw_only=True):
     """What one provider response cost, in disjoint parts, as the origin itself counted; None where it says nothing.
 
-    `input` excludes cache reads and writes; `output` includes reasoning.
+    `input` excludes cache reads and writes; `output` includes reasoning; `cache_write` includes `cache_write_1h`, what
+    was written to be kept for an hour.
     """
 
     input: int | None = None
     output: int | None = None
     cached: int | None = None
     cache_write: int | None = None
+    cache_write_1h: int | None = None
     reasoning: int | None = None
 
 

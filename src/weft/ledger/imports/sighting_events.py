@@ -234,12 +234,19 @@ def count(value: Any) -> int | UnsetType:
     return value if type(value) is int and 0 <= value <= MAX_INTEGER else UNSET
 
 
+def one_hour_part(tokens: Tokens) -> int | UnsetType:
+    """At most what was written to the cache at all, whatever an origin says."""
+    part, written = count(tokens.cache_write_1h), count(tokens.cache_write)
+    return UNSET if part is UNSET else min(part, 0 if written is UNSET else written)
+
+
 def usage(tokens: Tokens) -> Usage | UnsetType:
     made = Usage(
         input_tokens=count(tokens.input),
         output_tokens=count(tokens.output),
         cached_input_tokens=count(tokens.cached),
         cache_write_tokens=count(tokens.cache_write),
+        cache_write_1h_tokens=one_hour_part(tokens),
         reasoning_tokens=count(tokens.reasoning),
     )
     return UNSET if made == Usage() else made

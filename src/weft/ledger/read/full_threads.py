@@ -24,6 +24,7 @@ from weft.ledger.read.turn_titles import load_subjects
 from weft.ledger.read.turns import Leaf, read_leaves, to_turns
 from weft.ledger.views.recorded_events import run_events
 from weft.ledger.views.rows import TurnRow
+from weft.ledger.views.runs import TOKENS
 from weft.ledger.views.values import name_of
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -151,7 +152,6 @@ def _turn_at(sql: Sql, segment: int, depth: int) -> str:
 
 
 AT_ONCE = 32
-COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
 Item = Message | ToolCall
 
 
@@ -336,7 +336,7 @@ def _leaving(sql: Sql, part: Range, depths: Mapping[str, int], ends: bool) -> It
 
 def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
     """What views know of the answers in a range, by message."""
-    counts = ", ".join(f"m.{count}" for count in COUNTS)
+    counts = ", ".join(f"m.{count}" for count in TOKENS)
     rows = txn.sql.all(
         f"SELECT m.id, m.provider, {counts} FROM turn t JOIN message m ON m.turn = t.n WHERE t.segment = ?"
         f" AND t.depth BETWEEN ? AND ? AND m.role = 'assistant' AND (m.provider IS NOT NULL"
@@ -345,7 +345,7 @@ def _replies(txn: ReadTxn, part: Range) -> dict[str, dict[str, Any]]:
     )
     found: dict[str, dict[str, Any]] = {}
     for id, provider, *given in rows:
-        told = {name: count for name, count in zip(COUNTS, given, strict=True) if count is not None}
+        told = {name: count for name, count in zip(TOKENS, given, strict=True) if count is not None}
         found[id] = {"provider": name_of(txn, provider), "usage": Usage(**told) if told else None}
     return found
 

@@ -69,6 +69,7 @@ class TurnRow(Struct, gc=False):
     version: int | None = None
     metadata: int | None = None
     listed_at: int = 0
+    cache_write_1h_tokens: int | None = None
 
     @property
     def closed(self) -> bool:
@@ -104,6 +105,9 @@ class MessageRow(Struct, gc=False):
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
     finish: str | None = None
+    cache_write_1h_tokens: int | None = None
+    recorded_cost: int | None = None
+    """Micro-dollars, as the origin itself noted them."""
 
 
 class CallRow(Struct, gc=False):

@@ -35,7 +35,14 @@ from weft.ledger.views.versions import begin_import, end_import
 ROWS_PER_EVENT = 65536
 PENDING, STREAMING = TurnStatus.PENDING.value, TurnStatus.STREAMING.value
 RUNNING, COMPLETED, FAILED = CallState.RUNNING.value, CallState.COMPLETED.value, CallState.FAILED.value
-TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
+TOKENS = (
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "reasoning_tokens",
+)
 
 
 @begins(dag.RunStarted, "run:")

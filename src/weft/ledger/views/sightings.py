@@ -7,13 +7,14 @@ turn the one that saw it earliest, of a session the one that tells furthest; tie
 from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from weft.kernel import ledger_events as own
 from weft.kernel.canonical import MAX_INTEGER
 from weft.kernel.clock import offset
 from weft.kernel.enums import AgentRole, TurnType
 from weft.kernel.fields import SeenCall, SeenMessage
+from weft.ledger.views.metadata_figures import figures_of
 from weft.ledger.views.projector import IMPORTS, Moment, Projector, handles, plain
 from weft.ledger.views.rows import CONTEXTS, CallRow, MessageRow, SessionRow, TurnRow
 from weft.ledger.views.runs import ROWS_PER_EVENT, TOKENS, add_annotations
@@ -173,7 +174,7 @@ def _see_messages(
             if not leads or first:
                 continue
             each = SeenMessage(k=row.seq)
-        _see_tokens(row, each)
+        _see_tokens(view, row, event.origin, each)
         if leads:
             _take_message_words(view, row, each)
             files, lints = each.files or (), each.lints or ()
@@ -207,13 +208,13 @@ def _see_message_time(row: MessageRow, seen: SeenMessage | None, last: int, firs
     return at
 
 
-def _see_tokens(row: MessageRow, seen: SeenMessage) -> None:
+def _see_tokens(view: Projector, row: MessageRow, origin: str, seen: SeenMessage) -> None:
     """A copy may have been cut before the last count came: the largest of each kind is the provider's."""
-    if seen.usage is UNSET:
-        return
-    for field in TOKENS:
-        value = getattr(seen.usage, field)
-        if value is not UNSET:
+    figures = figures_of(view.contents, origin, seen)
+    usage = seen.usage
+    counts = {} if usage is UNSET else {field: getattr(usage, field) for field in TOKENS}
+    for field, value in {**counts, **asdict(figures)}.items():
+        if value is not UNSET and value is not None:
             setattr(row, field, max(getattr(row, field) or 0, value))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
+from msgspec import UNSET
 from pydantic_ai import messages as m
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
@@ -175,6 +176,8 @@ def usage_of(usage: RequestUsage) -> tuple[Usage | None, str]:
     counts = (fresh, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens, _reasoning(usage))
     if min(counts) < 0 or max(counts) >= 2**53:
         return None, "the provider reported a usage that does not add up"
+    if not 0 <= usage.cache_write_1h_tokens <= usage.cache_write_tokens:
+        return None, "the provider reported more cache writes for an hour than cache writes"
     if _reasoning(usage) > usage.output_tokens:
         return None, "the provider reported more reasoning than output"
     return Usage(
@@ -182,6 +185,7 @@ def usage_of(usage: RequestUsage) -> tuple[Usage | None, str]:
         output_tokens=usage.output_tokens,
         cached_input_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
+        cache_write_1h_tokens=usage.cache_write_1h_tokens or UNSET,
         reasoning_tokens=_reasoning(usage),
         total_tokens=usage.input_tokens + usage.output_tokens,
     ), ""

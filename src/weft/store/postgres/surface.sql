@@ -29,7 +29,8 @@ CREATE VIEW turns AS
                 FROM json_array_elements_text(t.tools::json) WITH ORDINALITY AS j(value, place)), '') || ']'
             END AS tools_available,
         json_of(t.permissions_granted) AS permissions_granted, json_of(t.permissions_used) AS permissions_used,
-        t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
+        t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens,
+        t.cache_write_1h_tokens, t.reasoning_tokens,
         t.total_tokens,
         '[' || COALESCE((SELECT string_agg(quoted(m.id), ',' ORDER BY m.seq) FROM message m
             WHERE m.turn = t.n AND (m.role IN ('user', 'system') OR (m.role = 'tool'
@@ -128,7 +129,8 @@ CREATE VIEW messages AS
                     ',"text":', quoted(text_of((j.value ->> 'text')::bigint)), '}') END, ',' ORDER BY j.place)
                 FROM json_array_elements(m.parts::json) WITH ORDINALITY AS j(value, place)), '') || ']' END AS parts_json,
         text_of(m.native) AS native_id, name_of(m.provider) AS provider, m.input_tokens, m.output_tokens,
-        m.cached_input_tokens, m.cache_write_tokens, m.reasoning_tokens, name_of(m.finish) AS finish_reason
+        m.cached_input_tokens, m.cache_write_tokens, m.cache_write_1h_tokens, m.recorded_cost, m.reasoning_tokens,
+        name_of(m.finish) AS finish_reason
     FROM message m JOIN turn t ON t.n = m.turn;
 
 CREATE VIEW tool_calls AS

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.chat import content_of, content_text, plain_result, uncached_input
+from weft.exchange.importers.chat import content_of, content_text, one_hour_writes, plain_result, uncached_input
 from weft.exchange.importers.port import Item, NativeCompaction, NativeMessage, NativeTurn, Tokens
 from weft.exchange.importers.records.builder import MessageContent, PendingCall, finished_items, identity
 from weft.exchange.importers.records.values import (
@@ -239,6 +239,7 @@ def tokens(metrics: JsonObject) -> Tokens | None:
         output=output,
         cached=cached,
         cache_write=written,
+        cache_write_1h=one_hour_writes(further),
         reasoning=reasoning,
     )
 

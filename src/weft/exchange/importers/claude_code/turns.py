@@ -131,6 +131,7 @@ class MessageLines:
         if isinstance(usage, dict):
             for name, key in _COUNTS.items():
                 self._raise(name, usage.get(key))
+            self._raise("cache_write_1h", mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
             details = mapping(usage.get("output_tokens_details"))
             self._raise("reasoning", details.get("thinking_tokens", details.get("reasoning_tokens")))
             priced = {key: value for key in _PRICED if _is_telling(value := usage.get(key))}

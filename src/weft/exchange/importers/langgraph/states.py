@@ -81,14 +81,24 @@ class Message(Struct):
             fields = mapping(self.response.get("usage"))
             return chat_tokens(self.response.get("token_usage")) or response_tokens(fields)
         inside, within = mapping(usage.get("input_token_details")), mapping(usage.get("output_token_details"))
-        cached, written = whole(inside.get("cache_read")), whole(inside.get("cache_creation"))
+        cached, one_hour = whole(inside.get("cache_read")), whole(inside.get("ephemeral_1h_input_tokens"))
+        written = _cache_writes(inside)
         return Tokens(
             input=uncached_input(given, cached, written),
             output=output,
             cached=cached,
             cache_write=written,
+            cache_write_1h=one_hour,
             reasoning=whole(within.get("reasoning")),
         )
+
+
+def _cache_writes(details: JsonObject) -> int | None:
+    """Where LangChain tells them by how long they are kept, it leaves their sum at zero."""
+    written = whole(details.get("cache_creation"))
+    by_duration = [whole(details.get(f"ephemeral_{kept}_input_tokens")) for kept in ("5m", "1h")]
+    counts = [count for count in by_duration if count is not None]
+    return max(written or 0, sum(counts)) if counts else written
 
 
 def _called(call: JsonObject) -> tuple[str, Any]:

@@ -309,7 +309,13 @@ class PiBuilder(TurnBuilder, kw_only=True):
         """A tool may ask models itself: what that took counts with the response that asked for the tool."""
         asker, spent = self.items[call.asked_by], tokens(message.get("usage"))
         if spent is not None and isinstance(asker, NativeMessage):
-            self.items[call.asked_by] = replace(asker, tokens=summed_tokens(asker.tokens or Tokens(), spent))
+            cost = mapping(mapping(message.get("usage")).get("cost")).get("total")
+            metadata = mapping(asker.metadata)
+            if cost is not None:
+                metadata = {**metadata, "tool_costs": [*metadata.get("tool_costs", []), cost]}
+            self.items[call.asked_by] = replace(
+                asker, tokens=summed_tokens(asker.tokens or Tokens(), spent), metadata=metadata or None
+            )
 
     def _compaction(self, entry: dict[str, Any]) -> None:
         self.compaction = entry

@@ -32,7 +32,8 @@ CREATE VIEW turns AS
             FROM json_each(t.tools) j) END AS tools_available,
         (SELECT json FROM content_json WHERE n = t.permissions_granted) AS permissions_granted,
         (SELECT json FROM content_json WHERE n = t.permissions_used) AS permissions_used,
-        t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens, t.reasoning_tokens,
+        t.input_tokens, t.output_tokens, t.cached_input_tokens, t.cache_write_tokens,
+        t.cache_write_1h_tokens, t.reasoning_tokens,
         t.total_tokens,
         (SELECT json_group_array(id) FROM (SELECT m.id FROM message m WHERE m.turn = t.n
             AND (m.role IN ('user', 'system') OR (m.role = 'tool'
@@ -152,7 +153,8 @@ CREATE VIEW messages AS
         (SELECT text FROM content_text WHERE n = m.native) AS native_id,
         CASE WHEN m.provider LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.provider, 2) AS INTEGER))
             ELSE m.provider END AS provider,
-        m.input_tokens, m.output_tokens, m.cached_input_tokens, m.cache_write_tokens, m.reasoning_tokens,
+        m.input_tokens, m.output_tokens, m.cached_input_tokens, m.cache_write_tokens,
+        m.cache_write_1h_tokens, m.recorded_cost, m.reasoning_tokens,
         CASE WHEN m.finish LIKE '#%' THEN (SELECT text FROM content_text WHERE n = CAST(substr(m.finish, 2) AS INTEGER))
             ELSE m.finish END AS finish_reason
     FROM message m JOIN turn t ON t.n = m.turn;
