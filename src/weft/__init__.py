@@ -102,13 +102,15 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import FindingKind as FindingKind
     from weft.ledger.reports.audit import Severity as Severity
     from weft.ledger.reports.file_touches import Touch as Touch
+    from weft.ledger.reports.spending import KindCosts as KindCosts
+    from weft.ledger.reports.spending import RecordedCosts as RecordedCosts
+    from weft.ledger.reports.spending import Spending as Spending
+    from weft.ledger.reports.spending import Unpriced as Unpriced
+    from weft.ledger.reports.spending import UsageRow as UsageRow
     from weft.ledger.reports.usage import AbandonedRow as AbandonedRow
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
-    from weft.ledger.reports.usage import Spending as Spending
-    from weft.ledger.reports.usage import Unpriced as Unpriced
     from weft.ledger.reports.usage import UsageReport as UsageReport
-    from weft.ledger.reports.usage import UsageRow as UsageRow
     from weft.ledger.reports.work import FileWork as FileWork
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
@@ -199,7 +201,8 @@ _NAMES = {
     "weft.ledger.reports.actor_history": "Deed",
     "weft.ledger.reports.audit": "AuditFinding FindingKind Severity",
     "weft.ledger.reports.file_touches": "Touch",
-    "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage Spending Unpriced UsageReport UsageRow",
+    "weft.ledger.reports.spending": "KindCosts RecordedCosts Spending Unpriced UsageRow",
+    "weft.ledger.reports.usage": "AbandonedRow AbandonedUsage BranchUsage UsageReport",
     "weft.ledger.reports.work": "FileWork ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
     "weft.ledger.secrets.matches": "SecretMatch",

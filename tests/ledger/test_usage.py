@@ -21,8 +21,10 @@ from weft.kernel.errors import InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
-from weft.ledger.reports.prices import PriceTable, prices_from, shipped_prices
-from weft.ledger.reports.usage import Spending, UsageReport
+from weft.ledger.reports.maintained_prices import shipped_prices
+from weft.ledger.reports.prices import PriceTable, prices_from
+from weft.ledger.reports.spending import Spending
+from weft.ledger.reports.usage import UsageReport
 
 HOUR, DAY = 3_600_000, 86_400_000
 PRICES = prices_from(

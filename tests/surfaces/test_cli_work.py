@@ -3,10 +3,10 @@
 from tests.surfaces.shell import Shell
 
 
-def work(weft: Shell, query: str, folder: str, *files: str, session: str = "main") -> None:
+def work(weft: Shell, query: str, folder: str, *files: str, session: str = "main", model: str = "none-such") -> None:
     answer = {"role": "assistant", "content": "ok", "files": [{"kind": "written", "path": path} for path in files]}
     usage = {"input_tokens": 1000, "output_tokens": 100}
-    weft.record(query, session=session, response=answer, workspace=folder, model="none-such", usage=usage)
+    weft.record(query, session=session, response=answer, workspace=folder, model=model, usage=usage)
 
 
 def test_projects_are_listed(weft: Shell) -> None:
@@ -33,9 +33,17 @@ def test_a_story_tells_sessions_files_and_cost(weft: Shell) -> None:
     assert "4 sessions, 1 project, 5 turns" in out
     assert "5.5k tokens, ?" in out
     assert "Fix the date.  [2 turns, none-such, ?]" in out
-    assert "Look for mistakes.  [3 sessions, 3 turns, none-such]" in out
+    assert "Look for mistakes.  [3 sessions, 3 turns, none-such, ?]" in out
     assert "2 files written:\n    a.py  (2x)\n    b.py\n" in out
     assert weft.json("stats", "--story")["projects"][0]["path"] == "/src/app"
+
+
+def test_a_story_adds_up_the_cost_of_sessions_that_it_tells_as_one(weft: Shell) -> None:
+    for n in range(3):
+        work(weft, "Look for mistakes.", "/src/app", session=f"look-{n}", model="claude-opus-4-5")
+    work(weft, "Look for mistakes.", "/src/app", session="look-3")
+    out = weft("stats", "--story").out
+    assert "[4 sessions, 4 turns, none-such, claude-opus-4-5, $0.0225+]" in out
 
 
 def test_a_long_story_is_folded(weft: Shell) -> None:

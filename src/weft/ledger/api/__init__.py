@@ -47,18 +47,19 @@ if TYPE_CHECKING:
     from weft.ledger.reports.audit import Severity as Severity
     from weft.ledger.reports.file_touches import Touch as Touch
     from weft.ledger.reports.file_touches import WantedPath as WantedPath
+    from weft.ledger.reports.maintained_prices import shipped_prices as shipped_prices
+    from weft.ledger.reports.prices import FREE as FREE
     from weft.ledger.reports.prices import Price as Price
     from weft.ledger.reports.prices import PriceTable as PriceTable
     from weft.ledger.reports.prices import prices_from as prices_from
-    from weft.ledger.reports.prices import shipped_prices as shipped_prices
+    from weft.ledger.reports.spending import Spending as Spending
+    from weft.ledger.reports.spending import Unpriced as Unpriced
+    from weft.ledger.reports.spending import UsageRow as UsageRow
     from weft.ledger.reports.usage import BY as BY
     from weft.ledger.reports.usage import PERIODS as PERIODS
     from weft.ledger.reports.usage import AbandonedUsage as AbandonedUsage
     from weft.ledger.reports.usage import BranchUsage as BranchUsage
-    from weft.ledger.reports.usage import Spending as Spending
-    from weft.ledger.reports.usage import Unpriced as Unpriced
     from weft.ledger.reports.usage import UsageReport as UsageReport
-    from weft.ledger.reports.usage import UsageRow as UsageRow
     from weft.ledger.reports.usage import read_moment as read_moment
     from weft.ledger.reports.work import ProjectWork as ProjectWork
     from weft.ledger.reports.work import SessionWork as SessionWork
@@ -96,10 +97,10 @@ _NAMES = {
     "weft.ledger.reports.actor_history": "Deed",
     "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity",
     "weft.ledger.reports.file_touches": "Touch WantedPath",
-    "weft.ledger.reports.prices": "Price PriceTable prices_from shipped_prices",
-    "weft.ledger.reports.usage": (
-        "AbandonedUsage BY BranchUsage PERIODS Spending Unpriced UsageReport UsageRow read_moment"
-    ),
+    "weft.ledger.reports.maintained_prices": "shipped_prices",
+    "weft.ledger.reports.prices": "FREE Price PriceTable prices_from",
+    "weft.ledger.reports.spending": "Spending Unpriced UsageRow",
+    "weft.ledger.reports.usage": "AbandonedUsage BY BranchUsage PERIODS UsageReport read_moment",
     "weft.ledger.reports.work": "ProjectWork SessionWork WorkReport",
     "weft.ledger.search.hits": "Hit",
     "weft.ledger.secrets": "SecretMatch SecretPlace SecretReport SecretScanner",

@@ -14,11 +14,14 @@ from msgspec import Struct
 from weft.ledger.reports.coverage import WHOLE, Place
 from weft.store.sql import Row, Sql
 
-Tokens = tuple[int, int, int, int, int, int]
-"""Input, output, cached, cache writes; reasoning, which lies inside output; and what is known as a total only."""
-INPUT, OUTPUT, CACHED, CACHE_WRITE, REASONING, UNSPECIFIED = range(6)
+Tokens = tuple[int, int, int, int, int, int, int]
+"""Input, output, cached, cache writes; one-hour writes, which lie inside these; reasoning, which lies inside output;
+and what is known as a total only."""
+INPUT, OUTPUT, CACHED, CACHE_WRITE, CACHE_WRITE_1H, REASONING, UNSPECIFIED = range(7)
 PAGE = 1024
-_COUNTS = "input_tokens, output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens"
+_COUNTS = (
+    "input_tokens, output_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, reasoning_tokens"
+)
 _SAID = ", ".join(f"m.{count}" for count in _COUNTS.split(", "))
 
 
@@ -40,7 +43,10 @@ class Reported(Struct, gc=False):
     turn: TurnPlace
     at: int | None
     model: str | None
+    provider: str | None
     tokens: Tokens
+    recorded: int | None = None
+    """Micro-dollars that its tool noted as its cost."""
     native: int | None = None
     """The provider's id of the response, where it is known."""
     is_rest: bool = False
@@ -52,6 +58,7 @@ class Response(Struct, gc=False):
     first: Reported
     """Where it was seen earliest; it counts for that turn."""
     tokens: Tokens
+    recorded: int | None
     places: list[tuple[int, Place]]
 
 
@@ -60,13 +67,14 @@ def reported(sql: Sql) -> Iterator[Reported]:
     after: tuple[int, int] = (0, 0)
     while turns := sql.all(
         f"SELECT segment, depth, id, session, origin, workspace, current, started_at, completed_at, synthesised, model,"
-        f" {_COUNTS}, total_tokens FROM turn WHERE (segment, depth) > (?, ?)"
+        f" provider, {_COUNTS}, total_tokens FROM turn WHERE (segment, depth) > (?, ?)"
         f" AND coalesce(total_tokens, reasoning_tokens) IS NOT NULL ORDER BY segment, depth LIMIT {PAGE}",
         after,
     ):
         last = (turns[-1][0], turns[-1][1])
         messages = sql.all(
-            f"SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, {_SAID} FROM turn t"
+            f"SELECT t.segment, t.depth, m.position, m.role, m.native, m.at, m.model, m.provider, m.recorded_cost,"
+            f" {_SAID} FROM turn t"
             " JOIN message m ON m.turn = t.n WHERE (t.segment, t.depth) > (?, ?) AND (t.segment, t.depth) <= (?, ?)"
             f" AND coalesce({_SAID}) IS NOT NULL ORDER BY t.segment, t.depth, m.seq",
             (*after, *last),
@@ -80,10 +88,11 @@ def reported(sql: Sql) -> Iterator[Reported]:
 
 
 def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
-    segment, depth, id, session, origin, workspace, current, started, ended, synthesised, model, *counts, total = row
+    segment, depth, id, session, origin, workspace, current, started, ended, synthesised, *named, total = row
+    model, provider, *counts = named
     turn = TurnPlace(id, session, origin or "weft", workspace, bool(current))
-    carried = [0, 0, 0, 0, 0]
-    for _, _, position, role, native, at, said_by, *given in messages:
+    carried = [0] * len(counts)
+    for _, _, position, role, native, at, said_by, served_by, recorded, *given in messages:
         tokens = [count or 0 for count in given]
         carried = [one + other for one, other in zip(carried, tokens, strict=True)]
         undated = synthesised and at == started
@@ -93,16 +102,18 @@ def _of_turn(row: Row, messages: list[Row]) -> Iterator[Reported]:
             turn,
             None if undated else at,
             said_by or model,
-            (tokens[0], tokens[1], tokens[2], tokens[3], tokens[4], 0),
+            served_by or provider,
+            (tokens[0], tokens[1], tokens[2], tokens[3], tokens[4], tokens[5], 0),
+            recorded,
             (native or None) if role == "assistant" else None,
         )
     whole = [count or 0 for count in counts]
     rest = [max(one - other, 0) for one, other in zip(whole, carried, strict=True)]
     unspecified = max((total or 0) - sum(whole[:4]), 0)
     if any(rest) or unspecified:
-        left = (rest[0], rest[1], rest[2], rest[3], rest[4], unspecified)
+        left = (rest[0], rest[1], rest[2], rest[3], min(rest[4], rest[3]), rest[5], unspecified)
         at = None if synthesised else ended or started
-        yield Reported(segment, (depth, WHOLE - 1), turn, at, model, left, is_rest=bool(messages))
+        yield Reported(segment, (depth, WHOLE - 1), turn, at, model, provider, left, is_rest=bool(messages))
 
 
 def repeated(sql: Sql) -> set[int]:
@@ -142,10 +153,10 @@ def once(
                 continue
             row.segment, row.place = standing[row.native]
         elif row.native is None or (row.native not in repeated and row.native not in standing):
-            yield Response(row, row.tokens, [(row.segment, row.place)])
+            yield Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
             continue
         if (known := gathered.get(row.native)) is None:
-            gathered[row.native] = Response(row, row.tokens, [(row.segment, row.place)])
+            gathered[row.native] = Response(row, row.tokens, row.recorded, [(row.segment, row.place)])
         else:
             _join(known, row)
     yield from gathered.values()
@@ -153,6 +164,7 @@ def once(
 
 def _join(known: Response, row: Reported) -> None:
     known.tokens = tuple(map(max, known.tokens, row.tokens))  # type: ignore[assignment]
+    known.recorded = max((cost for cost in (known.recorded, row.recorded) if cost is not None), default=None)
     known.places.append((row.segment, row.place))
     if _rank(row) < _rank(known.first):
         known.first = row

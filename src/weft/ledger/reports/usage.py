@@ -12,24 +12,17 @@ from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
 from typing import Any, TypedDict
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from weft.kernel.errors import InvalidInput
 from weft.ledger.arguments import checked_number, checked_text
+from weft.ledger.read.listing import HERE
 from weft.ledger.read.revisions import parse_moment, require
 from weft.ledger.reports.coverage import Count, CoverageTree, Reach, SessionHead, heads
-from weft.ledger.reports.prices import PRICED, Price, PriceTable, shipped_prices
-from weft.ledger.reports.responses import (
-    REASONING,
-    UNSPECIFIED,
-    Reported,
-    Response,
-    Tokens,
-    once,
-    repeated,
-    reported,
-    standing,
-)
+from weft.ledger.reports.maintained_prices import shipped_prices
+from weft.ledger.reports.prices import EMBEDDED_PROVIDER, FREE, Price, PriceTable, prompt_of
+from weft.ledger.reports.responses import Reported, Response, Tokens, once, repeated, reported, standing
+from weft.ledger.reports.spending import Spending, Sums, Tally, Unpriced, UsageRow, dearest_first
 from weft.ledger.views.rows import SessionRow, load_session_number
 from weft.ledger.views.values import name_of, text_of
 from weft.store.port import ReadTxn
@@ -37,7 +30,6 @@ from weft.store.port import ReadTxn
 PERIODS = ("day", "week", "month")
 BY = (*PERIODS, "project", "session", "model", "origin")
 NONE, UNKNOWN, UNDATED = "(none)", "(unknown)", "(undated)"
-MILLION = 1_000_000
 _SLOT = 15 * 60 * 1000
 """Every offset from UTC that is in use is a multiple of a quarter of an hour."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
@@ -65,41 +57,6 @@ class UsageChoice(TypedDict, total=False):
     prices: Prices
 
 
-class Spending(Struct, frozen=True, kw_only=True):
-    """Tokens in disjoint parts, and what they cost."""
-
-    responses: int
-    input: int
-    """Without cache reads and writes."""
-    output: int
-    cached: int
-    cache_write: int
-    reasoning: int
-    """Inside `output`."""
-    unspecified: int
-    """Reported as a total only."""
-    total: int
-    cost: int | None
-    """Micro-dollars of all tokens that have a price; None: there are tokens, and none has one."""
-    unpriced: int
-    """Tokens without a price; they are in no cost."""
-
-
-class UsageRow(Spending, frozen=True, kw_only=True):
-    key: str
-    """The day, week, month, project, session label, model or origin."""
-    session_id: str | UnsetType = UNSET
-    """Only by session."""
-
-
-class Unpriced(Struct, frozen=True):
-    """A model that the price table says nothing of, or not of all kinds of tokens it used."""
-
-    model: str
-    responses: int
-    tokens: int
-
-
 class UsageReport(Struct, frozen=True, kw_only=True):
     by: str
     zone: str
@@ -117,6 +74,9 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     naive_factor: float | None
     """Its tokens by those of the total; None where there are none."""
     prices_as_of: str | None
+    """The day that the prices say they are of; of the maintained table, when its newest price began."""
+    prices_from: str | None
+    """The file or the table that they are from."""
 
 
 class BranchUsage(Struct, frozen=True, kw_only=True):
@@ -133,6 +93,7 @@ class BranchUsage(Struct, frozen=True, kw_only=True):
     """Of the marginal part."""
     unpriced: tuple[Unpriced, ...]
     prices_as_of: str | None
+    prices_from: str | None
 
 
 class AbandonedRow(UsageRow, frozen=True, kw_only=True):
@@ -150,80 +111,7 @@ class AbandonedUsage(Struct, frozen=True, kw_only=True):
     turns: int
     unpriced: tuple[Unpriced, ...]
     prices_as_of: str | None
-
-
-class Tally:
-    """A sum in the making. Cost is exact, in millionths of a micro-dollar, and rounded once, when it is told."""
-
-    __slots__ = ("exact", "priced", "responses", "tokens", "unpriced")
-
-    def __init__(self) -> None:
-        self.responses = self.exact = self.priced = self.unpriced = 0
-        self.tokens = [0, 0, 0, 0, 0, 0]
-
-    def add(self, tokens: Tokens, price: Price | None, responses: int, times: int = 1) -> None:
-        self.responses += responses * times
-        for i, count in enumerate(tokens):
-            self.tokens[i] += count * times
-        for kind, count in zip(PRICED, tokens, strict=False):
-            if not count:
-                continue
-            cost = None if price is None else getattr(price, kind)
-            if cost is None:
-                self.unpriced += count * times
-            else:
-                self.exact += count * cost * times
-                self.priced += count * times
-        self.unpriced += tokens[UNSPECIFIED] * times
-
-    def fields(self) -> dict[str, Any]:
-        given, output, cached, written, reasoning, unspecified = self.tokens
-        cost = None if self.unpriced and not self.priced else (self.exact + MILLION // 2) // MILLION
-        return {
-            "responses": self.responses,
-            "input": given,
-            "output": output,
-            "cached": cached,
-            "cache_write": written,
-            "reasoning": reasoning,
-            "unspecified": unspecified,
-            "total": sum(self.tokens) - self.tokens[REASONING],
-            "cost": cost,
-            "unpriced": self.unpriced,
-        }
-
-    def spending(self) -> Spending:
-        return Spending(**self.fields())
-
-
-class Sums:
-    """Tallies by key, and by model beside them."""
-
-    def __init__(self) -> None:
-        self.total = Tally()
-        self.by_key: dict[Any, Tally] = {}
-        self.by_model: dict[str, Tally] = {}
-
-    def add(self, key: Any, model: str, tokens: Tokens, price: Price | None, responses: int) -> None:
-        for tally in (
-            self.total,
-            self.by_key.setdefault(key, Tally()),
-            self.by_model.setdefault(model, Tally()),
-        ):
-            tally.add(tokens, price, responses)
-
-    def models(self) -> tuple[UsageRow, ...]:
-        rows = [UsageRow(key=model, **tally.fields()) for model, tally in self.by_model.items()]
-        return tuple(sorted(rows, key=dearest_first))
-
-    def unpriced(self) -> tuple[Unpriced, ...]:
-        found = [(model, tally) for model, tally in self.by_model.items() if tally.unpriced]
-        rows = [Unpriced(model, tally.responses, tally.unpriced) for model, tally in found]
-        return tuple(sorted(rows, key=lambda row: (-row.tokens, row.model)))
-
-
-def dearest_first(row: UsageRow) -> tuple[int, int, str]:
-    return -(row.cost or 0), -row.total, row.key
+    prices_from: str | None
 
 
 class Names:
@@ -394,12 +282,16 @@ class Survey:
         sql = self.txn.sql
         return once(reported(sql), repeated(sql), standing(sql), look)
 
-    def price(self, row: Reported) -> Price | None:
-        return self.prices.price(self.names.model(row.model), row.at)
+    def price(self, row: Reported, tokens: Tokens) -> Price | None:
+        """The rest of a turn may be of several requests, so its length tells nothing."""
+        if row.provider == EMBEDDED_PROVIDER and row.turn.origin == HERE:
+            return FREE
+        prompt = 0 if row.is_rest else prompt_of(tokens)
+        return self.prices.price(self.names.model(row.model), row.at, prompt)
 
     def add(self, sums: Sums, key: Any, response: Response) -> None:
         row = response.first
-        sums.add(key, self.names.model(row.model), response.tokens, self.price(row), not row.is_rest)
+        sums.add(key, self.names.model(row.model), response, self.price(row, response.tokens))
 
 
 def report(txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo) -> UsageReport:
@@ -415,7 +307,9 @@ def report(txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo) -> 
         if wanted.takes(row):
             survey.add(sums, key(row), response)
             if not any(reach.contains(*place) for place in response.places):
-                abandoned.add(response.tokens, survey.price(row), not row.is_rest)
+                abandoned.add(
+                    response.tokens, survey.price(row, response.tokens), not row.is_rest, recorded=response.recorded
+                )
     total, counted = sums.total.spending(), naive.tally.spending()
     return UsageReport(
         by=by,
@@ -430,6 +324,7 @@ def report(txn: ReadTxn, by: str, only: UsageChoice, now: int, zone: tzinfo) -> 
         naive=counted,
         naive_factor=round(counted.total / total.total, 4) if total.total else None,
         prices_as_of=survey.as_of,
+        prices_from=survey.prices.source,
     )
 
 
@@ -449,7 +344,7 @@ class _Naive:
     def look(self, row: Reported) -> None:
         threads = self._count.threads(row.segment, row.place)
         if threads and self._wanted.takes(row, of_session=False):
-            self.tally.add(row.tokens, self._survey.price(row), not row.is_rest, threads)
+            self.tally.add(row.tokens, self._survey.price(row, row.tokens), not row.is_rest, threads, row.recorded)
 
 
 def _rows(by: str, sums: Sums, names: Names) -> tuple[UsageRow, ...]:
@@ -480,7 +375,7 @@ def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
         if not inside:
             continue
         first = response.first
-        thread.add(response.tokens, survey.price(first), not first.is_rest)
+        thread.add(response.tokens, survey.price(first, response.tokens), not first.is_rest, recorded=response.recorded)
         turns |= {(segment, depth) for segment, (depth, _) in inside}
         if all(reach.sessions(*place) <= {row.n} for place in response.places):
             survey.add(marginal, None, response)
@@ -495,6 +390,7 @@ def branch_usage(txn: ReadTxn, session: str, prices: Prices) -> BranchUsage:
         models=marginal.models(),
         unpriced=marginal.unpriced(),
         prices_as_of=survey.as_of,
+        prices_from=survey.prices.source,
     )
 
 
@@ -516,6 +412,7 @@ def abandoned_usage(txn: ReadTxn, prices: Prices) -> AbandonedUsage:
         turns=sum(map(len, turns.values())),
         unpriced=sums.unpriced(),
         prices_as_of=survey.as_of,
+        prices_from=survey.prices.source,
     )
 
 

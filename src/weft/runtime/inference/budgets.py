@@ -64,7 +64,8 @@ def cost_of(usage: Usage | None, price: Price | None) -> int | None:
         (usage.input_tokens, price.input),
         (usage.output_tokens, price.output),
         (usage.cached_input_tokens, price.cached),
-        (usage.cache_write_tokens, price.cache_write),
+        ((usage.cache_write_tokens or 0) - (usage.cache_write_1h_tokens or 0), price.cache_write),
+        (usage.cache_write_1h_tokens, price.of("cache_write_1h")),
     )
     total = 0
     for count, each in counts:
@@ -74,6 +75,12 @@ def cost_of(usage: Usage | None, price: Price | None) -> int | None:
             return None
         total += count * each
     return -(-total // MILLION)
+
+
+def prompt_tokens(usage: Usage | None) -> int:
+    """How many tokens a request carried; beyond some length a model may cost more."""
+    parts = () if usage is None else (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens)
+    return sum(part for part in parts if part is not UNSET)
 
 
 def characters_of(messages: Iterable[Any]) -> int:

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
 from weft.kernel.errors import BudgetSpent, OutsideError, Unsupported, WeftError
-from weft.ledger.api import PriceTable, shipped_prices
+from weft.ledger.api import FREE, Price, PriceTable, shipped_prices
 from weft.runtime.context import ExecutionContext, current_context
-from weft.runtime.inference.budgets import Budget, characters_of, cost_of
+from weft.runtime.inference.budgets import Budget, characters_of, cost_of, prompt_tokens
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
 from weft.runtime.inference.routes import Route, route_of
@@ -47,7 +47,7 @@ class Inference:
         random_bytes: RandomBytes = system_random,
         on_retry: OnRetry | None = None,
     ) -> None:
-        self._prices, self._policy = prices or shipped_prices(), policy or RetryPolicy()
+        self._own_prices, self._policy = prices, policy or RetryPolicy()
         self._clock, self._sleep, self._random = clock or SystemClock(), sleep, random_bytes
         self._on_retry = on_retry
         self._connections: Connections | None = None
@@ -104,9 +104,15 @@ class Inference:
             except WeftError as error:
                 await self._after(error, tried, asked, until)
                 continue
-            cost = cost_of(reply.usage, self._prices.price(reply.model, self._clock.now_ms()))
+            cost = cost_of(reply.usage, self._price(asked.model, reply.model, prompt_tokens(reply.usage)))
             budget.pay(cost)
             return replace(reply, cost=cost, attempts=tried.ended(asked, ""))
+
+    def _price(self, model: ModelSettings, name: str, prompt: int) -> Price | None:
+        """Of a request of so many tokens; the embedded model costs nothing. The table is loaded when it is needed."""
+        if model.provider.kind is ProviderKind.LOCAL:
+            return FREE
+        return (self._own_prices or shipped_prices()).price(name, self._clock.now_ms(), prompt)
 
     async def _prepared(
         self,
@@ -121,7 +127,7 @@ class Inference:
         # a fallback need not know the situation that its neighbour is in
         known = request.situation is None or model is request.model or request.situation in model.situations
         parameters = model.in_situation(request.situation if known else None, request.parameters)
-        price = self._prices.price(model.name, self._clock.now_ms())
+        price = self._price(model, model.name, 0)
         parameters = budget.within(parameters, price, characters_of(request.messages), model.id)
         route = await self._route(model)
         made: Asked = _asking().Asked(request, model, route, parameters, len(tried.attempts) + 1, on_token, self._clock)

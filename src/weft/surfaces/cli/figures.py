@@ -16,13 +16,18 @@ def size_text(count: int) -> str:
     return f"{count} B"
 
 
-def dollars(row: Spending) -> str:
-    """`$12.34`; with `+` where some tokens have no price, `?` where none has."""
-    if row.cost is None:
+def dollars(*rows: Spending) -> str:
+    """`$12.34`, of all of them; with `+` where some tokens have no price, `?` where none has."""
+    costs = [row.cost for row in rows if row.cost is not None]
+    if not costs:
         return "?"
-    cents = row.cost / 1_000_000
-    shown = f"${cents:,.2f}" if row.cost == 0 or cents >= 0.1 else f"${cents:,.4f}"
-    return shown + ("+" if row.unpriced else "")
+    return dollar_text(sum(costs)) + ("+" if any(row.unpriced for row in rows) else "")
+
+
+def dollar_text(micro: int) -> str:
+    """Small sums with more digits."""
+    amount = micro / 1_000_000
+    return f"${amount:,.2f}" if micro == 0 or amount >= 0.1 else f"${amount:,.4f}"
 
 
 BLOCKS = " ▏▎▍▌▋▊▉█"

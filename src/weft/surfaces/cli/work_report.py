@@ -79,8 +79,8 @@ def _sessions(sessions: list[SessionWork], columns: int) -> Line:
     beside = [*several, counted(sum(work.turns for work in sessions), "turn"), *list(models)[:2]]
     if failed := sum(work.failed for work in sessions):
         beside.append(f"{failed} failed")
-    if len(sessions) == 1 and session.spending.total:
-        beside.append(dollars(session.spending))
+    if spent := [work.spending for work in sessions if work.spending.total]:
+        beside.append(dollars(*spent))
     tail = f"  [{', '.join(safe(word) for word in beside)}]"
     about = " ".join(session.about.split()) or session.short_label
     return [

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.ledger.api import BY, PERIODS, AbandonedUsage, BranchUsage, Spending, Unpriced, UsageReport, UsageRow
+from weft.ledger.api import BY, PERIODS, AbandonedUsage, BranchUsage, Spending, UsageReport, UsageRow
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
-from weft.surfaces.cli.figures import bar, dollars
+from weft.surfaces.cli.figures import bar, dollar_text, dollars
 from weft.surfaces.cli.screen import Line, Screen, Span, fitting
 from weft.surfaces.plain_text import cut, pad, safe, width
 
@@ -56,8 +56,24 @@ def command(
 ) -> None:
     """Show tokens and cost, by day, model, project and more.
 
-    Every response of a provider counts once, however many forks and copies contain it. Prices are public list prices;
-    yours go before them, from $XDG_CONFIG_HOME/weft/prices.toml or --prices. A model without a price is listed.
+    Every response of a provider counts once, however many forks and copies contain it. Prices are public list prices.
+    Where a model has none, the cost that its tool noted counts; a model without either is listed.
+
+    Your own prices go before the list, from $XDG_CONFIG_HOME/weft/prices.toml or --prices, in micro-dollars for a
+    million tokens (1_000_000 is one dollar). A name with a dot stands in quotes; one that ends in * is a beginning:
+
+    \b
+        [models."gpt-4.1"]
+        input = 2_000_000
+        output = 8_000_000
+        cached = 500_000              # cache reads
+        cache_write = 2_500_000       # kept for five minutes
+        cache_write_1h = 4_000_000    # kept for an hour; else twice the input
+
+    \b
+        [models."my-*"]
+        input = 0
+        output = 0
     """
     from weft.surfaces.cli.user_files import prices_in_force
 
@@ -176,15 +192,33 @@ def _notes(report: UsageReport) -> Iterator[Line]:
     if naive.total != total.total:
         factor = "" if report.naive_factor is None else f", {report.naive_factor:.2f} times as much"
         yield [f"a sum over every session by itself would say {naive.total:,} tokens, {dollars(naive)}{factor}"]
-    yield from _price_notes(report.unpriced, report.prices_as_of)
+    if total.cache_write_1h:
+        yield [
+            f"{total.cache_write_1h:,} tokens were written to the cache for an hour, which costs more"
+        ]
+    yield from _recorded_notes(report.models)
+    yield from _price_notes(report)
 
 
-def _price_notes(unpriced: tuple[Unpriced, ...], as_of: str | None) -> Iterator[Line]:
-    if unpriced:
-        named = ", ".join(f"{row.model} ({row.tokens:,})" for row in unpriced)
+def _recorded_notes(models: tuple[UsageRow, ...]) -> Iterator[Line]:
+    """Costs that tools noted themselves: where they count, and where they differ from ours."""
+    for row in models:
+        recorded = row.recorded
+        if recorded is not None and recorded.used:
+            yield [f"{safe(row.key)}: {dollar_text(recorded.used)} as its tool noted, since it has no price"]
+        if recorded is not None and recorded.differs:
+            noted, priced = dollar_text(recorded.noted), dollar_text(recorded.priced)
+            yield [f"{safe(row.key)}: its tool noted {noted} for what costs {priced} at these prices"]
+
+
+def _price_notes(usage: UsageReport | BranchUsage | AbandonedUsage) -> Iterator[Line]:
+    if usage.unpriced:
+        named = ", ".join(f"{safe(row.model)} ({row.tokens:,})" for row in usage.unpriced)
         yield [Span(f"without a price, and in no cost (tokens): {named}", "warn")]
-    if as_of is not None:
-        yield [Span(f"list prices as of {as_of}; `weft help usage` tells how to give your own", "dim")]
+    if usage.prices_as_of is not None:
+        source = "" if usage.prices_from is None else f" ({safe(usage.prices_from)})"
+        told = f"list prices as of {usage.prices_as_of}{source}; `weft help usage` tells how to give your own"
+        yield [Span(told, "dim")]
 
 
 def _turns(count: int) -> str:
@@ -198,7 +232,7 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     if not call.screen.terminal:
         rows = (("marginal", *_plain(usage.marginal)), ("thread", *_plain(usage.thread)))
         call.screen.table(rows, ("what", *HEADER))
-        _tell(call, _price_notes(usage.unpriced, usage.prices_as_of))
+        _tell(call, _price_notes(usage))
         return
     alone, whole = usage.marginal, usage.thread
     call.screen.show(
@@ -208,7 +242,7 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     call.screen.show(f"its whole thread: {whole.total:,} tokens, {dollars(whole)}, in {_turns(usage.thread_turns)}")
     for row in usage.models:
         call.screen.show(f"  {safe(row.key)}: {row.total:,} tokens, {dollars(row)}")
-    _tell(call, _price_notes(usage.unpriced, usage.prices_as_of))
+    _tell(call, _price_notes(usage))
 
 
 def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
@@ -235,4 +269,4 @@ def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
     header = ("once in", "status", "turns", "tokens", "cost", "last turn")
     call.screen.table(rows, header, numbers=("turns", "tokens", "cost"), spare=("status", "turns"))
     total = [f"{usage.total.total:,} tokens, {dollars(usage.total)}, in {_turns(usage.turns)}"]
-    _tell(call, [total, *_price_notes(usage.unpriced, usage.prices_as_of)])
+    _tell(call, [total, *_price_notes(usage)])

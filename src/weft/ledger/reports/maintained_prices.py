@@ -1,0 +1,131 @@
+"""Public list prices from genai-prices, a table that others maintain; only its data is used, never the network.
+
+A model is looked up at whoever its name says in front, then at its maker, then at OpenRouter, which lists the models of
+makers that the table has no page of. Prices may depend on the day, on the hour, and on the length of the prompt. A kind
+of input that has no price of its own is billed as input.
+
+The package is imported with the first question: it takes a quarter of a second.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from weft.ledger.reports.prices import EmbeddedPrices, Price, PriceTable
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, ModelPrice, Provider
+
+PACKAGE = "genai-prices"
+MAKERS = (
+    "anthropic", "openai", "google", "x-ai", "mistral", "deepseek", "zai", "moonshotai", "minimax", "cohere", "meta",
+    "perplexity", "arcee",
+)  # fmt: skip
+"""Whose own prices count for a name that says no provider."""
+AGGREGATOR = "openrouter"
+MILLION = 1_000_000
+_LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC)
+
+
+class MaintainedPrices:
+    """The table that is installed. Reads its data when it is asked for the first time."""
+
+    def __init__(self) -> None:
+        self.source = f"{PACKAGE} {version(PACKAGE)}"
+        self._providers: dict[str, Provider] = {}
+        self._by_short_name: dict[str, ModelInfo] = {}
+        self._models: dict[str, ModelInfo | None] = {}
+
+    @property
+    def as_of(self) -> date | None:
+        """The day on which the newest price in it began."""
+        self._load()
+        days = (_newest_start(model) for provider in self._providers.values() for model in provider.models)
+        return max((day for day in days if day is not None), default=None)
+
+    def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
+        model = self._model(names)
+        if model is None:
+            return None
+        try:
+            moment = _LAST_SECOND if at is None else datetime.fromtimestamp(at / 1000, UTC)
+        except (OverflowError, ValueError):
+            moment = _LAST_SECOND
+        return _flat(model.get_prices(moment), prompt)
+
+    def _load(self) -> None:
+        if not self._providers:
+            from genai_prices.data import providers
+
+            self._providers = {provider.id: provider for provider in providers}
+            for model in self._providers[AGGREGATOR].models:
+                self._by_short_name.setdefault(model.id.rpartition("/")[2].lower(), model)
+
+    def _model(self, names: list[str]) -> ModelInfo | None:
+        longest = names[0]
+        if longest not in self._models:
+            self._load()
+            spellings = [spelling for name in names for spelling in _spellings(name.lower())]
+            self._models[longest] = self._seller_model(longest.lower()) or self._listed_model(spellings)
+        return self._models[longest]
+
+    def _seller_model(self, name: str) -> ModelInfo | None:
+        """By a name such as `groq/llama-3.3-70b`: what that provider takes for it."""
+        seller, slash, rest = name.partition("/")
+        provider = self._providers.get(seller) if slash else None
+        return None if provider is None else provider.find_model(rest, all_providers=list(self._providers.values()))
+
+    def _listed_model(self, spellings: list[str]) -> ModelInfo | None:
+        makers = [self._providers[maker] for maker in MAKERS if maker in self._providers]
+        for spelling in spellings:
+            for provider in (*makers, self._providers[AGGREGATOR]):
+                if (model := provider.find_model(spelling)) is not None:
+                    return model
+        return next((self._by_short_name[name] for name in spellings if name in self._by_short_name), None)
+
+
+def _spellings(name: str) -> list[str]:
+    """Tools write `claude-fable-5.1` for `claude-fable-5-1`, and a preview without saying that it is one."""
+    dashed = [name.replace(".", "-")] if name.startswith("claude") and "." in name else []
+    return [name, *dashed, f"{name}-preview"]
+
+
+def _flat(prices: ModelPrice, prompt: int) -> Price:
+    def micro(key: str) -> int | None:
+        value = getattr(prices, key)
+        for tier in sorted(getattr(value, "tiers", ()), key=lambda tier: -tier.start):
+            if prompt > tier.start:
+                return _micro(tier.price)
+        return None if value is None else _micro(getattr(value, "base", value))
+
+    given = micro("input_mtok")
+    cached, written = micro("cache_read_mtok"), micro("cache_write_mtok")
+    return Price(
+        input=given,
+        output=micro("output_mtok"),
+        cached=given if cached is None else cached,
+        cache_write=given if written is None else written,
+        cache_write_1h=micro("cache_write_1h_mtok"),
+    )
+
+
+def _micro(dollars: Decimal) -> int:
+    return int((dollars * MILLION).to_integral_value())
+
+
+def _newest_start(model: ModelInfo) -> date | None:
+    if not isinstance(model.prices, list):
+        return None
+    starts = (getattr(price.constraint, "start_date", None) for price in model.prices)
+    return max((start for start in starts if start is not None), default=None)
+
+
+@cache
+def shipped_prices() -> PriceTable:
+    """Public list prices from the maintained table, and nothing for the embedded model."""
+    maintained = MaintainedPrices()
+    return PriceTable((EmbeddedPrices(), maintained), maintained.as_of, maintained.source)

@@ -1,0 +1,179 @@
+"""Tokens and what they cost, added up exactly and rounded once.
+
+A response is priced kind by kind. Where a kind that it used has no price, what its tool noted as its cost counts for
+all of it; where both are there, both are added up beside each other, so that they can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.ledger.reports.prices import PRICED, Price, priced_parts
+from weft.ledger.reports.responses import UNSPECIFIED, Response, Tokens
+
+MILLION = 1_000_000
+_NONE = (UNSPECIFIED + 1) * (0,)
+
+
+class KindCosts(Struct, frozen=True, kw_only=True):
+    """Micro-dollars of each kind of tokens, at the prices of the table; without what tools noted themselves."""
+
+    input: int
+    output: int
+    cached: int
+    cache_write: int
+    """Kept for five minutes."""
+    cache_write_1h: int
+    """Kept for an hour."""
+
+
+class RecordedCosts(Struct, frozen=True, kw_only=True):
+    """Micro-dollars that tools noted themselves."""
+
+    used: int
+    """Of responses without a price: they are in the cost."""
+    noted: int
+    """Of responses that have a price, too."""
+    priced: int
+    """What those cost at the prices of the table."""
+
+    @property
+    def differs(self) -> bool:
+        """By more than a hundredth of a dollar, or by more than a hundredth of a small sum."""
+        return abs(self.noted - self.priced) > min(10_000, max(self.noted, self.priced) // 100)
+
+
+class Spending(Struct, frozen=True, kw_only=True):
+    """Tokens in disjoint parts, and what they cost."""
+
+    responses: int
+    input: int
+    """Without cache reads and writes."""
+    output: int
+    cached: int
+    cache_write: int
+    cache_write_1h: int
+    """Inside `cache_write`: kept for an hour."""
+    reasoning: int
+    """Inside `output`."""
+    unspecified: int
+    """Reported as a total only."""
+    total: int
+    cost: int | None
+    """Micro-dollars of all tokens that have a price, or whose tool noted one; None: there are tokens, and none has."""
+    costs: KindCosts
+    recorded: RecordedCosts | None
+    """None: no tool noted a cost."""
+    unpriced: int
+    """Tokens without a price; they are in no cost."""
+
+
+class UsageRow(Spending, frozen=True, kw_only=True):
+    key: str
+    """The day, week, month, project, session label, model or origin."""
+    session_id: str | UnsetType = UNSET
+    """Only by session."""
+
+
+class Unpriced(Struct, frozen=True):
+    """A model that the price table says nothing of, or not of all kinds of tokens it used."""
+
+    model: str
+    responses: int
+    tokens: int
+
+
+class Tally:
+    """A sum in the making. Costs are exact, in millionths of a micro-dollar, and rounded once, when they are told."""
+
+    __slots__ = ("by_kind", "noted", "noted_priced", "priced", "responses", "tokens", "unpriced", "used")
+
+    def __init__(self) -> None:
+        self.responses = self.priced = self.unpriced = 0
+        self.used = self.noted = self.noted_priced = 0
+        self.tokens = list(_NONE)
+        self.by_kind = dict.fromkeys(PRICED, 0)
+
+    def add(
+        self, tokens: Tokens, price: Price | None, responses: int, times: int = 1, recorded: int | None = None
+    ) -> None:
+        """`recorded` is what the tool noted as its cost, in micro-dollars."""
+        self.responses += responses * times
+        for i, count in enumerate(tokens):
+            self.tokens[i] += count * times
+        parts, unspecified = priced_parts(tokens, price), tokens[UNSPECIFIED]
+        if recorded is not None and (unspecified or any(part.price is None for part in parts)):
+            self.used += recorded * times
+            self.priced += (sum(part.count for part in parts) + unspecified) * times
+            return
+        exact = 0
+        for part in parts:
+            if part.price is None:
+                self.unpriced += part.count * times
+            else:
+                exact += part.count * part.price
+                self.by_kind[part.kind] += part.count * part.price * times
+                self.priced += part.count * times
+        self.unpriced += unspecified * times
+        if recorded is not None:
+            self.noted += recorded * times
+            self.noted_priced += exact * times
+
+    def fields(self) -> dict[str, Any]:
+        given, output, cached, written, one_hour, reasoning, unspecified = self.tokens
+        exact = sum(self.by_kind.values()) + self.used * MILLION
+        recorded = RecordedCosts(used=self.used, noted=self.noted, priced=_rounded(self.noted_priced))
+        return {
+            "responses": self.responses,
+            "input": given,
+            "output": output,
+            "cached": cached,
+            "cache_write": written,
+            "cache_write_1h": one_hour,
+            "reasoning": reasoning,
+            "unspecified": unspecified,
+            "total": given + output + cached + written + unspecified,
+            "cost": None if self.unpriced and not self.priced else _rounded(exact),
+            "costs": KindCosts(**{kind: _rounded(cost) for kind, cost in self.by_kind.items()}),
+            "recorded": recorded if self.used or self.noted else None,
+            "unpriced": self.unpriced,
+        }
+
+    def spending(self) -> Spending:
+        return Spending(**self.fields())
+
+
+def _rounded(exact: int) -> int:
+    return (exact + MILLION // 2) // MILLION
+
+
+class Sums:
+    """Tallies by key, and by model beside them."""
+
+    def __init__(self) -> None:
+        self.total = Tally()
+        self.by_key: dict[Any, Tally] = {}
+        self.by_model: dict[str, Tally] = {}
+
+    def add(self, key: Any, model: str, response: Response, price: Price | None) -> None:
+        for tally in (
+            self.total,
+            self.by_key.setdefault(key, Tally()),
+            self.by_model.setdefault(model, Tally()),
+        ):
+            tally.add(response.tokens, price, not response.first.is_rest, recorded=response.recorded)
+
+    def models(self) -> tuple[UsageRow, ...]:
+        rows = [UsageRow(key=model, **tally.fields()) for model, tally in self.by_model.items()]
+        return tuple(sorted(rows, key=dearest_first))
+
+    def unpriced(self) -> tuple[Unpriced, ...]:
+        tallies = [(model, tally) for model, tally in self.by_model.items() if tally.unpriced]
+        rows = [Unpriced(model, tally.responses, tally.unpriced) for model, tally in tallies]
+        return tuple(sorted(rows, key=lambda row: (-row.tokens, row.model)))
+
+
+def dearest_first(row: UsageRow) -> tuple[int, int, str]:
+    return -(row.cost or 0), -row.total, row.key
