@@ -1,7 +1,8 @@
 """What sessions of other tools cost, counted from their raw files without anything of Weft.
 
 A second opinion for the importers and `weft usage`: small, slow and plain. Each function takes files of one origin and
-gives tokens by model and kind. Kinds are disjoint but for reasoning, which lies inside output.
+gives tokens by model and kind. Kinds are disjoint but for reasoning, which lies inside output, and for what is written
+to the cache for an hour, which lies inside what is written to it.
 """
 
 import json
@@ -13,7 +14,11 @@ from typing import Any
 
 Kinds = dict[str, int]
 Counts = dict[str, Kinds]
-KINDS = ("input", "output", "cached", "cache_write", "reasoning")
+KINDS = ("input", "output", "cached", "cache_write", "cache_write_1h", "reasoning")
+INSIDE = ("cache_write_1h", "reasoning")
+"""Parts of other kinds."""
+WITHOUT_DURATIONS = tuple(kind for kind in KINDS if kind != "cache_write_1h")
+"""What an origin counts that does not tell how long its caches are kept."""
 UNKNOWN = "(unknown)"
 
 
@@ -51,7 +56,7 @@ def without_empty(counts: Counts) -> Counts:
 
 
 def total(counts: Counts) -> int:
-    return sum(kinds[kind] for kinds in counts.values() for kind in KINDS if kind != "reasoning")
+    return sum(kinds[kind] for kinds in counts.values() for kind in KINDS if kind not in INSIDE)
 
 
 # --- Claude Code: a response is many lines, in perhaps many files, under one message id ------------------------------
@@ -63,15 +68,20 @@ Claude = dict[str, tuple[str, Any, Kinds]]
 
 def claude_code(paths: Iterable[Path]) -> Counts:
     """Of each message id the largest number of each kind, once over all files."""
+    counts: Counts = {}
+    for _, model, kinds in claude_responses(paths):
+        add(counts, model, kinds)
+    return without_empty(counts)
+
+
+def claude_responses(paths: Iterable[Path]) -> list[tuple[str, Any, Kinds]]:
+    """Time, model and tokens of each."""
     found: Claude = {}
     for path in paths:
         for record in objects(path):
             for line in (record, as_dict(as_dict(record.get("data")).get("message"))):
                 _claude_line(line, found)
-    counts: Counts = {}
-    for _, model, kinds in found.values():
-        add(counts, model, kinds)
-    return without_empty(counts)
+    return list(found.values())
 
 
 def _claude_line(record: dict[str, Any], found: Claude) -> None:
@@ -87,6 +97,7 @@ def _claude_line(record: dict[str, Any], found: Claude) -> None:
         "output": number(usage.get("output_tokens")),
         "cached": number(usage.get("cache_read_input_tokens")),
         "cache_write": number(usage.get("cache_creation_input_tokens")),
+        "cache_write_1h": number(as_dict(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")),
         "reasoning": number(details.get("thinking_tokens", details.get("reasoning_tokens"))),
     }
     first, known, kinds = found.get(key, (when, model, told))
@@ -180,7 +191,7 @@ def opencode(paths: Iterable[Path]) -> Counts:
             known = isinstance(id, str) and id != "REDACTED"
             steps = [part["tokens"] for part in parts if part.get("type") == "step-finish" and part.get("tokens")]
             told = [_opencode_kinds(as_dict(step)) for step in (steps if len(steps) > 1 else [message.get("tokens")])]
-            kinds = {kind: sum(each[kind] for each in told) for kind in KINDS}
+            kinds = {kind: sum(each.get(kind, 0) for each in told) for kind in KINDS}
             key = str(id) if known else f"nameless {len(found)}"
             before = found.get(key, (None, dict.fromkeys(KINDS, 0)))[1]
             found[key] = (message.get("modelID"), {kind: max(kinds[kind], before[kind]) for kind in KINDS})
@@ -255,7 +266,7 @@ def pi(paths: Iterable[Path]) -> Counts:
             seen.add(key)
             reasoning = usage.get("reasoning", usage.get("reasoningTokens"))
             told = (usage.get("input"), usage.get("output"), usage.get("cacheRead"), usage.get("cacheWrite"), reasoning)
-            add(counts, message.get("model"), dict(zip(KINDS, map(number, told), strict=True)))
+            add(counts, message.get("model"), dict(zip(WITHOUT_DURATIONS, map(number, told), strict=True)))
     return without_empty(counts)
 
 
@@ -353,7 +364,7 @@ def copilot_cli(paths: Iterable[Path]) -> Counts:
                     fresh = usage["input"] - usage["cacheRead"] - usage["cacheWrite"]
                     output = max(usage["output"], said.pop(name, 0))
                     kinds = (fresh, output, usage["cacheRead"], usage["cacheWrite"], usage["reasoning"])
-                    add(counts, name, dict(zip(KINDS, kinds, strict=True)))
+                    add(counts, name, dict(zip(WITHOUT_DURATIONS, kinds, strict=True)))
         for name, output in said.items():
             add(counts, name, {"output": output})
     return without_empty(counts)
@@ -428,7 +439,7 @@ def openhands(paths: Iterable[Path]) -> Counts:
             cached, written = number(usage.get("cache_read_tokens")), number(usage.get("cache_write_tokens"))
             given = number(usage.get("prompt_tokens")) - cached - written
             told = (given, usage.get("completion_tokens"), cached, written, usage.get("reasoning_tokens"))
-            add(counts, model, dict(zip(KINDS, map(number, told), strict=True)))
+            add(counts, model, dict(zip(WITHOUT_DURATIONS, map(number, told), strict=True)))
     return without_empty(counts)
 
 

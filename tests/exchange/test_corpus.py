@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.exchange import independent_usage
 from tests.exchange.corpus import CORPUS, LONG_AGO, ORIGINS, SECRET, aged, current, needs_corpus, opened, take
+from tests.exchange.independent_cost import independent_costs
 from tests.faults.sizes import PROVING, sized
 from weft import Ledger
 from weft.exchange.importers.limits import SOURCE_LIMITS
@@ -29,7 +31,7 @@ PINNED = Path(__file__).parent / "pinned_digests.json"
 STRIDE = sized(test=3, prove=1)
 """Of the groups of files that share history, which are imported in every order."""
 
-KINDS = ("input", "output", "cached", "cache_write", "reasoning")
+KINDS = independent_usage.KINDS
 Usage = dict[str, dict[str, int]]
 """Tokens by model and kind."""
 
@@ -60,20 +62,30 @@ def usage_of(ledger: Ledger, origin: str) -> Usage:
     return {row.key: {kind: getattr(row, kind) for kind in KINDS} for row in rows}
 
 
+Costs = dict[str, dict[str, int]]
+"""Micro-dollars by model and kind."""
+
+
+def costs_of(ledger: Ledger, origin: str) -> Costs:
+    rows = ledger.usage.report(by="model", origin=origin).rows
+    return {row.key: asdict(row.costs) for row in rows if row.cost is not None}
+
+
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, dict[str, Usage]]]:
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, dict[str, Usage], Costs]]:
     """Every origin's part of the corpus, imported once, and the usage of each before the files apart joined it."""
     with opened(tmp_path_factory.mktemp("corpus") / "ledger.db") as ledger:
         first = take(ledger, *(path for origin in ORIGINS for path in counted(origin)))
         usage = {origin: usage_of(ledger, origin) for origin in ORIGINS}
+        costs = costs_of(ledger, "claude-code")
         rest = take(ledger, *(CORPUS / origin for origin in ORIGINS))
         problems = [*first.problems, *rest.problems]
         assert [problem for problem in problems if "importer failed" in problem.what] == []
-        yield ledger, usage
+        yield ledger, usage, costs
 
 
 @pytest.fixture(scope="module")
-def whole(imported: tuple[Ledger, dict[str, Usage]]) -> Ledger:
+def whole(imported: tuple[Ledger, dict[str, Usage], Costs]) -> Ledger:
     return imported[0]
 
 
@@ -205,7 +217,7 @@ def test_shared_history_in_every_order_on_three_ledgers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("origin", ORIGINS)
 def test_usage_equals_an_independent_count_of_the_raw_files(
-    imported: tuple[Ledger, dict[str, Usage]], origin: str
+    imported: tuple[Ledger, dict[str, Usage], Costs], origin: str
 ) -> None:
     """Per model and kind of token, by code that shares nothing with the importers or the ledger."""
     found, paths = imported[1][origin], counted(origin)
@@ -213,3 +225,10 @@ def test_usage_equals_an_independent_count_of_the_raw_files(
     assert {model: kinds for model, kinds in found.items() if any(kinds.values())} == {
         model: {kind: kinds.get(kind, 0) for kind in KINDS} for model, kinds in expected.items()
     }
+
+
+def test_cost_equals_an_independent_count_of_the_raw_files(imported: tuple[Ledger, dict[str, Usage], Costs]) -> None:
+    """Per model and kind of token, both durations of the cache among them: raw files and the price table alone."""
+    expected = independent_costs(independent_usage.claude_responses(counted("claude-code")))
+    assert sum(kinds["cache_write_1h"] for kinds in expected.values()) > 1_000_000
+    assert {model: costs for model, costs in imported[2].items() if model in expected} == expected

@@ -25,12 +25,15 @@ def lines(path: Path, *records: Any) -> Path:
     return path
 
 
-def kinds(input: int = 0, output: int = 0, cached: int = 0, cache_write: int = 0, reasoning: int = 0) -> dict[str, int]:
+def kinds(
+    input: int = 0, output: int = 0, cached: int = 0, cache_write: int = 0, reasoning: int = 0, cache_write_1h: int = 0
+) -> dict[str, int]:
     return {
         "input": input,
         "output": output,
         "cached": cached,
         "cache_write": cache_write,
+        "cache_write_1h": cache_write_1h,
         "reasoning": reasoning,
     }
 

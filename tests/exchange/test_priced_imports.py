@@ -1,0 +1,133 @@
+"""Cost from raw files to `weft usage`: cache durations, costs that tools noted, and ledgers of an earlier version."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+import weft
+from tests.exchange import independent_usage
+from tests.exchange.corpus import current, opened, take
+from tests.exchange.independent_cost import independent_costs
+from tests.exchange.priced_sessions import NO_PRICE, write_sessions
+from tests.postgres import new_name, shared_server
+from tests.upgrades import description
+from weft import Ledger
+from weft.ledger.imports import sighting_events
+from weft.ledger.views import metadata_figures
+
+COUNTERS: dict[str, Any] = {
+    "claude-code": independent_usage.claude_code,
+    "codex": independent_usage.codex,
+    "opencode": independent_usage.opencode,
+    "pi": independent_usage.pi,
+}
+OLD_LEDGER = description.FOLDER / "imports-0012" / description.LEDGER
+"""What `write_sessions` writes, imported by the last version without a field for one-hour cache writes."""
+FIGURES = "SELECT turn_id, sequence, cache_write_1h_tokens, recorded_cost FROM messages ORDER BY turn_id, sequence"
+SUMS = "SELECT id, cache_write_1h_tokens FROM turns ORDER BY id"
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    return write_sessions(tmp_path_factory.mktemp("sources") / "project")
+
+
+@pytest.fixture(scope="module")
+def ledger(sources: dict[str, list[Path]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    with opened(tmp_path_factory.mktemp("priced") / "ledger.db") as ledger:
+        assert take(ledger, *(path for paths in sources.values() for path in paths)).problems == []
+        yield ledger
+
+
+def figures(ledger: Ledger) -> tuple[list[Any], list[Any]]:
+    with ledger._store.read() as txn:
+        return list(txn.sql.all(FIGURES)), list(txn.sql.all(SUMS))
+
+
+def by_model(ledger: Ledger) -> dict[str, weft.UsageRow]:
+    return {row.key: row for row in ledger.usage.report("model").rows}
+
+
+def test_tokens_are_those_of_the_raw_files_cache_durations_included(
+    ledger: Ledger, sources: dict[str, list[Path]]
+) -> None:
+    for origin, paths in sources.items():
+        rows = ledger.usage.report("model", origin=origin).rows
+        counted = {row.key: {kind: getattr(row, kind) for kind in independent_usage.KINDS} for row in rows}
+        assert counted == COUNTERS[origin](paths)
+    assert by_model(ledger)["claude-opus-4-5-20251101"].cache_write_1h == 10_000
+
+
+def test_cost_is_that_of_the_raw_files_and_the_same_table(ledger: Ledger, sources: dict[str, list[Path]]) -> None:
+    expected = independent_costs(independent_usage.claude_responses(sources["claude-code"]))
+    rows = ledger.usage.report("model", origin="claude-code").rows
+    assert {row.key: asdict(row.costs) for row in rows} == expected
+    for row in rows:
+        assert row.cost is not None
+        assert abs(row.cost - sum(expected[row.key].values())) <= 2, "kinds are rounded each for itself"
+
+
+def test_each_kind_of_token_has_its_price(ledger: Ledger) -> None:
+    """By hand, from the public list: $5 input, $25 output, $6.25 for five minutes, $10 for an hour."""
+    costs = by_model(ledger)["claude-opus-4-5-20251101"].costs
+    assert (costs.input, costs.output, costs.cached) == (50, 17_500, 0)
+    assert (costs.cache_write, costs.cache_write_1h) == (2_500, 100_000)
+    long_prompt = by_model(ledger)["claude-sonnet-4-5-20250929"].costs
+    assert (long_prompt.cached, long_prompt.cache_write_1h) == (138_000, 60_000)
+
+
+def test_a_cost_that_its_tool_noted_counts_where_there_is_no_price(ledger: Ledger) -> None:
+    row = by_model(ledger)[NO_PRICE]
+    assert (row.cost, row.unpriced) == (12_500, 2_600)
+    assert row.recorded == weft.RecordedCosts(used=12_500, noted=0, priced=0)
+
+
+def test_a_cost_that_its_tool_noted_stands_beside_ours(ledger: Ledger) -> None:
+    row = by_model(ledger)["gpt-4.1"]
+    assert row.cost == 20_000
+    assert row.recorded == weft.RecordedCosts(used=0, noted=30_000, priced=20_000)
+    assert row.recorded.differs
+    assert by_model(ledger)["gpt-5.2"].recorded is None
+
+
+def test_a_ledger_of_before_gets_the_figures_from_what_it_kept(ledger: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(gzip.decompress(OLD_LEDGER.read_bytes()))
+    with weft.open(path) as upgraded:
+        assert list(upgraded.verify()) == []
+        assert figures(upgraded) == figures(ledger)
+        assert current(upgraded) == current(ledger)
+        assert by_model(upgraded) == by_model(ledger)
+        assert upgraded.upkeep.rebuild() == 0
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_figures_that_lie_in_metadata_alone_are_read_out_and_erased_with_it(
+    engine: str, sources: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sightings as the version before wrote them: their usage has no field for one-hour writes."""
+    address = str(tmp_path / "ledger.db") if engine == "sqlite" else shared_server().address(new_name())
+    monkeypatch.setattr(sighting_events, "one_hour_part", lambda tokens: UNSET)
+    with weft.open(address) as ledger:
+        take(ledger, *sources["claude-code"], *sources["opencode"])
+        expected = figures(ledger)
+        assert sorted(row[2] for row in expected[0] if row[2]) == [5_000, 10_000]
+        ledger._store.write(_as_just_migrated)
+        assert figures(ledger) != expected
+    with weft.open(address) as ledger:
+        assert figures(ledger) == expected
+        (turn, *_), *_ = (row for row in expected[0] if row[2] == 5_000)
+        ledger.erasure.erase([turn], reason="test")
+        assert not any(row[2] for row in figures(ledger)[0] if row[0] == turn)
+        assert list(ledger.verify()) == []
+
+
+def _as_just_migrated(txn: Any) -> None:
+    txn.sql.run("UPDATE message SET cache_write_1h_tokens = NULL, recorded_cost = NULL")
+    txn.sql.run("UPDATE turn SET cache_write_1h_tokens = NULL")
+    txn.sql.run("INSERT INTO local(key, value) VALUES (?, '1')", (metadata_figures.DUE,))
