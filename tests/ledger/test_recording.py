@@ -146,6 +146,7 @@ def test_every_event_of_a_request_its_response_and_its_tools_has_one_correlation
         ({"input_tokens": 9, "output_tokens": 2}, 11),
         ({"input_tokens": 9, "cached_input_tokens": 1, "cache_write_tokens": 5, "output_tokens": 2}, 17),
         ({"output_tokens": 7, "reasoning_tokens": 6}, 7),
+        ({"cache_write_tokens": 5, "cache_write_1h_tokens": 5}, 5),
         ({"total_tokens": 40}, 40),
         ({"input_tokens": 0}, 0),
         ({}, 0),
@@ -172,6 +173,8 @@ def test_a_turn_that_asked_no_model_keeps_its_usage_too(ledger: Ledger) -> None:
         {"input_tokens": 2**53},
         {"prompt_tokens": 9},
         {"input_tokens": 1, "total_tokens": 5},
+        {"cache_write_tokens": 4, "cache_write_1h_tokens": 5},
+        {"cache_write_1h_tokens": 1},
         [9, 2],
         Usage(input_tokens="x"),  # type: ignore[arg-type]
     ],

@@ -1,5 +1,6 @@
 """Usage: the provider's own numbers, each response once, whatever forks, copies and versions there are."""
 
+import tomllib
 from datetime import date, timedelta, timezone
 from itertools import permutations
 from typing import Any
@@ -22,8 +23,8 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.imports.natives import NativeLink, NativeMessage, NativeTurn, Tokens
 from weft.ledger.model import TextPart
 from weft.ledger.reports.maintained_prices import shipped_prices
-from weft.ledger.reports.prices import PriceTable, prices_from
-from weft.ledger.reports.spending import Spending
+from weft.ledger.reports.prices import PRICED, PriceTable, prices_from
+from weft.ledger.reports.spending import KindCosts, Spending
 from weft.ledger.reports.usage import UsageReport
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -469,7 +470,83 @@ def test_the_shipped_table_knows_common_models() -> None:
     names = ["claude-sonnet-4-5-20250929", "claude-opus-4-1-20250805", "gpt-5-codex", "gemini-2.5-pro", "o3"]
     assert inputs(shipped_prices(), *names) == [3_000_000, 15_000_000, 1_250_000, 1_250_000, 2_000_000]
     assert inputs(shipped_prices(), "gpt-5-imaginary", "claude-opus-4-99", "big-pickle") == [None, None, None]
-    assert shipped_prices().as_of is not None
+    assert str(shipped_prices().source).startswith("genai-prices ")
+    assert shipped_prices().as_of is None
+
+
+MODELS_OF_TODAY = {
+    "openai": ["gpt-5.5", "gpt-5.4-2026-03-05", "gpt-4.1", "o4-mini"],
+    "google": ["gemini-3-pro", "gemini-3.1-pro-preview", "gemini-2.5-flash"],
+    "anthropic": ["claude-fable-5.1", "claude-opus-5", "us.anthropic.claude-sonnet-4-5-20250929-v1:0"],
+    "xai": ["grok-4", "grok-4.7", "x-ai/grok-code-fast-1"],
+    "mistral": ["mistral-large-latest", "codestral-latest", "mistralai/mistral-medium-3.1"],
+    "qwen": ["qwen3-coder-plus", "qwen/qwen3-coder", "qwen3-max"],
+    "glm": ["glm-4.6", "GLM-4.7", "z-ai/glm-5"],
+    "deepseek": ["deepseek-chat", "deepseek-reasoner", "deepseek-v4-pro"],
+}
+
+
+@pytest.mark.parametrize("maker", MODELS_OF_TODAY)
+def test_models_of_today_have_a_price_of_every_kind(maker: str) -> None:
+    for model in MODELS_OF_TODAY[maker]:
+        price = shipped_prices().price(model, NOON)
+        assert price is not None, model
+        assert None not in [price.of(kind) for kind in PRICED], model
+
+
+def test_a_price_depends_on_the_length_of_the_prompt_and_on_the_day() -> None:
+    sonnet = shipped_prices()
+    assert [sonnet.price("claude-sonnet-4-5", NOON, prompt).input for prompt in (200_000, 200_001)] == [  # type: ignore[union-attr]
+        3_000_000,
+        6_000_000,
+    ]
+    days = [date_ms(date(2026, 3, 12)), date_ms(date(2026, 3, 13))]
+    assert [sonnet.price("claude-opus-4-6", day, 300_000).input for day in days] == [10_000_000, 5_000_000]  # type: ignore[union-attr]
+
+
+def date_ms(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * DAY
+
+
+def test_one_hour_cache_writes_cost_twice_the_input_where_no_price_says_otherwise(ledger: Ledger) -> None:
+    usage = {"cache_write_tokens": 30_000, "cache_write_1h_tokens": 10_000}
+    ledger.record_turn(session="main", query="q", response="r", model="m", usage=usage)
+    told = ledger.usage.report("model", prices=table(m={"input": 10_000, "cache_write": 12_500}))
+    assert (told.total.cache_write, told.total.cache_write_1h, told.total.cost) == (30_000, 10_000, 450)
+    assert told.total.costs == KindCosts(input=0, output=0, cached=0, cache_write=250, cache_write_1h=200)
+    own = table(m={"input": 10_000, "cache_write": 12_500, "cache_write_1h": 50_000})
+    assert ledger.usage.report("model", prices=own).total.costs.cache_write_1h == 500
+    assert ledger.usage.report("model", prices=table(m={"cache_write": 1_000_000})).total.unpriced == 10_000
+
+
+def test_the_embedded_model_costs_nothing(ledger: Ledger) -> None:
+    usage = {"input_tokens": 5_000, "output_tokens": 100}
+    ledger.record_turn(session="a", query="q", response="r", model="SmolLM2-135M-Instruct", usage=usage)
+    with ledger.begin_turn(session="b") as turn:
+        turn.message("q")
+        turn.request("qwen2.5-7b-instruct", provider="local")
+        turn.response("r", usage=usage)
+        turn.finish()
+    report = ledger.usage.report("model")
+    assert [(row.cost, row.unpriced) for row in report.rows] == [(0, 0), (0, 0)]
+    assert report.unpriced == ()
+
+
+def test_a_model_of_a_server_on_this_machine_has_no_price_unless_it_is_given_one(ledger: Ledger) -> None:
+    with ledger.begin_turn(session="main") as turn:
+        turn.message("q")
+        turn.request("llama3.2", provider="ollama")
+        turn.response("r", usage={"input_tokens": 5})
+        turn.finish()
+    assert [(row.key, row.cost) for row in ledger.usage.report("model").rows] == [("llama3.2", None)]
+
+
+def test_a_name_with_a_dot_that_toml_took_apart_is_refused_with_the_way_to_write_it() -> None:
+    data = tomllib.loads("[models.gpt-4.1]\ninput = 1\n")
+    with pytest.raises(InvalidInput, match=r'\[models\."gpt-4\.1"\]'):
+        prices_from(data, "my.toml")
+    quoted = prices_from(tomllib.loads('[models."gpt-4.1"]\ninput = 1\n'), "my.toml")
+    assert inputs(quoted, "gpt-4.1", "openai/gpt-4.1") == [1, 1]
 
 
 STEPS = st.lists(

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import weft as library
+from tests.exchange.corpus import aged
+from tests.exchange.priced_sessions import write_sessions
 from tests.surfaces.shell import Shell, on_terminal
 from weft.kernel.clock import FixedClock, ms_from_iso
 from weft.surfaces.cli.figures import bar
@@ -194,7 +196,7 @@ def test_a_terminal_gets_a_chart(spent: Shell, folder: Path) -> None:
     assert code == 0
     assert shown.startswith(CHART.format(bar="█" * 30))
     assert "75% of all input came from caches" in shown
-    assert "list prices as of" in shown
+    assert "prices from genai-prices 0." in shown
     plain = on_terminal(folder, "usage", "--by", "model", "--no-color", PYTHONIOENCODING="ascii", COLUMNS="120")[1]
     assert plain.startswith(CHART.format(bar="#" * 30))
     without = on_terminal(folder, "usage", "--by", "model", "--no-color", "--no-chart")[1]
@@ -217,3 +219,35 @@ def test_bars_are_in_eighths_and_never_hide_what_is_there() -> None:
     assert [bar(value, 80, 10, True) for value in (0, 80, 40, 1, 11)] == ["", "█" * 10, "█" * 5, "▏", "█▍"]
     assert [bar(value, 80, 10, False) for value in (0, 80, 40, 1)] == ["", "#" * 10, "#" * 5, "#"]
     assert bar(1, 0, 10, True) == bar(1, 1, 0, True) == ""
+
+
+NOTED = """
+[models."gpt-4.1"]
+input = 1_000_000
+output = 1_000_000
+"""
+
+
+def test_costs_that_a_tool_noted_are_told_where_they_count_and_where_they_differ(weft: Shell, tmp_path: Path) -> None:
+    files = [aged(path) for paths in write_sessions(tmp_path / "project").values() for path in paths]
+    assert weft("import", *map(str, files)).code == 0
+    told = weft("usage", "--by", "model").err
+    assert "nobody-sells-this: $0.0125 as its tool noted, since it has no price" in told
+    assert "gpt-4.1: its tool noted $0.0300 for what costs $0.0200 at these prices" in told
+    assert "15,000 tokens were written to the cache for an hour" in told
+    own = tmp_path / "mine.toml"
+    own.write_text(NOTED)
+    rows = {row["key"]: row for row in weft.json("usage", "--by", "model", "--prices", str(own))["rows"]}
+    assert rows["gpt-4.1"]["cost"] == 4_000
+    assert rows["gpt-4.1"]["recorded"] == {"used": 0, "noted": 30_000, "priced": 4_000}
+    assert rows["claude-opus-4-5-20251101"]["costs"]["cache_write_1h"] == 100_000
+
+
+def test_the_help_shows_how_prices_are_written_and_that_can_be_read(weft: Shell, tmp_path: Path) -> None:
+    shown = weft("help", "usage").out
+    example = shown[shown.index("[models.") : shown.index("Options:")]
+    own = tmp_path / "mine.toml"
+    own.write_text("\n".join(line.strip() for line in example.splitlines()))
+    usage = {"input_tokens": 1_000_000, "cache_write_tokens": 1_000_000, "cache_write_1h_tokens": 1_000_000}
+    weft.record("q", model="gpt-4.1", usage=usage)
+    assert weft.json("usage", "--prices", str(own))["total"]["cost"] == 6_000_000

@@ -48,11 +48,13 @@ def test_an_entry_has_exactly_what_is_known() -> None:
             turn.message("go")
             request = turn.request("sonnet", provider="anthropic")
             counts = {"input_tokens": 3, "output_tokens": 4, "cached_input_tokens": 5, "cache_write_tokens": 6}
+            counts["cache_write_1h_tokens"] = 2
             turn.response("gone", latency_ms=70, usage={**counts, "reasoning_tokens": 1})
             turn.finish()
         session, (said, answer) = ledger.session("main"), ledger.messages("main")
         known = {"sessionId": session.id, "timestamp": "2026-11-15T00:00:00.000Z"}
         usage = {"inputTokens": 3, "outputTokens": 4, "cacheReadTokens": 5, "cacheWriteTokens": 6}
+        usage["cacheWrite1hTokens"] = 2
         assert request
         assert lines(ledger, "main") == [
             {"uuid": said.id, **known, "message": {"role": "user", "content": "go"}},

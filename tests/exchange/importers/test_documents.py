@@ -113,6 +113,16 @@ def test_arguments_are_json_where_they_can_be_and_results_a_text_where_they_are_
             {"input_tokens": 9, "output_tokens": 3, "cache_read_input_tokens": 40},
             Tokens(input=9, output=3, cached=40),
         ),
+        (
+            {"input_tokens": 9, "output_tokens": 3, "cache_creation_input_tokens": 8,
+             "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 6}},
+            Tokens(input=9, output=3, cache_write=8, cache_write_1h=6),
+        ),
+        (
+            {"prompt_tokens": 20, "completion_tokens": 2, "cache_creation_input_tokens": 8,
+             "prompt_tokens_details": {"cache_creation_token_details": {"ephemeral_1h_input_tokens": 6}}},
+            Tokens(input=12, output=2, cache_write=8, cache_write_1h=6),
+        ),
     ],
 )  # fmt: skip
 def test_tokens_are_disjoint_whoever_counted_them(usage: Any, tokens: Tokens | None) -> None:

@@ -93,6 +93,15 @@ def test_anthropic_is_spoken_with_its_own_key_header() -> None:
     assert "authorization" not in sent.headers
 
 
+def test_anthropic_tells_what_it_keeps_for_an_hour() -> None:
+    durations = {"ephemeral_5m_input_tokens": 1, "ephemeral_1h_input_tokens": 2}
+    usage = {**MESSAGE["usage"], "cache_creation": durations}
+    asked = ask(answer(200, {**MESSAGE, "usage": usage}), make=anthropic)
+    assert asked.reply is not None
+    assert asked.reply.usage is not None
+    assert (asked.reply.usage.cache_write_tokens, asked.reply.usage.cache_write_1h_tokens) == (3, 2)
+
+
 def test_thinking_comes_apart_from_the_text() -> None:
     asked = ask(message_stream(), make=anthropic, stream=True)
     assert asked.reply is not None

@@ -153,6 +153,7 @@ def test_a_reply_costs_what_its_tokens_cost() -> None:
     assert cost_of(usage, PRICE) == 3000 + 1500 + 3000 + 1500
     assert cost_of(Usage(output_tokens=1), PRICE) == 15
     assert cost_of(Usage(input_tokens=1, cached_input_tokens=1), Price(input=1, output=1)) is None
+    assert cost_of(Usage(cache_write_tokens=6, cache_write_1h_tokens=2), PRICE) == 4 * 3.75 + 2 * 6
     assert cost_of(None, PRICE) is None
     assert cost_of(usage, None) is None
 

@@ -25,6 +25,7 @@ TOKENS = {
     "output_tokens": "outputTokens",
     "cached_input_tokens": "cacheReadTokens",
     "cache_write_tokens": "cacheWriteTokens",
+    "cache_write_1h_tokens": "cacheWrite1hTokens",
 }
 REQUIRED = ("input_tokens", "output_tokens")
 NOTHING = MessageReply()

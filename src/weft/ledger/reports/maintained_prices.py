@@ -9,7 +9,7 @@ The package is imported with the first question: it takes a quarter of a second.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from importlib.metadata import version
@@ -39,13 +39,6 @@ class MaintainedPrices:
         self._providers: dict[str, Provider] = {}
         self._by_short_name: dict[str, ModelInfo] = {}
         self._models: dict[str, ModelInfo | None] = {}
-
-    @property
-    def as_of(self) -> date | None:
-        """The day on which the newest price in it began."""
-        self._load()
-        days = (_newest_start(model) for provider in self._providers.values() for model in provider.models)
-        return max((day for day in days if day is not None), default=None)
 
     def find(self, names: list[str], at: int | None, prompt: int) -> Price | None:
         model = self._model(names)
@@ -117,15 +110,8 @@ def _micro(dollars: Decimal) -> int:
     return int((dollars * MILLION).to_integral_value())
 
 
-def _newest_start(model: ModelInfo) -> date | None:
-    if not isinstance(model.prices, list):
-        return None
-    starts = (getattr(price.constraint, "start_date", None) for price in model.prices)
-    return max((start for start in starts if start is not None), default=None)
-
-
 @cache
 def shipped_prices() -> PriceTable:
     """Public list prices from the maintained table, and nothing for the embedded model."""
     maintained = MaintainedPrices()
-    return PriceTable((EmbeddedPrices(), maintained), maintained.as_of, maintained.source)
+    return PriceTable((EmbeddedPrices(), maintained), None, maintained.source)

@@ -74,7 +74,7 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     naive_factor: float | None
     """Its tokens by those of the total; None where there are none."""
     prices_as_of: str | None
-    """The day that the prices say they are of; of the maintained table, when its newest price began."""
+    """The day that the user's own file says it is of."""
     prices_from: str | None
     """The file or the table that they are from."""
 

@@ -193,9 +193,7 @@ def _notes(report: UsageReport) -> Iterator[Line]:
         factor = "" if report.naive_factor is None else f", {report.naive_factor:.2f} times as much"
         yield [f"a sum over every session by itself would say {naive.total:,} tokens, {dollars(naive)}{factor}"]
     if total.cache_write_1h:
-        yield [
-            f"{total.cache_write_1h:,} tokens were written to the cache for an hour, which costs more"
-        ]
+        yield [f"{total.cache_write_1h:,} tokens were written to the cache for an hour, which costs more"]
     yield from _recorded_notes(report.models)
     yield from _price_notes(report)
 
@@ -215,10 +213,9 @@ def _price_notes(usage: UsageReport | BranchUsage | AbandonedUsage) -> Iterator[
     if usage.unpriced:
         named = ", ".join(f"{safe(row.model)} ({row.tokens:,})" for row in usage.unpriced)
         yield [Span(f"without a price, and in no cost (tokens): {named}", "warn")]
-    if usage.prices_as_of is not None:
-        source = "" if usage.prices_from is None else f" ({safe(usage.prices_from)})"
-        told = f"list prices as of {usage.prices_as_of}{source}; `weft help usage` tells how to give your own"
-        yield [Span(told, "dim")]
+    as_of = "" if usage.prices_as_of is None else f", as of {usage.prices_as_of}"
+    told = f"prices from {safe(usage.prices_from or '?')}{as_of}; `weft help usage` tells how to give your own"
+    yield [Span(told, "dim")]
 
 
 def _turns(count: int) -> str:
