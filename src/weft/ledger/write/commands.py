@@ -20,6 +20,8 @@ from weft.ledger.write.append import Append
 from weft.store.sql import Sql
 
 KEPT_MS = 30 * 24 * 3600 * 1000
+_LATER_FIELDS = frozenset({("Usage", "cache_write_1h_tokens")})
+"""Fields that types got after requests were first digested. Where they are unset, the digest is that of before."""
 
 
 class KeyedCommand(Struct, frozen=True):
@@ -61,7 +63,9 @@ def keyed_command(
 def _plain(value: Any) -> Any:
     """JSON for a request's digest. JSON values stand for themselves, the ledger's own types by their name."""
     if isinstance(value, Struct):
-        return {type(value).__name__: {name: _plain(field) for name, field in asdict(value).items()}}
+        kind = type(value).__name__
+        fields = {name: field for name, field in asdict(value).items() if not _is_later(kind, name, field)}
+        return {kind: {name: _plain(field) for name, field in fields.items()}}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, list | tuple):
@@ -69,6 +73,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return {"unset": True} if value is UNSET else value
+
+
+def _is_later(kind: str, name: str, value: Any) -> bool:
+    return value is UNSET and (kind, name) in _LATER_FIELDS
 
 
 def find_answer(sql: Sql, command: KeyedCommand | None) -> Answer | None:
