@@ -12,11 +12,15 @@ from msgspec.structs import asdict
 import weft
 from tests.exchange import independent_usage
 from tests.exchange.corpus import current, opened, take
+from tests.exchange.fixtures.pi import sessions as pi
 from tests.exchange.independent_cost import independent_costs
 from tests.exchange.priced_sessions import NO_PRICE, write_sessions
 from tests.postgres import new_name, shared_server
 from tests.upgrades import description
 from weft import Ledger
+from weft.exchange.importers.atif.turns import tokens as atif_tokens
+from weft.exchange.importers.langgraph import states
+from weft.exchange.importers.port import Tokens
 from weft.ledger.imports import sighting_events
 from weft.ledger.views import metadata_figures
 
@@ -104,6 +108,57 @@ def test_a_ledger_of_before_gets_the_figures_from_what_it_kept(ledger: Ledger, t
         assert current(upgraded) == current(ledger)
         assert by_model(upgraded) == by_model(ledger)
         assert upgraded.upkeep.rebuild() == 0
+
+
+def test_what_a_tool_of_pi_spent_is_in_the_cost_of_the_response_that_asked_for_it(tmp_path: Path) -> None:
+    usage = {"input": 1_000, "output": 0, "cacheRead": 0, "cacheWrite": 0, "cost": {"total": 0.5}}
+    asked = pi.assistant("a1", "u1", pi.call("c1"), model=NO_PRICE, usage=usage)
+    records = [pi.header(), pi.user("u1", None, "Ask."), asked, pi.result("r1", "a1", "c1", usage=usage)]
+    with weft.open(":memory:") as ledger:
+        take(ledger, pi.write(tmp_path, *records, pi.assistant("a2", "r1", "Done.", model=NO_PRICE, usage=usage)))
+        (row,) = ledger.usage.report("model").rows
+        assert (row.total, row.cost) == (3_000, 1_500_000)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"cost": 0.5}, 500_000),
+        ({"cost": {"input": 0.1, "total": 0.25}}, 250_000),
+        ({"costUSD": 1}, 1_000_000),
+        ({"cost": 0.5, "tool_costs": [0.25, "much", None]}, 750_000),
+        ({"cost": 0}, None),
+        ({"cost": -1}, None),
+        ({"cost": True}, None),
+        ({"cost": 1e300}, None),
+        ({"cost": float("nan")}, None),
+        ({"cost": {"total": "1"}}, None),
+        ({}, None),
+    ],
+)
+def test_a_noted_cost_is_a_positive_number_of_dollars(metadata: dict[str, Any], expected: int | None) -> None:
+    assert metadata_figures.recorded_cost(metadata) == expected
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        ({"cache_creation": 30}, Tokens(input=70, output=5, cache_write=30)),
+        (
+            {"cache_creation": 0, "ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+            Tokens(input=70, output=5, cache_write=30, cache_write_1h=20),
+        ),
+    ],
+)
+def test_langchain_tells_cache_writes_as_a_sum_or_by_duration(details: dict[str, int], expected: Tokens) -> None:
+    usage = {"input_tokens": 100, "output_tokens": 5, "input_token_details": details}
+    assert states.Message("assistant", None, {"usage_metadata": usage}).tokens == expected
+
+
+def test_an_atif_step_tells_cache_writes_by_duration() -> None:
+    extra = {"cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 4}}
+    found = atif_tokens({"prompt_tokens": 20, "completion_tokens": 1, "extra": extra})
+    assert found == Tokens(input=20, output=1, cache_write=9, cache_write_1h=4)
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])

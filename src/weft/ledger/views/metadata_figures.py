@@ -28,8 +28,10 @@ from weft.store.sql import Sql, rows_in
 DUE = "figures_due"
 """Local state: the ledger was upgraded, and the figures of what it held before are still to be read."""
 MILLION = 1_000_000
-_COSTED = frozenset({"aider", "atif", "claude-code", "opencode", "pi", "swe-agent"})
+_COSTED = frozenset({"aider", "atif", "opencode", "pi", "swe-agent"})
 """Origins that note what a response cost."""
+_ONCE_COSTED = "claude-code"
+"""It stopped noting costs before it began to tell how long its caches are kept."""
 
 
 class Figures(Struct, frozen=True, gc=False):
@@ -48,10 +50,11 @@ def figures_of(contents: Contents, origin: str, message: SeenMessage) -> Figures
     usage = message.usage
     written = 0 if usage is UNSET or usage.cache_write_tokens is UNSET else usage.cache_write_tokens
     told = None if usage is UNSET or usage.cache_write_1h_tokens is UNSET else usage.cache_write_1h_tokens
-    if message.metadata is UNSET or (origin not in _COSTED and (told is not None or not written)):
+    notes_cost = origin in _COSTED or (origin == _ONCE_COSTED and told is None)
+    if message.metadata is UNSET or not (notes_cost or (written and told is None)):
         return NO_FIGURES if told is None else Figures(told)
     metadata = _read_metadata(contents, message.metadata)
-    cost = recorded_cost(metadata) if origin in _COSTED else None
+    cost = recorded_cost(metadata) if notes_cost else None
     if told is None and written and (noted := one_hour_writes(metadata)) is not None:
         told = min(noted, written)
     return Figures(told, cost)
