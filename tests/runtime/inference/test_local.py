@@ -86,7 +86,7 @@ def test_the_embedded_model_needs_no_key_and_no_network() -> None:
 
     first, second = asyncio.run(run())
     assert first.text == second.text != ""
-    assert (first.provider, first.model, first.cost) == ("local", NAME, None)
+    assert (first.provider, first.model, first.cost) == ("local", NAME, 0)
 
 
 def test_the_key_of_the_embedded_model_is_in_no_process_list(local: LocalModel) -> None:

@@ -38,10 +38,10 @@ def help_lines() -> Iterator[Line]:
 
 
 def footer(sent: TurnReply) -> str:
-    """`m-1, 20 tokens in, 5 out, 1.2 s, 6X2ZK4PD`."""
+    """`m-1, 20 tokens in, 5 out, 1.2 s, 6X2ZK4PD`; with its cost, unless it is free or nobody knows it."""
     reply = sent.reply
     figures = [reply.model, *_tokens(reply.usage), f"{reply.latency_ms / 1000:.1f} s"]
-    if reply.cost is not None:
+    if reply.cost:
         figures.append(f"${reply.cost / MILLION:.4f}")
     if reply.finish != "stop":
         figures.append(f"ended by {reply.finish}")
