@@ -5,6 +5,7 @@ import inspect
 import typing
 from collections.abc import Iterator
 from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,3 +80,14 @@ def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None
 def test_every_name_is_there(name: str) -> None:
     assert hasattr(weft, name)
     assert hasattr(opening, name) or name != "open"
+
+
+@pytest.mark.parametrize("package", [weft, api])
+def test_dir_lists_the_names_before_they_are_loaded(package: ModuleType) -> None:
+    spec = spec_from_file_location("fresh_package", str(package.__file__))
+    assert spec is not None
+    assert spec.loader is not None
+    fresh = module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    assert set(package.__all__) - vars(fresh).keys() - {"__version__"} == set(package._HOMES)
+    assert set(package.__all__) <= set(dir(fresh))

@@ -123,3 +123,8 @@ def __getattr__(name: str) -> Any:
 
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
+
+
+def __dir__() -> list[str]:
+    """All names, also those that are not loaded yet."""
+    return sorted({*globals(), *__all__})
