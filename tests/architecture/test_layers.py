@@ -359,7 +359,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 LEDGER_ORDER = tuple(
-    "model arguments views read search write sessions imports secrets upkeep erasing reports api".split()
+    "model dialects arguments views read search write sessions imports secrets upkeep erasing reports api".split()
 )
 """The parts of the ledger: each imports only those before it."""
 
@@ -375,7 +375,8 @@ def test_the_parts_of_the_ledger_import_in_one_direction() -> None:
 
 
 OPEN_TO_LAYERS_ABOVE = frozenset(
-    "api model arguments imports imports.natives secrets read.access read.thread_facts read.revisions"
+    "api model arguments dialects.blocks dialects.usage"
+    " imports imports.natives secrets read.access read.thread_facts read.revisions"
     " read.label_prefixes read.turn_titles search.vectors sessions.heads upkeep.facts_file upkeep.copy_register"
     " upkeep.refused_events views.rows views.program_rows views.values write.append write.commands write.leases"
     " write.placement".split()

@@ -364,8 +364,10 @@ class AsyncLedger(crossing.Mirror[Ledger]):
     ) -> RecordedTurn:
         """Record a whole turn, durably, and move the session's head to it.
 
-        `query`, `response` and `system` are text, a message, or a list of them. A turn with `error` is a failed one:
-        it stays, and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
+        `query`, `response` and `system` are text, a message, or a list of them; messages, tool calls and usage of
+        OpenAI's and Anthropic's APIs are taken as they come. A whole answer of theirs as the `response` also tells the
+        model, the usage and the finish reason, unless these are given. A turn with `error` is a failed one: it stays,
+        and the head does not move. `parent` and `expected` say where the session must stand, or the turn is
         refused with HeadMoved. Others who write to the session are waited for, `wait` seconds at most.
         With `key`, a retry key, it is recorded once: the same call again gives the first answer and writes nothing,
         another call with that key raises KeyTaken."""

@@ -49,7 +49,8 @@ class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
         return self._sync.session
 
     async def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
-        """A message enters the turn's history. Returns its id."""
+        """A message enters the turn's history. Returns its id. One of Anthropic's that holds results of tools and words
+        of the user becomes two; the id is that of the words."""
         return await self._run(partial(self._sync.message, message=message, role=role, history=history))
 
     async def request(
@@ -85,7 +86,8 @@ class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
         model: str | None = None,
         latency_ms: int | None = None,
     ) -> str | None:
-        """The model answered. Returns the message's id."""
+        """The model answered. Returns the message's id. An API's answer as it comes tells its usage, its model and its
+        finish reason, where they are not given."""
         return await self._run(
             partial(
                 self._sync.response,
@@ -99,21 +101,22 @@ class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
 
     async def tool_call(
         self,
-        name: str,
+        name: str | Any,
         arguments: Any = None,
         *,
         id: str | None = None,
         server: str | None = None,
         number: int | None = None,
     ) -> str:
-        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
+        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under. A tool
+        call of OpenAI's or Anthropic's stands for name, arguments and id."""
         return await self._run(
             partial(self._sync.tool_call, name=name, arguments=arguments, id=id, server=server, number=number)
         )
 
     async def tool_result(
         self,
-        call: str,
+        call: str | Any,
         result: Any = UNSET,
         *,
         error: Any = None,
@@ -122,7 +125,7 @@ class AsyncTurnWriter(crossing.Mirror[TurnWriter]):
         duration_ms: int | None = None,
     ) -> None:
         """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
-        own id where that is not another call's."""
+        own id where that is not another call's; or OpenAI's or Anthropic's message with the result."""
         await self._run(
             partial(
                 self._sync.tool_result,

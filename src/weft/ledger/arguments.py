@@ -22,12 +22,17 @@ from weft.kernel.fields import Usage
 from weft.kernel.hidden_credentials import hidden_address
 from weft.kernel.labels import is_visible, look_alikes, normal_form, visible_form
 from weft.kernel.sites import IN_MEMORY, Site, ensure_plain_path
+from weft.ledger.dialects.blocks import tool_use
+from weft.ledger.dialects.messages import joined, plain, translated
+from weft.ledger.dialects.usage import foreign_usage
 from weft.ledger.model import (
     Message,
     NewMessage,
+    NewToolCall,
     Part,
     StoredContent,
     T,
+    ToolUsePart,
 )
 
 _TOKEN_FIELDS = frozenset(Usage.__struct_fields__)
@@ -196,7 +201,8 @@ def as_record(value: Any, record: type[T], what: str) -> T:
 
 
 def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> list[NewMessage]:
-    """Plain text, a message, or a list of either, in order; lists within lists count as one."""
+    """Plain text, a message, or a list of either, in order; lists within lists count as one. A message may be one of
+    OpenAI's or Anthropic's, as it comes."""
     if value is None:
         return []
     if isinstance(value, str | StoredContent):
@@ -204,15 +210,62 @@ def as_messages(value: Any, role: MessageRole, what: str, levels: int = 8) -> li
     if isinstance(value, list | tuple):
         if not levels:
             raise InvalidInput(f"{what} lies within too many lists", "give one list of messages")
+        if role == MessageRole.SYSTEM and value and all(map(_is_text_block, value)):
+            return as_messages({"role": role.value, "content": list(value)}, role, what, levels)
         lists = [as_messages(item, role, f"{what}[{i}]", levels - 1) for i, item in enumerate(value)]
-        return [message for messages in lists for message in messages]
+        return joined(message for messages in lists for message in messages)
     if isinstance(value, Message):
         return [_said_again(value, what)]
+    return _as_message(value, role, what)
+
+
+def _is_text_block(value: Any) -> bool:
+    """Is it a part of Anthropic's system prompt?"""
+    return isinstance(value, dict) and "role" not in value and value.get("type") == "text"
+
+
+def _as_message(value: Any, role: MessageRole, what: str) -> list[NewMessage]:
+    """A message of the ledger's own form first; of an API's if it is none."""
     if isinstance(value, Part) or (isinstance(value, dict) and "type" in value and "content" not in value):
-        raise InvalidInput(f"{what} is a part of a message", 'give it in a message: {"content": [part, …]}')
-    if isinstance(value, dict) and "role" not in value:
-        value = {"role": role.value, **value}
-    return [as_record(value, NewMessage, what)]
+        if (messages := _foreign_messages(value, role, what)) is None:
+            raise InvalidInput(f"{what} is a part of a message", 'give it in a message: {"content": [part, …]}')
+        return messages
+    try:
+        return [_native_message(value, role, what)]
+    except InvalidInput:
+        fields = plain(value)
+        if (messages := _foreign_messages(fields, role, what)) is not None:
+            return messages
+        if fields == value:
+            raise
+    return [_native_message(fields, role, what)]
+
+
+def _native_message(value: Any, role: MessageRole, what: str) -> NewMessage:
+    named = {"role": role.value, **value} if isinstance(value, dict) and "role" not in value else value
+    return as_record(named, NewMessage, what)
+
+
+def _foreign_messages(value: Any, role: MessageRole, what: str) -> list[NewMessage] | None:
+    messages = translated(value, role, what) if isinstance(value, dict) else None
+    return None if messages is None else list[NewMessage](messages)
+
+
+def as_calls(value: Any) -> tuple[list[NewToolCall], list[ToolUsePart]]:
+    """Tool calls with their outcomes; and those in the form of an API, which has no outcomes."""
+    if value is not None and not isinstance(value, list | tuple):
+        raise InvalidInput(f"tool_calls is {type(value).__name__}", "it is a list of tool calls")
+    calls: list[NewToolCall] = []
+    uses: list[ToolUsePart] = []
+    for number, call in enumerate(value or ()):
+        what = f"tool_calls[{number}]"
+        try:
+            calls.append(as_record(call, NewToolCall, what))
+        except InvalidInput:
+            if not isinstance(fields := plain(call), dict) or ("type" not in fields and "function" not in fields):
+                raise
+            uses.append(tool_use(fields, what))
+    return calls, uses
 
 
 def _said_again(message: Message, what: str) -> NewMessage:
@@ -223,12 +276,25 @@ def _said_again(message: Message, what: str) -> NewMessage:
 
 
 def as_usage(value: Any) -> Usage | UnsetType:
-    """The agents ledger's token fields. A total that is not the sum of its disjoint parts is refused."""
+    """The agents ledger's token fields, or an API's usage that says nothing more than those."""
+    usage, rest = as_usage_and_rest(value)
+    if rest:
+        raise InvalidInput(
+            f"usage: {', '.join(rest)} can be kept only beside an answer", "give the usage with the response"
+        )
+    return usage
+
+
+def as_usage_and_rest(value: Any) -> tuple[Usage | UnsetType, dict[str, Any]]:
+    """The agents ledger's token fields, and what an API's usage says besides. A total that is not the sum of its
+    disjoint parts is refused."""
     if value is None:
-        return UNSET
-    tokens = _given_tokens(value) if isinstance(value, Usage) else value
+        return UNSET, {}
+    tokens = _given_tokens(value) if isinstance(value, Usage) else plain(value)
     if not isinstance(tokens, dict):
         raise InvalidInput(f"usage is {type(value).__name__}, not a dict", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
+    if (foreign := foreign_usage(tokens)) is not None:
+        return foreign.usage, foreign.rest
     for name, count in tokens.items():
         if name not in _TOKEN_FIELDS:
             raise InvalidInput(f"usage: unknown field {name!r}", f"known: {', '.join(sorted(_TOKEN_FIELDS))}")
@@ -239,7 +305,16 @@ def as_usage(value: Any) -> Usage | UnsetType:
     _check_one_hour(tokens)
     if (total := sum(tokens.get(part, 0) for part in _DISJOINT)) >= 2**53:
         raise InvalidInput(f"usage: its parts add up to {total}", "a turn has at most 2^53-1 tokens")
-    return Usage(**tokens)
+    return Usage(**tokens), {}
+
+
+def summed_usage(usages: Iterable[Usage | UnsetType]) -> Usage | UnsetType:
+    """What several answers of one turn took together; a field that none of them tells stays untold."""
+    counted = [_given_tokens(usage) for usage in usages if isinstance(usage, Usage)]
+    if not counted:
+        return UNSET
+    names = sorted({name for tokens in counted for name in tokens if name != "total_tokens"})
+    return as_usage({name: sum(tokens.get(name, 0) for tokens in counted) for name in names})
 
 
 def _given_tokens(usage: Usage) -> dict[str, int]:

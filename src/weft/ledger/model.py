@@ -6,7 +6,7 @@ Input may be these records, plain dicts of the same shape, or plain text where a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -341,11 +341,18 @@ class Compaction(Struct, frozen=True, kw_only=True):
     metadata: Any = None
 
 
-MessageInput = str | StoredContent | NewMessage | Message | Mapping[str, Any]
-"""One message as callers may give it: text, what `put_content` returned, a message, or a dict of its fields."""
+class Dumpable(Protocol):
+    """An object of a vendor's library that gives its fields as plain values."""
+
+    def model_dump(self, *, mode: Any = ...) -> dict[str, Any]: ...
+
+
+MessageInput = str | StoredContent | NewMessage | Message | Mapping[str, Any] | Dumpable
+"""One message as callers may give it: text, what `put_content` returned, a message, a dict of its fields; or a message
+or an answer of OpenAI's or Anthropic's API, as a dict or as an object of their libraries."""
 MessagesInput = MessageInput | Sequence["MessagesInput"] | None
-ToolCallInput = NewToolCall | Mapping[str, Any]
-UsageInput = Usage | Mapping[str, int] | None
+ToolCallInput = NewToolCall | Mapping[str, Any] | Dumpable
+UsageInput = Usage | Mapping[str, Any] | Dumpable | None
 ErrorInput = str | NewError | Mapping[str, Any]
 
 

@@ -16,10 +16,18 @@ from msgspec.structs import replace
 
 from weft.kernel.contents import ROW_BYTES, Prepared, json_bytes, text_bytes
 from weft.kernel.enums import MessageRole, MoveReason, RunExit, TurnType
-from weft.kernel.errors import InvalidInput
 from weft.kernel.events import session_stream
 from weft.kernel.ledger_events import SessionMoved
-from weft.ledger.arguments import as_messages, as_record, as_usage, checked_label
+from weft.ledger.arguments import (
+    as_calls,
+    as_messages,
+    as_record,
+    as_usage_and_rest,
+    checked_label,
+    summed_usage,
+)
+from weft.ledger.dialects.messages import TranslatedMessage
+from weft.ledger.dialects.turns import with_outcomes, with_usage_rest, with_uses
 from weft.ledger.model import (
     DEFAULT_AGENT,
     NewError,
@@ -66,18 +74,26 @@ class NewTurn:
     ) -> None:
         self.messages = as_messages(system, MessageRole.SYSTEM, "system")
         self.messages += as_messages(query, MessageRole.USER, "query")
-        self.response = as_messages(response, MessageRole.ASSISTANT, "response")
-        self.calls = [as_record(call, NewToolCall, f"tool_calls[{i}]") for i, call in enumerate(_call_list(tool_calls))]
+        calls, uses = as_calls(tool_calls)
+        answer = with_uses(as_messages(response, MessageRole.ASSISTANT, "response"), uses)
+        answers = [message for message in answer if isinstance(message, TranslatedMessage)]
+        self.usage, usage_rest = as_usage_and_rest(usage)
+        if usage is None:
+            self.usage = summed_usage(message.usage for message in answers)
+        self.response, self.calls = with_outcomes(with_usage_rest(answer, usage_rest), calls)
         self.spawned_sessions = [
             None if call.spawned_session is None else checked_label(call.spawned_session, "spawned session")
             for call in self.calls
         ]
-        self.usage = as_usage(usage)
-        self.model, self.provider, self.params, self.tools_spec = model, provider, params, tools_spec
-        self.finish_reason, self.permissions_used = finish_reason, permissions_used
+        models = [message.model for message in answers if message.model is not None]
+        reasons = [message.finish_reason for message in answers if message.finish_reason is not None]
+        self.model = model if model is not None or not models else models[-1]
+        self.provider, self.params, self.tools_spec = provider, params, tools_spec
+        self.finish_reason = finish_reason if finish_reason is not None or not reasons else reasons[-1]
+        self.permissions_used = permissions_used
         self.error = error if error is None or isinstance(error, str) else as_record(error, NewError, "error")
         self.persona, self.setting = persona, setting
-        request = (model, provider, params, tools_spec, finish_reason)
+        request = (self.model, provider, params, tools_spec, self.finish_reason)
         self.asks_model = bool(self.response) or any(argument is not None for argument in request)
         self.weight = weigh([*self.messages, *self.response], self.calls)
         self._texts: dict[int, Prepared] = {}
@@ -200,12 +216,6 @@ def _tool_uses(answer: list[NewMessage]) -> dict[str, list[int]]:
                 if isinstance(part, ToolUsePart):
                     messages.setdefault(part.id, []).append(k)
     return messages
-
-
-def _call_list(calls: Any) -> list[Any] | tuple[Any, ...]:
-    if calls is None or isinstance(calls, list | tuple):
-        return calls or ()
-    raise InvalidInput(f"tool_calls is {type(calls).__name__}", "it is a list of tool calls")
 
 
 def record_turn(

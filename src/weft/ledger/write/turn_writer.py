@@ -11,8 +11,18 @@ from msgspec import UNSET, UnsetType
 from weft.kernel.enums import InterruptionReason, MessageRole, RunExit, ToolCallStatus, TurnType
 from weft.kernel.errors import InvalidInput, LeaseLost, NotApplicable, NotFound, TurnClosed, WeftError
 from weft.kernel.fields import EventRef, RequestInput
-from weft.ledger.arguments import as_messages, as_record, as_usage, checked_label, checked_text
-from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn, repeated_id
+from weft.ledger.arguments import (
+    as_messages,
+    as_record,
+    as_usage,
+    as_usage_and_rest,
+    checked_label,
+    checked_text,
+)
+from weft.ledger.dialects.blocks import tool_use
+from weft.ledger.dialects.messages import TranslatedMessage, plain
+from weft.ledger.dialects.turns import with_usage_rest
+from weft.ledger.model import DEFAULT_AGENT, NewError, NewToolCall, RecordedTurn, ToolResultPart, repeated_id
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.request_inputs import check_input, input_of
 from weft.ledger.views.lease_rows import Lease, LeaseKind
@@ -66,11 +76,16 @@ class TurnWriter:
                 raise
 
     def message(self, message: Any, *, role: str = "user", history: str = MAIN_LIST) -> str:
-        """A message enters the turn's history. Returns its id."""
+        """A message enters the turn's history. Returns its id. One of Anthropic's that holds results of tools and words
+        of the user becomes two; the id is that of the words."""
         messages = as_messages(message, member(MessageRole, role, "role"), "message")
-        if len(messages) != 1:
+        if not messages or (len(messages) > 1 and isinstance(message, list | tuple)):
             raise InvalidInput(f"message is a list of {len(messages)}", "record one message at a time")
-        return self._step(lambda turn_events: turn_events.message(messages[0], history), weigh(messages, ()))
+
+        def step(turn_events: TurnEvents) -> str:
+            return [turn_events.message(message, history) for message in messages][-1]
+
+        return self._step(step, weigh(messages, ()))
 
     def request(
         self,
@@ -122,11 +137,16 @@ class TurnWriter:
         model: str | None = None,
         latency_ms: int | None = None,
     ) -> str | None:
-        """The model answered. Returns the message's id."""
-        messages = as_messages(message, MessageRole.ASSISTANT, "response")
-        counted = as_usage(usage)
+        """The model answered. Returns the message's id. An API's answer as it comes tells its usage, its model and its
+        finish reason, where they are not given."""
+        counted, usage_rest = as_usage_and_rest(usage)
+        messages = with_usage_rest(as_messages(message, MessageRole.ASSISTANT, "response"), usage_rest)
         if len(messages) > 1:
             raise InvalidInput(f"response is a list of {len(messages)}", "record one message at a time")
+        if messages and isinstance(answer := messages[0], TranslatedMessage):
+            counted = counted if usage is not None else answer.usage
+            model = model if model is not None else answer.model
+            finish_reason = finish_reason if finish_reason is not None else answer.finish_reason
 
         def step(turn_events: TurnEvents) -> tuple[str | None, str | None, str]:
             correlation = self._correlation or turn_events.append.ulids.mint()
@@ -146,14 +166,18 @@ class TurnWriter:
 
     def tool_call(
         self,
-        name: str,
+        name: str | Any,
         arguments: Any = None,
         *,
         id: str | None = None,
         server: str | None = None,
         number: int | None = None,
     ) -> str:
-        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under."""
+        """A tool is about to run: the intent, before the effect. Returns the call id to give its result under. A tool
+        call of OpenAI's or Anthropic's stands for name, arguments and id."""
+        if not isinstance(name, str):
+            use = tool_use(plain(name), "tool call")
+            name, arguments, id = use.name, use.input, use.id if id is None else id
         arguments = {} if arguments is None else arguments
         call = NewToolCall(
             name=name, id=id or self._writer.ulids.mint(), arguments=arguments, server=server, number=number
@@ -176,7 +200,7 @@ class TurnWriter:
 
     def tool_result(
         self,
-        call: str,
+        call: str | Any,
         result: Any = UNSET,
         *,
         error: Any = None,
@@ -185,7 +209,10 @@ class TurnWriter:
         duration_ms: int | None = None,
     ) -> None:
         """A tool ended. `call` is what `tool_call` returned, with or without the turn's id before it, or the provider's
-        own id where that is not another call's."""
+        own id where that is not another call's; or OpenAI's or Anthropic's message with the result."""
+        if not isinstance(call, str) and result is UNSET and (part := _result_in(call)) is not None:
+            call, result = part.tool_call_id, part.output
+            status = ToolCallStatus.ERROR if status is None and part.is_error is True else status
         key = self._key_of(checked_text(call, "tool call"))
         opened = self._calls[key]
         if spawned_session is not None:
@@ -307,6 +334,20 @@ class TurnWriter:
 
     def _session_row(self, append: Append) -> SessionRow | None:
         return append.view.session(self._lease.key) if self._lease.kind == LeaseKind.SESSION else None
+
+
+def _result_in(value: Any) -> ToolResultPart | None:
+    """The one result that a message or a block of an API holds."""
+    fields = plain(value)
+    if isinstance(fields, dict) and fields.get("type") == "tool_result":
+        fields = {"role": "user", "content": [fields]}
+    if not isinstance(fields, dict):
+        return None
+    (message, *others) = as_messages(fields, MessageRole.TOOL, "tool result")
+    parts = message.content
+    if others or not isinstance(parts, tuple) or len(parts) != 1 or not isinstance(parts[0], ToolResultPart):
+        raise InvalidInput("tool result: the message holds something else than one result", "record each by itself")
+    return parts[0]
 
 
 def as_input(value: Any) -> RequestInput | UnsetType:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weft.exchange.importers.chat import content_of, content_text, one_hour_writes, plain_result, uncached_input
+from weft.exchange.importers.chat import content_of, content_text
 from weft.exchange.importers.port import Item, NativeCompaction, NativeMessage, NativeTurn, Tokens
 from weft.exchange.importers.records.builder import MessageContent, PendingCall, finished_items, identity
 from weft.exchange.importers.records.values import (
@@ -22,6 +22,8 @@ from weft.exchange.importers.records.values import (
     whole,
 )
 from weft.kernel.enums import AgentRole, FileKind, MessageRole, MessageSource
+from weft.ledger.dialects.blocks import plain_result
+from weft.ledger.dialects.usage import one_hour_writes, uncached_input
 from weft.ledger.model import FileNote, ReasoningPart
 
 SOURCES = {"system": MessageRole.SYSTEM, "user": MessageRole.USER, "agent": MessageRole.ASSISTANT}

@@ -13,11 +13,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.chat import chat_tokens, content_of, response_tokens, uncached_input
+from weft.exchange.importers.chat import chat_tokens, content_of, response_tokens
 from weft.exchange.importers.langgraph.saved_values import BROKEN, Stored, Tagged, decoded, plain
 from weft.exchange.importers.port import Tokens
 from weft.exchange.importers.records.builder import MessageContent
 from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, sequence, text, whole
+from weft.ledger.dialects.usage import uncached_input
 from weft.ledger.model import ReasoningPart
 
 KINDS = {

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from weft.exchange.importers.chat import plain_result as words_or_blocks
 from weft.exchange.importers.langgraph.rows import Place, Row, Rows, Verbatim, Write, about
 from weft.exchange.importers.langgraph.saved_values import (
     BROKEN,
@@ -29,6 +28,7 @@ from weft.exchange.importers.records.builder import PendingCall, finished_items,
 from weft.exchange.importers.records.values import canonical, mapping, millis, present, text
 from weft.exchange.importers.trees import Part, PlannedBranch, Tree
 from weft.kernel.enums import AgentRole, MessageRole, MessageSource
+from weft.ledger.dialects.blocks import plain_result as words_or_blocks
 
 USUAL = ("messages", "__root__")
 TOLD = frozenset({"__error__", "__interrupt__"})

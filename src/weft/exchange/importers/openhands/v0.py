@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.exchange.importers.chat import chat_tokens, content_of, content_text, uncached_input
+from weft.exchange.importers.chat import chat_tokens, content_of, content_text
 from weft.exchange.importers.openhands.conversations import CALLS
 from weft.exchange.importers.openhands.turns import (
     Span,
@@ -32,6 +32,7 @@ from weft.exchange.importers.records.values import (
     whole,
 )
 from weft.kernel.enums import MessageRole, MessageSource, ToolCallStatus
+from weft.ledger.dialects.usage import uncached_input
 from weft.ledger.model import ImagePart, Part, ReasoningPart, TextPart
 
 INNER = frozenset(

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.chat import content_of, content_text, plain_result, summed_tokens, uncached_input
+from weft.exchange.importers.chat import content_of, content_text, summed_tokens
 from weft.exchange.importers.openhands.turns import (
     Span,
     TurnEvents,
@@ -25,6 +25,8 @@ from weft.exchange.importers.port import NativeCompaction, NativeMessage, Tokens
 from weft.exchange.importers.records.builder import PendingCall
 from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, present, sequence, text, whole
 from weft.kernel.enums import MessageRole, MessageSource, ToolCallStatus
+from weft.ledger.dialects.blocks import plain_result
+from weft.ledger.dialects.usage import uncached_input
 from weft.ledger.model import Part, ReasoningPart
 
 CONDENSER = "condenser"

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.exchange.importers.chat import chat_tokens, content_of, plain_result
+from weft.exchange.importers.chat import chat_tokens, content_of
 from weft.exchange.importers.port import Item, NativeMessage, NativeTurn, Report
 from weft.exchange.importers.records.builder import PendingCall, identity
 from weft.exchange.importers.records.values import JsonObject, json_in_text, mapping, millis, present, sequence, text
@@ -26,6 +26,7 @@ from weft.exchange.importers.swe_agent.runs import (
     with_files,
 )
 from weft.kernel.enums import MessageRole, MessageSource
+from weft.ledger.dialects.blocks import plain_result
 from weft.ledger.model import Part, ReasoningPart
 
 NEW_TASK = "The user added a new task: "

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weft.exchange.importers.chat import content_of, content_text, plain_result
+from weft.exchange.importers.chat import content_of, content_text
 from weft.exchange.importers.documents import read_document
 from weft.exchange.importers.port import Item, NativeMessage, NativeTurn, Report, Tokens
 from weft.exchange.importers.records.builder import PendingCall, identity
@@ -36,6 +36,7 @@ from weft.exchange.importers.swe_agent.runs import (
     with_files,
 )
 from weft.kernel.enums import MessageRole, MessageSource
+from weft.ledger.dialects.blocks import plain_result
 from weft.ledger.model import Part, ReasoningPart, TextPart
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
