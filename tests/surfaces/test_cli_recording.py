@@ -171,8 +171,43 @@ def test_record_with_a_key_pins_turns_by_their_ids_alone(weft: Shell) -> None:
     assert again[0]["parent_id"] == first
 
 
+CONVERSATION = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "ls"}]},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "ls", "arguments": '{"path": "."}'}},
+    ]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "notes.txt"},
+    {"role": "assistant", "content": "One file."},
+    {"role": "user", "content": "Thanks."},
+    {"role": "assistant", "content": "You are welcome."},
+]  # fmt: skip
+TOKENS = {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24}
+
+
+def test_record_takes_a_conversation_of_messages_turn_by_turn(weft: Shell) -> None:
+    turn = {"messages": CONVERSATION, "model": "gpt-x", "usage": TOKENS, "key": "k"}
+    recorded = weft.json("record", stdin=json.dumps(turn))
+    assert recorded["depth"] == 2
+    assert weft.json("record", stdin=json.dumps(turn)) == recorded
+    document = json.loads(weft("export", "main", "--as", "openai").out)
+    assert document["messages"] == [
+        {**CONVERSATION[1], "content": "ls"} if m == CONVERSATION[1] else m for m in CONVERSATION
+    ]
+    shown = weft.json("show", "main")
+    assert shown["usage"]["total_tokens"] == 24
+    for form in ("openai", "anthropic"):
+        exported = weft("export", "main", "--as", form).out
+        weft("record", "--session", form, stdin=exported)
+        assert weft("export", form, "--as", form).out == exported
+    weft("record", "--session", "list", stdin=json.dumps(CONVERSATION))
+    assert "both given" in weft("record", stdin='{"messages": [], "query": "x"}').err
+    assert "empty" in weft("record", stdin='{"messages": []}').err
+
+
 def test_every_field_of_record_turn_can_be_given_as_json() -> None:
     accepted = {"session", "query", "response", "parent", "expected", "wait", "key"}
+    accepted.add("messages")  # which become a query and a response for each prompt
     for source in (NewTurn, Setting):
         accepted |= {name for name, p in inspect.signature(source).parameters.items() if p.kind is p.KEYWORD_ONLY}
     accepted.remove("setting")  # its fields are given one by one

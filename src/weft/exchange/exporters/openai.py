@@ -90,7 +90,8 @@ class _OpenAiMessages:
         return showable("\n".join(texts))
 
     def _content(self, spoken: Spoken) -> str | list[dict[str, Any]]:
-        if all(isinstance(part, TextPart | ReasoningPart) for part in spoken.parts):
+        texts = [part for part in spoken.parts if isinstance(part, TextPart)]
+        if len(texts) < 2 and all(isinstance(part, TextPart | ReasoningPart) for part in spoken.parts):
             return self._text(spoken)
         found: list[dict[str, Any]] = []
         for part in spoken.parts:

@@ -1,4 +1,4 @@
-"""A turn as JSON: the fields of `Ledger.record_turn`, read strictly."""
+"""A turn as JSON: the fields of `Ledger.record_turn`, or the messages of a conversation; read strictly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from weft.kernel.contents import decode_utf8
+from weft.kernel.enums import MessageRole
 from weft.kernel.errors import InvalidInput, InvalidJson
+from weft.ledger.arguments import as_messages
+from weft.ledger.dialects.turns import split_turns
 from weft.ledger.model import NewError
 
 
@@ -22,6 +25,7 @@ class TurnInput(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=
     query: Any = UNSET
     response: Any = UNSET
     system: Any = UNSET
+    messages: Any = UNSET
     model: str | UnsetType | None = UNSET
     provider: str | UnsetType | None = UNSET
     params: Any = UNSET
@@ -50,13 +54,39 @@ class TurnInput(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=
 
 
 def read_turn(data: bytes) -> TurnInput:
-    """One JSON object. Duplicate keys, NaN and bytes that are not UTF-8 are refused, as they have no single meaning."""
+    """One JSON object, or a list of messages. Duplicate keys, NaN and bytes that are not UTF-8 are refused, as they
+    have no single meaning."""
     value = strict_json(data, "the turn")
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        value = {"messages": value}
     try:
         return msgspec.convert(value, TurnInput)
     except msgspec.ValidationError as error:
         fields = ", ".join(TurnInput.__struct_fields__)
         raise InvalidInput(f"the turn: {error}", f"a turn is a JSON object with some of: {fields}") from error
+
+
+_OF_THE_FIRST = frozenset({"system", "parent", "expected"})
+_OF_THE_LAST = frozenset({"usage", "finish_reason", "error", "tool_calls", "permissions_used", "source_event_id"})
+
+
+def turns_in(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """The turns to record: one, or those of the conversation that `messages` hold, one for each prompt. Where a turn
+    goes is said of the first, how it ended of the last, and the rest of all of them."""
+    if "messages" not in fields:
+        return [fields]
+    if both := sorted({"query", "response"} & fields.keys()):
+        raise InvalidInput(f"messages and {both[0]} are both given", "give one of them")
+    turns = split_turns(as_messages(fields["messages"], MessageRole.USER, "messages"))
+    if not turns:
+        raise InvalidInput("messages is empty", "give at least one message")
+    shared = {name: value for name, value in fields.items() if name not in {"messages", *_OF_THE_FIRST, *_OF_THE_LAST}}
+    dicts = [{**shared, "query": turn.query, "response": turn.response} for turn in turns]
+    dicts[0] |= {name: fields[name] for name in _OF_THE_FIRST & fields.keys()}
+    dicts[-1] |= {name: fields[name] for name in _OF_THE_LAST & fields.keys()}
+    for number, turn in enumerate(dicts[:-1] if fields.get("key") is not None else (), 1):
+        turn["key"] = f"{fields['key']}#{number}"
+    return dicts
 
 
 def strict_json(data: bytes, what: str) -> Any:

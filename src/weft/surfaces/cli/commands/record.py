@@ -16,7 +16,7 @@ from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
 from weft.surfaces.cli.default_session import ensure_own_session
 from weft.surfaces.cli.screen import Line, Span
-from weft.surfaces.cli.turn_input import TurnInput, read_turn
+from weft.surfaces.cli.turn_input import TurnInput, read_turn, turns_in
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
@@ -37,7 +37,9 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
     """Record a turn, from JSON or from options.
 
     The turn is a JSON object with the fields of `Ledger.record_turn` (session, query, response, model, usage,
-    tool_calls and more), read from FILE or from standard input. With --query or --response nothing is read unless
+    tool_calls and more), read from FILE or from standard input. Messages, tool calls and usage of OpenAI's and
+    Anthropic's APIs are taken as they come; a conversation in `messages` (what `weft export --as openai` and `--as
+    anthropic` write) becomes a turn for each prompt. With --query or --response nothing is read unless
     FILE is given. Options win over the object's fields. With --key the same turn is recorded once, for 30 days; another
     turn with that key is refused.
     """
@@ -50,8 +52,11 @@ def command(call: Call, file: str | None, **options: str | None) -> None:
         for pin in ("parent", "expected"):
             if isinstance(turn.get(pin), str):
                 turn[pin] = _resolved(ledger, pin, turn[pin], turn.get("key"))
-        recorded = ledger.record_turn(**turn)
-        if recorded.session and recorded.depth == 1:
+        turns = [ledger.record_turn(**fields) for fields in turns_in(turn)]
+        recorded = turns[-1]
+        if len(turns) > 1 and not call.quiet:
+            call.note(f"{len(turns)} turns were recorded, one for each prompt")
+        if recorded.session and turns[0].depth == 1:
             _warn_of_a_short_name(call, ledger, recorded.session)
     if call.quiet and not call.json:
         call.screen.show(recorded.id)
