@@ -375,7 +375,7 @@ def test_the_parts_of_the_ledger_import_in_one_direction() -> None:
 
 
 OPEN_TO_LAYERS_ABOVE = frozenset(
-    "api model arguments dialects.blocks dialects.turns dialects.usage"
+    "api model arguments dialects.blocks dialects.messages dialects.turns dialects.usage"
     " imports imports.natives secrets read.access read.thread_facts read.revisions"
     " read.label_prefixes read.turn_titles search.vectors sessions.heads upkeep.facts_file upkeep.copy_register"
     " upkeep.refused_events views.rows views.program_rows views.values write.append write.commands write.leases"

@@ -6,6 +6,7 @@ import inspect
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,7 +172,7 @@ def test_record_with_a_key_pins_turns_by_their_ids_alone(weft: Shell) -> None:
     assert again[0]["parent_id"] == first
 
 
-CONVERSATION = [
+CONVERSATION: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "ls"}]},
     {"role": "assistant", "content": None, "tool_calls": [

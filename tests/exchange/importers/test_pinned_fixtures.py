@@ -21,6 +21,7 @@ from tests.exchange.fixtures.atif import trajectories
 from tests.exchange.fixtures.claude_ai import exports
 from tests.exchange.fixtures.langgraph import agents
 from tests.exchange.fixtures.llm import databases
+from tests.exchange.fixtures.messages import conversations
 from tests.exchange.fixtures.opencode import sessions
 from weft.exchange.importers.port import load_importers
 
@@ -51,6 +52,12 @@ def atif(folder: Path) -> None:
     trajectories.write(folder, trajectories.trajectory())
 
 
+def messages(folder: Path) -> None:
+    conversations.written(folder, "chat.json", {"messages": conversations.CHAT})
+    conversations.written(folder, "anthropic.json", conversations.ANTHROPIC)
+    conversations.written(folder, "shared.jsonl", conversations.SHARED)
+
+
 def opencode(folder: Path) -> None:
     """Of version 2, which no corpus has."""
     sessions.write_newer(folder, sessions.every_kind())
@@ -61,7 +68,7 @@ def restore(beside: str, name: str, path: Path) -> None:
         connection.executescript(Path(beside).with_name(name).read_text())
 
 
-@pytest.mark.parametrize("write", [claude_ai, aider, llm, langgraph, atif, opencode])
+@pytest.mark.parametrize("write", [claude_ai, aider, llm, langgraph, atif, messages, opencode])
 def test_digests_are_what_they_were(write: Callable[[Path], None], tmp_path: Path) -> None:
     origin = write.__name__.replace("_", "-")
     folder = tmp_path / "fixtures"

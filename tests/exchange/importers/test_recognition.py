@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.exchange.corpus import CORPUS, ORIGINS, needs_corpus
-from weft.exchange.importers.port import load_importers
+from weft.exchange.importers.port import claiming, load_importers
 from weft.exchange.importers.sources import candidates
 from weft.exchange.importers.testing import as_source
 
@@ -13,7 +13,7 @@ def test_no_file_is_claimed_by_another_tools_importer() -> None:
     importers = load_importers()
     for candidate in candidates(CORPUS, lambda path, error: None):
         source = as_source(candidate.path)
-        found = {each.origin for each in importers if each.recognises(source) and not each.is_part(source)}
+        found = {each.origin for each in claiming(importers, source) if not each.is_part(source)}
         folder = candidate.path.relative_to(CORPUS).parts
         own = folder[1] if folder[0] == "growth-series" else folder[0]
         assert found <= {own}, candidate.path

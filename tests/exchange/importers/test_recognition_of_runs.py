@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.exchange.corpus import CORPUS, needs_corpus
-from weft.exchange.importers.port import load_importers
+from weft.exchange.importers.port import claiming, load_importers
 from weft.exchange.importers.testing import as_source
 
 pytestmark = needs_corpus
@@ -21,7 +21,7 @@ def test_files_of_a_tool_are_its_importers_and_no_other_s(origin: str) -> None:
     importers = load_importers()
     for path in files(CORPUS / origin):
         source = as_source(path)
-        assert [each.origin for each in importers if each.recognises(source)] == [origin], path
+        assert [each.origin for each in claiming(importers, source)] == [origin], path
 
 
 @pytest.mark.parametrize("origin", OWN)

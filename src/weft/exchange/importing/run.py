@@ -23,6 +23,7 @@ from weft.exchange.importers.port import (
     Problem,
     Report,
     Source,
+    claiming,
 )
 from weft.exchange.importers.servers import Address, OnServer
 from weft.exchange.importers.sources import Candidate, candidates, is_log
@@ -236,7 +237,7 @@ class ImportRun:
         try:
             with candidate.open(self._clock.now_ms() / 1000, self._budget()) as source:
                 part = next((_part(each, source) for each in self._importers if each.is_part(source)), None)
-                found = [] if part else [each for each in self._importers if self._force or each.recognises(source)]
+                found = [] if part else list(self._importers) if self._force else claiming(self._importers, source)
         except OSError as error:
             self.failed(_where(candidate), error)
             return None

@@ -99,7 +99,21 @@ def translated(
         return translation.shared(value)
     if _is_item(value):
         return translation.item(value)
-    return translation.message(value) if _is_foreign(value) else None
+    is_message = is_api_message(value) if keeps_unknown else _is_foreign(value)
+    return translation.message(value) if is_message else None
+
+
+def is_api_message(value: Any) -> bool:
+    """Has this the shape of a message, or of an item that stands among messages? The ledger's own form counts too."""
+    if not isinstance(value, Mapping):
+        return False
+    if isinstance(speaker := value.get("from"), str) and "value" in value:
+        return speaker.lower() in _SPEAKERS
+    if value.get("role") is None:
+        return _is_item(value)
+    has_content = isinstance(value.get("content", UNSET), str | list | None)
+    says = has_content or any(isinstance(value.get(name), list | Mapping) for name in ("tool_calls", "function_call"))
+    return isinstance(value["role"], str) and value["role"] in _ROLES and says
 
 
 def _is_item(value: Mapping[str, Any]) -> bool:
