@@ -1,14 +1,19 @@
 """Messages, tool calls and usage of OpenAI's and Anthropic's APIs, recorded as they come."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.ledger.histories import problems
-from weft.kernel.errors import InvalidInput
+from tests.ledger.histories import PROPERTY_SCALE, problems
+from weft.kernel.contents import prepare
+from weft.kernel.errors import InvalidInput, WeftError
 from weft.kernel.fields import Usage
 from weft.ledger.api.ledger import Ledger
 from weft.ledger.model import ImagePart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from weft.ledger.write.record_turn import NewTurn
 
 CHAT_CALL = {"id": "call_1", "type": "function", "function": {"name": "ls", "arguments": '{"path": "."}'}}
 CHAT_USAGE = {
@@ -264,3 +269,36 @@ def test_what_is_not_understood_is_refused_by_name(ledger: Ledger, turn: dict[st
     with pytest.raises(InvalidInput, match=what):
         ledger.record_turn(session="main", **turn)
     assert ledger.sessions() == []
+
+
+KEYS = """role content type text tool_calls function_call function custom id call_id name arguments input output object
+choices message usage prompt_tokens completion_tokens total_tokens input_tokens cache_read_input_tokens summary thinking
+completion_tokens_details reasoning_tokens refusal image_url source url tool_call_id tool_use_id from value model
+metadata signature""".split()
+WORDS = """user assistant tool system developer function text image_url image tool_use tool_result reasoning thinking
+message function_call function_call_output response refusal human document {"a":1}""".split()
+scalars = st.none() | st.booleans() | st.integers(0, 9) | st.just(1.5) | st.sampled_from(WORDS)
+oddities = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.sampled_from(KEYS), oddities, min_size=1, max_size=6)
+
+
+@settings(max_examples=100 * PROPERTY_SCALE, deadline=None)
+@given(query=objects, response=objects, usage=objects, call=objects)
+def test_no_odd_message_is_an_accident(query: Any, response: Any, usage: Any, call: Any) -> None:
+    """Recorded, or refused in words."""
+    turns: list[dict[str, Any]] = [{"query": query}, {"response": [response]}, {"usage": usage}, {"tool_calls": [call]}]
+    for turn in turns:
+        with suppress(WeftError):
+            NewTurn(**turn).prepare(lambda data: prepare(data, bytes(16)))
+
+
+def test_what_is_nested_too_deeply_is_refused(ledger: Ledger) -> None:
+    deep: Any = "x"
+    for _ in range(3000):
+        deep = [deep]
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        ledger.record_turn(query={"role": "user", "content": [{"type": "image", "source": deep}]})

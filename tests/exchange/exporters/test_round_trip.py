@@ -106,3 +106,16 @@ def test_thinking_that_is_signed_comes_back_with_its_signature() -> None:
         assert digests(copy) == digests(ledger)
         assert exported(copy, "anthropic") == document
         assert document["messages"][1] == message
+
+
+@pytest.mark.parametrize("form", ["openai", "anthropic"])
+def test_a_result_in_the_turn_after_its_call_is_exported_as_its_answer(form: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    with weft.open(":memory:") as ledger, weft.open(":memory:") as whole:
+        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "notes.txt"}
+        ledger.record_turn(session="main", query="ls", response=asked)
+        ledger.record_turn(session="main", query=result, response="One file.")
+        whole.record_turn(session="main", query="ls", response=[asked, result, "One file."])
+        assert exported(ledger, form) == exported(whole, form)
+        assert "interrupted" not in json.dumps(exported(ledger, form))

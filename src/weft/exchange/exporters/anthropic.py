@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogue, is_failed
+from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogues, is_failed
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Thinking, Wishes
 from weft.exchange.exporters.results import Image, json_line, pieces_of
 from weft.kernel.contents import showable
-from weft.ledger.api import FullTurn
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 FORMATS = ("png", "jpeg", "gif", "webp")
@@ -47,17 +46,17 @@ class _AnthropicMessages:
         self.system: list[Block] = []
 
     def all(self, story: Story) -> Iterator[dict[str, Any]]:
-        for told in story.turns:
+        for told, messages in dialogues(story.turns, self._ids):
             self._report.count(told)
             if told.summary is not None:
                 self._report.left_out["summary"] += 1
-            yield from self._turn(told)
+            yield from self._turn(messages)
         yield from self._flush()
 
-    def _turn(self, told: FullTurn) -> Iterator[dict[str, Any]]:
+    def _turn(self, messages: Iterator[Spoken]) -> Iterator[dict[str, Any]]:
         prompt: list[Block] = []
         leading = True
-        for spoken in dialogue(told.items, self._ids):
+        for spoken in messages:
             leading = leading and spoken.role == "system"
             if leading:
                 prompt += self._texts(spoken)

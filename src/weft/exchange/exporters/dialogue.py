@@ -1,4 +1,6 @@
-"""A turn as the APIs of models want to see it: every tool call in an assistant's message, every result right after it.
+"""Turns as the APIs of models want to see them: every tool call in an assistant's message, every result right after it.
+
+A result may stand in the turn after its call, where each exchange with an API was recorded as a turn: it is moved.
 
 Ledgers also hold what no API takes: calls that were cut off, results without a call, a call in somebody else's words.
 An open call gets a result that says `interrupted`; what has no place of its own becomes text where it stands. So of
@@ -18,7 +20,7 @@ from msgspec import UNSET, Struct
 
 from weft.exchange.edits.arguments import opened
 from weft.exchange.exporters.results import as_json, is_deep, result_text
-from weft.ledger.api import Item
+from weft.ledger.api import FullTurn, Item
 from weft.ledger.model import Message, Part, TextPart, ToolCall, ToolResultPart, ToolUsePart
 
 INTERRUPTED = "interrupted"
@@ -76,14 +78,28 @@ def tool_input(value: Any) -> dict[str, Any]:
     return {} if found is None else {"input": value}
 
 
-def dialogue(items: Sequence[Item], ids: ExportCallIds) -> Iterator[Spoken]:
-    """The messages of a turn."""
-    return _Dialogue(items, ids).spoken(items)
+def dialogues(turns: Iterable[FullTurn], ids: ExportCallIds) -> Iterator[tuple[FullTurn, Iterator[Spoken]]]:
+    """Each turn with its messages, to be walked before the next one."""
+    ahead: Counter[str] = Counter()
+    before: FullTurn | None = None
+    for turn in turns:
+        if before is not None:
+            yield before, _Dialogue(before.items, ids, turn.items, ahead).spoken(before.items)
+        before = turn
+    if before is not None:
+        yield before, _Dialogue(before.items, ids, (), ahead).spoken(before.items)
 
 
 class _Dialogue:
-    def __init__(self, items: Sequence[Item], ids: ExportCallIds) -> None:
-        self._ids = ids
+    def __init__(
+        self, items: Sequence[Item], ids: ExportCallIds, following: Sequence[Item], ahead: Counter[str]
+    ) -> None:
+        """`following` are the items of the next turn; `ahead` counts results that were moved out of a turn before it
+        was walked, by the id of their call."""
+        self._ids, self._ahead = ids, ahead
+        self._later: dict[str, deque[ToolResultPart]] = {}
+        for part in _leading_results(following):
+            self._later.setdefault(part.tool_call_id, deque()).append(part)
         self._calls: dict[str, deque[ToolCall]] = {}
         self._results: dict[str, deque[ToolResultPart]] = {}
         self._spelled = Counter(use.id for use in _uses(items))
@@ -154,6 +170,10 @@ class _Dialogue:
         if results:
             part = results.popleft()
             return ToolResultPart(id, part.output, part.is_error)
+        if call is None and (later := self._later.get(native)):
+            self._ahead[native] += 1
+            part = later.popleft()
+            return ToolResultPart(id, part.output, part.is_error)
         if call is None or call.outcome in (None, INTERRUPTED):
             return ToolResultPart(id, INTERRUPTED, True)
         if call.outcome == "ok":
@@ -161,9 +181,12 @@ class _Dialogue:
         return ToolResultPart(id, call.error if call.result is None else call.result, True)
 
     def _is_moved(self, part: Part) -> bool:
-        if not isinstance(part, ToolResultPart) or not self._moved[part.tool_call_id]:
+        if not isinstance(part, ToolResultPart):
             return False
-        self._moved[part.tool_call_id] -= 1
+        moved = self._ahead if self._ahead[part.tool_call_id] else self._moved
+        if not moved[part.tool_call_id]:
+            return False
+        moved[part.tool_call_id] -= 1
         return True
 
     @staticmethod
@@ -184,6 +207,14 @@ def _uses(items: Iterable[Item]) -> Iterator[ToolUsePart]:
 def _parts(items: Iterable[Item], kind: type[ToolResultPart]) -> Iterator[ToolResultPart]:
     said = (item for item in items if isinstance(item, Message))
     return (part for message in said for part in message.content if isinstance(part, kind))
+
+
+def _leading_results(items: Iterable[Item]) -> Iterator[ToolResultPart]:
+    """Results that a turn begins with."""
+    for item in items:
+        if not isinstance(item, Message) or item.role not in ("tool", "system"):
+            return
+        yield from (part for part in item.content if isinstance(part, ToolResultPart))
 
 
 def is_failed(part: ToolResultPart) -> bool:

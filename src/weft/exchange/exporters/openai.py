@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogue
+from weft.exchange.exporters.dialogue import ExportCallIds, Spoken, dialogues
 from weft.exchange.exporters.images import image_note, is_web_address, raster_in
 from weft.exchange.exporters.port import Report, Story, Wishes
 from weft.exchange.exporters.results import json_line, result_text
@@ -38,11 +38,11 @@ class _OpenAiMessages:
         self._system: str | None = None
 
     def all(self, story: Story) -> Iterator[dict[str, Any]]:
-        for told in story.turns:
+        for told, messages in dialogues(story.turns, self._ids):
             self._report.count(told)
             if told.summary is not None:
                 self._report.left_out["summary"] += 1
-            for spoken in dialogue(told.items, self._ids):
+            for spoken in messages:
                 yield from self._messages(spoken)
 
     def _messages(self, spoken: Spoken) -> Iterator[dict[str, Any]]:

@@ -78,11 +78,18 @@ class TranslatedMessage(NewMessage, frozen=True, kw_only=True):
 
 def plain(value: Any) -> Any:
     """The same value with the objects of the vendors' libraries as plain dicts."""
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise InvalidInput("a message is nested too deeply", "record the inner part as text") from None
+
+
+def _plain(value: Any) -> Any:
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
         return dump(mode="json")
     if isinstance(value, Mapping):
-        return {name: plain(field) for name, field in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: _plain(field) for name, field in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def translated(

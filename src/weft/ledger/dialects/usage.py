@@ -58,7 +58,7 @@ def foreign_usage(value: Mapping[str, Any]) -> ForeignUsage | None:
     if counts is None or any(count is not None and not 0 <= count < 2**53 for count in counts.values()):
         return None
     tokens = {_FIELDS[name]: count for name, count in counts.items() if count is not None}
-    if _is_beside(value, reasoning := tokens.get("reasoning_tokens", 0)):
+    if "output_tokens" in tokens and _is_beside(value, reasoning := tokens.get("reasoning_tokens", 0)):
         tokens["output_tokens"] += reasoning
     total = sum(count for name, count in tokens.items() if name not in _PARTS)
     return ForeignUsage(Usage(**tokens), _rest(value, total))
