@@ -35,14 +35,15 @@ def split_turns(messages: Iterable[NewMessage]) -> list[MessageTurn]:
 
 def with_uses(response: Sequence[NewMessage], uses: Sequence[ToolUsePart]) -> list[NewMessage]:
     """The answer with these tool uses in it: those that it lacks go to the end of its last message."""
-    spelled = {part.id for message in response for part in _parts_of(message) if isinstance(part, ToolUsePart)}
-    missing = [use for use in uses if use.id not in spelled]
     messages = list(response)
-    if not missing:
+    if not uses:
         return messages
-    if not messages or messages[-1].role != MessageRole.ASSISTANT:
+    spelled = {part.id for message in messages for part in _parts_of(message) if isinstance(part, ToolUsePart)}
+    missing = [use for use in uses if use.id not in spelled]
+    if missing and (not messages or messages[-1].role != MessageRole.ASSISTANT):
         messages.append(NewMessage(role=MessageRole.ASSISTANT, content=()))
-    messages[-1] = replace(messages[-1], content=(*_parts_of(messages[-1]), *missing))
+    if missing:
+        messages[-1] = replace(messages[-1], content=(*_parts_of(messages[-1]), *missing))
     return messages
 
 
