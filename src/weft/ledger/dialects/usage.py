@@ -14,7 +14,7 @@ from msgspec import Struct
 from weft.kernel.fields import Usage
 
 Counts = dict[str, int | None]
-"""By the names of an importer's tokens: input, output, cached, cache_write, cache_write_1h (a part of it), reasoning."""
+"""By the names of an importer's tokens: input, output, cached, cache_write and its part cache_write_1h, reasoning."""
 
 _CHAT = ("prompt_tokens", "completion_tokens")
 _ANTHROPIC = frozenset(

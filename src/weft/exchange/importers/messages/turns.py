@@ -173,5 +173,6 @@ def _tokens(usage: Usage) -> Tokens:
         output=count(usage.output_tokens),
         cached=count(usage.cached_input_tokens),
         cache_write=count(usage.cache_write_tokens),
+        cache_write_1h=count(usage.cache_write_1h_tokens),
         reasoning=count(usage.reasoning_tokens),
     )
