@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from weft.ledger.read.full_threads import Item as Item
     from weft.ledger.read.full_threads import MessageReply as MessageReply
     from weft.ledger.read.full_threads import Strand as Strand
+    from weft.ledger.read.injected_text import MessagePassage as MessagePassage
+    from weft.ledger.read.injected_text import message_passages as message_passages
+    from weft.ledger.read.injected_text import typed_command as typed_command
     from weft.ledger.read.listing import ListedSession as ListedSession
     from weft.ledger.read.listing import SessionFilter as SessionFilter
     from weft.ledger.read.listing import SessionList as SessionList
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from weft.ledger.read.pages import Page as Page
     from weft.ledger.read.sessions import agent_names as agent_names
     from weft.ledger.read.threads import ThreadDiff as ThreadDiff
+    from weft.ledger.read.turn_steps import StepGroup as StepGroup
+    from weft.ledger.read.turn_steps import is_from_tool as is_from_tool
+    from weft.ledger.read.turn_steps import sections as sections
     from weft.ledger.read.turns import calls_of as calls_of
     from weft.ledger.read.vouchers import VouchedMessage as VouchedMessage
     from weft.ledger.read.vouchers import Voucher as Voucher
@@ -88,11 +94,13 @@ _NAMES = {
     "weft.ledger.imports.provisional": "ProvisionalTurn",
     "weft.ledger.read.contexts": "Context",
     "weft.ledger.read.full_threads": "BranchPoint FullTurn Item MessageReply Strand",
+    "weft.ledger.read.injected_text": "MessagePassage message_passages typed_command",
     "weft.ledger.read.listing": "ListedSession SessionFilter SessionList has_title project_of",
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.sessions": "agent_names",
     "weft.ledger.read.threads": "ThreadDiff",
     "weft.ledger.read.vouchers": "VouchedMessage Voucher",
+    "weft.ledger.read.turn_steps": "StepGroup is_from_tool sections",
     "weft.ledger.read.turns": "calls_of",
     "weft.ledger.reports.actor_history": "Deed",
     "weft.ledger.reports.audit": "AuditFinding AuditTally FindingKind GROUPS Severity",
