@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from weft.ledger.read.full_threads import FullTurn as FullTurn
     from weft.ledger.read.full_threads import MessageReply as MessageReply
     from weft.ledger.read.full_threads import Strand as Strand
+    from weft.ledger.read.full_threads import ThreadsSpan as ThreadsSpan
+    from weft.ledger.read.full_threads import TurnLine as TurnLine
     from weft.ledger.read.listing import ListedSession as ListedSession
     from weft.ledger.read.listing import Listing as Listing
     from weft.ledger.read.listing import SessionList as SessionList
@@ -192,7 +194,7 @@ _NAMES = {
         "TextPart ToolCall ToolResultPart ToolUsePart Turn"
     ),
     "weft.ledger.read.contexts": "Context",
-    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply Strand",
+    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn MessageReply Strand ThreadsSpan TurnLine",
     "weft.ledger.read.listing": "ListedSession Listing SessionList",
     "weft.ledger.read.pages": "Page",
     "weft.ledger.read.threads": "Thread ThreadDiff",

@@ -170,3 +170,21 @@ def test_a_name_that_means_nothing_is_refused(ledger: Ledger) -> None:
     with pytest.raises(NotFound):
         ledger.full_threads("nobody")
     assert ledger.full_threads().strands == ()
+
+
+def test_a_line_about_each_turn_and_the_time_of_all(ledger: Ledger) -> None:
+    turns = grow(ledger, "main", "a", "b\nmore")
+    ledger.fork(turns[0], label="side")
+    side = grow(ledger, "side", "x")
+    compacted = ledger.compactions.record(session="main", summary="so far").id
+    threads = ledger.full_threads("main", "side")
+    lines = [line for strand in threads.strands for line in threads.lines_of(strand)]
+    assert {(line.turn_id, line.depth, line.session, line.subject, line.is_compaction) for line in lines} == {
+        (turns[0], 1, "main", "a", False), (turns[1], 2, "main", "b", False),
+        (compacted, 3, "main", "so far", True), (side[0], 2, "side", "x", False),
+    }  # fmt: skip
+    span = threads.span()
+    every = [ledger.turn(line.turn_id) for line in lines]
+    assert span.started_at == min(turn.started_at for turn in every)
+    assert span.ended_at == max(turn.completed_at or turn.started_at for turn in every)
+    assert span.session_ids == {ledger.session("main").id, ledger.session("side").id}

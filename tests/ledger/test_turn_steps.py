@@ -45,7 +45,8 @@ def test_failures_and_what_it_was_about_are_told() -> None:
     items = told(1, ("assistant", [ReasoningPart("\n why?\nbecause")]), call(1, outcome="error"), call(2)).items
     (group,) = sections(items)
     assert isinstance(group, StepGroup)
-    assert (group.summary, group.hint) == ("2 steps: 2 Bash · 1 failed", "why?")
+    assert (group.summary, group.hint()) == ("2 steps: 2 Bash · 1 failed", "why?")
+    assert group.hint(thinking=False) == ""
 
 
 def test_calls_that_only_messages_tell_count_once() -> None:

@@ -21,7 +21,7 @@ from weft.ledger.imports.natives import NativeSession, NativeTurn
 from weft.ledger.imports.provisional import OpenTail
 from weft.ledger.imports.sources import ImportCounts, ImportSource, Landed
 from weft.ledger.model import FileNote, Message, RecordedTurn, Turn
-from weft.ledger.read.full_threads import FullThreads, FullTurn, Strand
+from weft.ledger.read.full_threads import FullThreads, FullTurn, Strand, ThreadsSpan, TurnLine
 from weft.ledger.read.listing import Listing, SessionFilter, SessionList
 from weft.ledger.read.pages import Page
 from weft.ledger.read.threads import Thread
@@ -217,6 +217,14 @@ class AsyncFullThreads(crossing.Mirror[FullThreads]):
     def turns(self) -> AsyncIterator[FullTurn]:
         """All of them, strand by strand."""
         return self._each(lambda: self._sync.turns)
+
+    def lines_of(self, strand: Strand) -> AsyncIterator[TurnLine]:
+        """A line about each turn of a strand, in order."""
+        return self._each(partial(self._sync.lines_of, strand=strand))
+
+    async def span(self) -> ThreadsSpan:
+        """Over all strands."""
+        return await self._run(self._sync.span)
 
     def turns_of(self, strand: Strand) -> AsyncIterator[FullTurn]:
         return self._each(partial(self._sync.turns_of, strand=strand))

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from weft.ledger.imports.provisional import ProvisionalTurn as ProvisionalTurn
     from weft.ledger.read.contexts import Context as Context
     from weft.ledger.read.full_threads import BranchPoint as BranchPoint
+    from weft.ledger.read.full_threads import FullThreads as FullThreads
     from weft.ledger.read.full_threads import FullTurn as FullTurn
     from weft.ledger.read.full_threads import Item as Item
     from weft.ledger.read.full_threads import MessageReply as MessageReply
     from weft.ledger.read.full_threads import Strand as Strand
+    from weft.ledger.read.full_threads import TurnLine as TurnLine
     from weft.ledger.read.injected_text import MessagePassage as MessagePassage
     from weft.ledger.read.injected_text import message_passages as message_passages
     from weft.ledger.read.injected_text import typed_command as typed_command
@@ -93,7 +95,7 @@ _NAMES = {
     "weft.ledger.imports.kept_sources": "KeptStretch",
     "weft.ledger.imports.provisional": "ProvisionalTurn",
     "weft.ledger.read.contexts": "Context",
-    "weft.ledger.read.full_threads": "BranchPoint FullTurn Item MessageReply Strand",
+    "weft.ledger.read.full_threads": "BranchPoint FullThreads FullTurn Item MessageReply Strand TurnLine",
     "weft.ledger.read.injected_text": "MessagePassage message_passages typed_command",
     "weft.ledger.read.listing": "ListedSession SessionFilter SessionList has_title project_of",
     "weft.ledger.read.pages": "Page",

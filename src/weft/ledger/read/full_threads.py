@@ -152,6 +152,7 @@ def _turn_at(sql: Sql, segment: int, depth: int) -> str:
 
 
 AT_ONCE = 32
+LINES_AT_ONCE = 500
 Item = Message | ToolCall
 
 
@@ -198,6 +199,27 @@ class FullTurn(Struct, frozen=True, kw_only=True):
     """What each message notes of files."""
 
 
+class TurnLine(Struct, frozen=True, kw_only=True):
+    """A turn in a list of contents."""
+
+    turn_id: str
+    depth: int
+    session: str | None
+    """The label of the session that made it."""
+    subject: str
+    """What a person asked; empty where nobody did."""
+    is_compaction: bool = False
+
+
+class ThreadsSpan(Struct, frozen=True, kw_only=True):
+    """When the turns of several threads were made, and in which sessions."""
+
+    started_at: int | None
+    """Null: no turn has a time of its own."""
+    ended_at: int | None
+    session_ids: frozenset[str]
+
+
 class FullThreads:
     """Strands of turns, told one after the other; parents before children."""
 
@@ -214,6 +236,50 @@ class FullThreads:
         """All of them, strand by strand."""
         for strand in self._strands:
             yield from self.turns_of(strand)
+
+    def lines_of(self, strand: Strand) -> Iterator[TurnLine]:
+        """A line about each turn of a strand, in order."""
+        for low in range(strand.low, strand.high + 1, LINES_AT_ONCE):
+            part = Range(strand.segment, low, min(low + LINES_AT_ONCE - 1, strand.high), None)
+            with self._store.read() as txn:
+                rows = list(turns_in(txn.sql, part))
+                numbers = {row.session for row in rows if row.session is not None}
+                labels: dict[int | None, str] = dict(
+                    rows_in(txn.sql, "SELECT n, label FROM session WHERE n IN", sorted(numbers))
+                )
+                subjects = load_subjects(txn, [row.id for row in rows])
+            for row in rows:
+                yield TurnLine(
+                    turn_id=row.id,
+                    depth=row.depth,
+                    session=labels.get(row.session),
+                    subject=subjects.get(row.id, ""),
+                    is_compaction=row.type == TurnType.COMPACTION,
+                )
+
+    def span(self) -> ThreadsSpan:
+        """Over all strands."""
+        spans, sessions = list[Any](), set[str]()
+        with self._store.read() as txn:
+            for strand in self._strands:
+                place = (strand.segment, strand.low, strand.high)
+                inside = "t.segment = ? AND t.depth BETWEEN ? AND ?"
+                spans += txn.sql.all(
+                    "SELECT min(t.started_at), max(coalesce(t.completed_at, t.started_at)) FROM turn t"
+                    f" WHERE {inside} AND coalesce(t.synthesised, 0) = 0",
+                    place,
+                )
+                sessions |= {
+                    str(id)
+                    for (id,) in txn.sql.all(
+                        f"SELECT DISTINCT x.id FROM turn t JOIN session x ON x.n = t.session WHERE {inside}", place
+                    )
+                }
+        return ThreadsSpan(
+            started_at=min((start for start, _ in spans if start is not None), default=None),
+            ended_at=max((end for _, end in spans if end is not None), default=None),
+            session_ids=frozenset(sessions),
+        )
 
     def turns_of(self, strand: Strand) -> Iterator[FullTurn]:
         for low in range(strand.low, strand.high + 1, AT_ONCE):

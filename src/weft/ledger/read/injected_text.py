@@ -65,9 +65,9 @@ def _injected_spans(text: str) -> Iterator[tuple[int, int]]:
     """Those that are not closed from here on."""
     while (opening := _OPENING.search(text, at)) is not None:
         start, tag = opening.start(), opening[1]
-        heading = _HEADING.search(text, max(at, start - LONGEST_HEADING_CHARS), start)
+        heading = _heading_above(text, at, start) if tag == INSTRUCTIONS_TAG else None
         at = opening.end()
-        if tag in open_tags or not (tag in INJECTED_TAGS or (tag == INSTRUCTIONS_TAG and heading)):
+        if tag in open_tags or (heading is None and tag not in INJECTED_TAGS):
             continue
         closing = f"</{tag}>"
         end = text.find(closing, at)
@@ -75,7 +75,12 @@ def _injected_spans(text: str) -> Iterator[tuple[int, int]]:
             open_tags.add(tag)
             continue
         at = _line_end(text, end + len(closing))
-        yield (start if heading is None else heading.start()), at
+        yield start if heading is None else heading, at
+
+
+def _heading_above(text: str, after: int, start: int) -> int | None:
+    heading = _HEADING.search(text, max(after, start - LONGEST_HEADING_CHARS), start)
+    return None if heading is None else heading.start()
 
 
 def _line_end(text: str, at: int) -> int:

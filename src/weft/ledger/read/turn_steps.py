@@ -59,10 +59,10 @@ class StepGroup(Struct, frozen=True):
             line = f"{steps:,} steps: {', '.join(words)}"
         return f"{line} · {self.failures:,} failed" if self.failures else line
 
-    @property
-    def hint(self) -> str:
+    def hint(self, *, thinking: bool = True) -> str:
         """What the work was about: the first line of the first remark or thinking; empty where there is none."""
-        texts = (part.text for part in self._parts() if isinstance(part, TextPart | ReasoningPart))
+        kinds = (TextPart, ReasoningPart) if thinking else (TextPart,)
+        texts = (part.text for part in self._parts() if isinstance(part, kinds))
         return next((line for text in texts if (line := first_line(str(text)))), "")
 
     def _parts(self) -> Iterator[Part]:
