@@ -11,8 +11,8 @@ import pytest
 
 from tests.attacks.pattern_checks import Use, reasons, uses
 from weft.exchange.edits.changes import _patch_in
-from weft.exchange.exporters import markdown
-from weft.exchange.exporters.markdown import _escaped_reach
+from weft.exchange.exporters.html.texts import _text_in
+from weft.exchange.exporters.markdown import _escaped_reach, _may_have_diagram
 from weft.exchange.importers.aider.history import COUNT, HEADER
 from weft.exchange.importers.copilot_cli.importer import _title_beside
 from weft.exchange.importers.cursor.dialogue import _attached_paths, unwrapped_prompt
@@ -22,6 +22,7 @@ from weft.exchange.importers.sources import is_likely
 from weft.exchange.importers.swe_agent.mini import _fenced
 from weft.exchange.importers.swe_agent.runs import patched
 from weft.kernel.authority import pattern_matcher
+from weft.ledger.read.injected_text import message_passages
 from weft.ledger.read.turn_titles import _ANNOUNCED, spoken
 from weft.ledger.secrets.scan import without_escapes
 from weft.ledger.secrets.scanner import _breaks
@@ -36,6 +37,13 @@ LINE = "matched with one line: the last `.*` always reaches its end"
 OWN = "it reads Weft's own statements, never a foreign text"
 
 LINEAR = {
+    r'weft.exchange.exporters.html.texts:  (?:href|title)="([^"]*)"': (
+        "what begins within the quotes cannot get past the one that ends them"
+    ),
+    r"weft.ledger.read.injected_text: ^# AGENTS\.md instructions[^\n]*\n\s*\Z": (
+        "over at most LONGEST_HEADING_CHARS characters"
+    ),
+    r"weft.ledger.read.injected_text: ^[^\S\n]*<([A-Za-z][\w:-]{0,60})(?:[^\S\n][^<>\n]{0,300})?>": LINES_ONLY,
     r"weft.exchange.exporters.markdown:  {0,3}(`{3,}|~{3,})(.*)": LINE,
     r"weft.exchange.importers.aider.history: # aider chat started at (.*\S|.)\s*": (
         "`.*` gives back until `\\S` fits: the rest is white space then, and fits"
@@ -81,9 +89,6 @@ LINEAR = {
     "weft.kernel.hidden_credentials: (--?(?:pass|password|passwd|passphrase|pwd|secret|token|api[_-]?key|client_key|server_key)[ =]+)[^\\s'\\\"]+": "what may stand behind the sign of equality fits at once, or nothing does",  # noqa: E501
     "weft.store.postgres.schema_objects: (?:^|;)\\s*(CREATE|DROP)\\s+(?:OR\\s+REPLACE\\s+)?(?:UNIQUE\\s+)?(TABLE|INDEX|VIEW|SEQUENCE|FUNCTION)\\s+(?:IF\\s+(?:NOT\\s+)?EXISTS\\s+)?(\\w+)": OWN,  # noqa: E501
     "weft.store.sqlite.schema_objects: (?P<blank>\\s+|--[^\\n]*|/\\*.*?\\*/)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\\[[^\\]]*\\]|`[^`]*`|\\w+|.": "SQLite parsed the schema before: quotes and comments have an end",  # noqa: E501
-    f"weft.exchange.exporters.markdown: {markdown._MARK.pattern}": (
-        "not linear, but over texts of at most LONGEST_QUOTE characters"
-    ),
     r"weft.ledger.read.revisions: @\{([^}]*)\}$": "a name that the caller types",
     r'weft.ledger.search.query: "([^"]*)(?:"|$)|([^\s"]+)': "what a quote begins ends at a quote or with the text",
     r"weft.ledger.secrets.scan: (?<!\\)\\++[nrt]": RUNS,
@@ -162,6 +167,24 @@ def test_a_grant_of_stars_is_compared_at_once() -> None:
 )
 def test_fences_are_found_at_once(text: str) -> None:
     assert sum(1 for _ in _FENCE.finditer(text)) <= 150_000
+
+
+@pytest.mark.parametrize("text", ["```" * 300_000, "~~~ d" * 200_000, "dot " * 250_000 + "```"])
+def test_diagrams_are_looked_for_once(text: str) -> None:
+    assert not _may_have_diagram(text)
+    assert _may_have_diagram(f"{text}\n~~~ {{.mermaid}}")
+
+
+@pytest.mark.parametrize(
+    "text", ["<system-reminder>\n" * 50_000, "# AGENTS.md instructions\n" * 40_000, "\n<a " * 200_000, " " * MILLION]
+)
+def test_passages_of_a_tool_are_looked_for_once(text: str) -> None:
+    assert [passage.text for passage in message_passages(text)] == [text]
+
+
+def test_tags_are_taken_away_at_once() -> None:
+    assert _text_in("<" * MILLION) == "<" * MILLION
+    assert _text_in('<a href="x" title="y">z</a>') == "x yz"
 
 
 def test_runs_of_backslashes_are_read_once() -> None:

@@ -254,8 +254,10 @@ def test_light_dark_and_paper(browser: Browser, tree: Path) -> None:
 
 def test_it_can_be_read_without_scripts(browser: Browser, tree: Path) -> None:
     with looking_at(browser, tree, java_script_enabled=False) as (page, _):
-        page.get_by_text("Thinking").first.click()
-        assert page.get_by_text("pondering").first.is_visible()
+        assert not page.locator("#search").is_visible()
+        page.locator("details.steps > summary").first.click()
+        page.locator("details.thinking > summary").first.click()
+        assert page.locator("details.thinking .text", has_text="pondering").first.is_visible()
 
 
 def test_an_image_of_pixels_is_shown(browser: Browser, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.exchange.exporters.plugins import load_exporter
-from weft.exchange.exporters.port import Exporter, Report, Story, Thinking, ThreadTip, Wishes
+from weft.exchange.exporters.port import Exporter, Report, Story, StoryFacts, Thinking, ThreadTip, Wishes
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
-from weft.ledger.api import FullTurn, Ledger, Strand, has_title
+from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, Strand, has_title
 from weft.ledger.arguments import checked_path, path_error
 from weft.ledger.model import Message, Session
 from weft.store.atomic_files import make_folder, new_file
@@ -55,15 +55,16 @@ def export(
     tools: bool = True,
     assets: str | Path | None = None,
     force: bool = False,
+    prices: PriceTable | None = None,
     progress: Progress | None = None,
 ) -> Exported:
     """Write the threads that end at these turns or sessions. `trees`: with everything that shares a root with them;
-    `context`: what the model would see instead. `out` is a path or a file that takes bytes. `progress` is told how
-    many turns are out, of how many."""
+    `context`: what the model would see instead. `out` is a path or a file that takes bytes. `prices`: for forms that
+    tell the cost; None: the table that is shipped. `progress` is told how many turns are out, of how many."""
     exporter = load_exporter(form) if isinstance(form, str) else form
     names = (what,) if isinstance(what, str) else tuple(what)
     chosen = _thinking(thinking)
-    story = _story(ledger, names, exporter, trees=trees, context=context, title=title)
+    story = _story(ledger, names, exporter, trees=trees, context=context, title=title, prices=prices)
     if progress is not None:
         story = _watched(story, progress)
     report = Report()
@@ -90,7 +91,14 @@ def _thinking(given: str | None) -> Thinking | None:
 
 
 def _story(
-    ledger: Ledger, names: tuple[str, ...], exporter: Exporter, *, trees: bool, context: bool, title: str | None
+    ledger: Ledger,
+    names: tuple[str, ...],
+    exporter: Exporter,
+    *,
+    trees: bool,
+    context: bool,
+    title: str | None,
+    prices: PriceTable | None,
 ) -> Story:
     if not names:
         raise InvalidInput("there is nothing to export", "name a turn or a session")
@@ -104,8 +112,37 @@ def _story(
     known = title or _title(ledger, tips)
     if context:
         return _context_story(ledger, tips, known)
-    telling = ledger.full_threads(*names, trees=trees, requests=exporter.wants_requests)
-    return Story(title=known, tips=tips, strands=telling.strands, turns_of=telling.turns_of)
+    threads = ledger.full_threads(*names, trees=trees, requests=exporter.wants_requests)
+    return Story(
+        title=known,
+        tips=tips,
+        strands=threads.strands,
+        turns_of=threads.turns_of,
+        lines_of=threads.lines_of,
+        facts=lambda: _facts(ledger, tips, threads, prices, trees=trees),
+    )
+
+
+def _facts(
+    ledger: Ledger, tips: tuple[ThreadTip, ...], threads: FullThreads, prices: PriceTable | None, *, trees: bool
+) -> StoryFacts:
+    """The cost of one session's thread is that of all its turns; of several threads, that of the sessions which made
+    their turns. Of a thread that ends before its session does, nobody asks."""
+    span = threads.span()
+    facts = StoryFacts(started_at=span.started_at, ended_at=span.ended_at, is_of_sessions=trees or len(tips) > 1)
+    spent: list[Spending] = []
+    if facts.is_of_sessions:
+        rows = ledger.usage.report("session", prices=prices).rows
+        spent += [row for row in rows if row.session_id in span.session_ids]
+    elif tips[0].session is not None and (session := ledger.session(tips[0].session)).head == tips[0].turn_id:
+        spent.append(ledger.usage.branch(session.id, prices=prices).thread)
+    costs = [row.cost for row in spent if row.cost is not None]
+    return replace(
+        facts,
+        tokens=sum(row.total for row in spent),
+        cost=sum(costs) if costs else None,
+        unpriced_tokens=sum(row.unpriced for row in spent),
+    )
 
 
 def _session_called(ledger: Ledger, name: str) -> Session | None:

@@ -52,8 +52,8 @@ DIAGRAMS = frozenset(
     " plantuml puml stl structurizr svgbob tikz topojson umlet vega vega-lite vegalite wavedrom wireviz".split()
 )
 """Languages of fences that some readers of Markdown draw; a diagram may have addresses that are then fetched."""
-_MARK = re.compile(rf"<|\]:|!\[|(?:```|~~~)[^\n]*(?:{'|'.join(sorted(DIAGRAMS))})", re.IGNORECASE)
-"""A text without any of these has no tag, link definition, image or diagram."""
+_DIAGRAM = re.compile("|".join(sorted(DIAGRAMS)), re.IGNORECASE)
+_FENCE_MARK = re.compile("```|~~~")
 
 
 class Markdown:
@@ -124,12 +124,14 @@ class _Page:
             yield "\n".join(f"- {code(branch.turn_id)} {escaped(branch_text(branch))}" for branch in branches)
 
     def _message(self, told: FullTurn, message: Message, called: set[str]) -> Iterator[str]:
-        yield f"**{escaped(speaker(message, told.turn))}**"
-        for part in message.content:
-            if not (isinstance(part, ToolUsePart) and part.id in called):
-                yield from self._part(part)
+        """Nothing for a message of which nothing is shown."""
+        parts = (part for part in message.content if not (isinstance(part, ToolUsePart) and part.id in called))
+        blocks = [block for part in parts for block in self._part(part)]
         if notes := told.files.get(message.id):
-            yield "\n".join(f"- {code(file_text(note))}" for note in notes)
+            blocks.append("\n".join(f"- {code(file_text(note))}" for note in notes))
+        if blocks:
+            yield f"**{escaped(speaker(message, told.turn))}**"
+            yield from blocks
 
     def _part(self, part: Part) -> Iterator[str]:
         match part:
@@ -238,9 +240,15 @@ def quoted(text: str) -> str:
 
 def _stays_inside(text: str) -> bool:
     """No raw HTML, no image, no diagram, and no definition of a link, which would hold for every message."""
-    if not _MARK.search(text):
+    if not any(mark in text for mark in ("<", "]:", "![")) and not _may_have_diagram(text):
         return True
     return all(_is_tame(text, parser) for parser in _parsers())
+
+
+def _may_have_diagram(text: str) -> bool:
+    """Does a line name a language of diagrams behind a fence's mark? Each letter is looked at once."""
+    marked = ((line, _FENCE_MARK.search(line)) for line in text.split("\n"))
+    return any(mark is not None and _DIAGRAM.search(line, mark.end()) for line, mark in marked)
 
 
 def _is_tame(text: str, parser: MarkdownIt) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weft.ledger.api import FullTurn, Strand
+from weft.ledger.api import FullTurn, Strand, TurnLine
 
 
 class Thinking(StrEnum):
@@ -35,6 +35,20 @@ class ThreadTip(Struct, frozen=True, kw_only=True):
     title: str | None = None
 
 
+class StoryFacts(Struct, frozen=True, kw_only=True):
+    """What is known of all turns of a story together."""
+
+    started_at: int | None = None
+    ended_at: int | None = None
+    tokens: int = 0
+    cost: int | None = None
+    """Micro-dollars of the tokens that have a price; null: it is not known."""
+    unpriced_tokens: int = 0
+    """Those that are in no cost."""
+    is_of_sessions: bool = False
+    """Tokens and cost are those of all sessions that made the turns, rather than those of one thread."""
+
+
 class Story(Struct, frozen=True, kw_only=True):
     """What is to be written: strands of turns, parents before children."""
 
@@ -44,6 +58,10 @@ class Story(Struct, frozen=True, kw_only=True):
     turns_of: Callable[[Strand], Iterator[FullTurn]]
     is_context: bool = False
     """It is what a model saw or would see, rather than all that was said."""
+    lines_of: Callable[[Strand], Iterator[TurnLine]] | None = None
+    """A line about each turn of a strand, for a list of contents; null: there is none."""
+    facts: Callable[[], StoryFacts] | None = None
+    """Reads what is known of all turns; only forms that show it call it."""
 
     @property
     def turns(self) -> Iterator[FullTurn]:

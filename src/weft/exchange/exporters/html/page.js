@@ -160,6 +160,7 @@
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
   });
+  for (const control of all("#search, .controls, .reading")) control.hidden = false;
   if (thread) thread.addEventListener("change", read);
   addEventListener("hashchange", showTarget);
 

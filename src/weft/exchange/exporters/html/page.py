@@ -13,22 +13,23 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
-from weft.exchange.exporters.captions import counted, goes_on, headed, is_one_thread, next_of, on_one_line
+from weft.exchange.exporters.captions import DOT, counted, goes_on, headed, moment, next_of, on_one_line
+from weft.exchange.exporters.html.contents import contents
 from weft.exchange.exporters.html.texts import shown
 from weft.exchange.exporters.html.turns import TurnPieces
-from weft.exchange.exporters.port import Report, Story, Wishes
+from weft.exchange.exporters.port import Report, Story, StoryFacts, Wishes
 from weft.ledger.api import Strand
 
-FEW = 12
+THREADS_UNFOLDED = 12
 """More threads than these are listed in a fold."""
-CONTROLS = """<form role="search" id="search">
+CONTROLS = """<form role="search" id="search" hidden>
 <label for="words">Search</label> <input id="words" type="search" autocomplete="off" placeholder="words">
 <button type="button" id="previous" aria-label="Previous hit">↑</button>
 <button type="button" id="next" aria-label="Next hit">↓</button>
 <label><input type="checkbox" id="only"> only hits</label>
 <output id="found" for="words" aria-live="polite"></output>
 </form>
-<div class="controls">
+<div class="controls" hidden>
 <button type="button" id="unfold" aria-pressed="false">Unfold all</button>
 <button type="button" id="theme">Dark or light</button>
 <details class="keys"><summary>Keys</summary><p><kbd>/</kbd> search, <kbd>Enter</kbd> next hit, <kbd>Shift Enter</kbd>
@@ -45,11 +46,17 @@ class Html:
     wants_requests = False
 
     def write(self, story: Story, wishes: Wishes, report: Report) -> Iterator[bytes]:
-        writer, several = TurnPieces(wishes, report), not is_one_thread(story)
+        session = story.tips[0].session if len(story.tips) == 1 else None
+        writer = TurnPieces(wishes, report, session)
         yield "".join(_head(story)).encode()
+        for line in contents(story):
+            yield line.encode()
+        yield b'</header>\n<main id="said" tabindex="-1">\n'
         before: Strand | None = None
         for strand in story.strands:
-            yield "".join(_opening(strand, before, several)).encode()
+            yield "".join(_opening(strand, before)).encode()
+            if headed(strand, before):
+                writer.begin_strand()
             before = strand
             for told in story.turns_of(strand):
                 report.count(told)
@@ -85,43 +92,71 @@ def _head(story: Story) -> Iterator[str]:
     yield f'<title>{title}</title>\n<link rel="icon" href="data:,">\n<style>{_file("page.css")}</style>\n</head>\n'
     yield '<body>\n<a class="skip" href="#said">To the conversation</a>\n<header class="page">\n'
     yield f'<h1 dir="auto">{title}</h1>\n<p>{escape(_about(story))}</p>\n{CONTROLS}'
-    yield from _outline(story)
-    yield '</header>\n<main id="said" tabindex="-1">\n'
+    yield from _threads(story)
 
 
 def _about(story: Story) -> str:
     if story.is_context:
         return "The context: what the model saw there, or would see next."
-    turns = counted(sum(strand.count for strand in story.strands), "turn")
-    return turns if is_one_thread(story) else f"{turns} in {len(story.strands):,} stretches"
+    facts = [counted(sum(strand.count for strand in story.strands), "turn")]
+    ends = len(_ends(story))
+    if ends > 1:
+        facts[0] += f" on {ends:,} branches"
+    (tip, *others) = story.tips
+    if tip.session and not others:
+        facts.insert(0, f"Session {on_one_line(tip.session)}")
+    return DOT.join([*facts, *(() if story.facts is None else _known_facts(story.facts()))])
 
 
-def _outline(story: Story) -> Iterator[str]:
-    """The threads that were asked for; and, where there are several ends, which of them to read."""
-    yield '<nav class="outline" aria-label="Threads">'
-    is_long = len(story.tips) > FEW
-    yield f"<details><summary>{len(story.tips):,} threads</summary><ul>\n" if is_long else "<ul>\n"
-    for tip in story.tips:
-        words = on_one_line(" · ".join(word for word in (tip.session or tip.name, tip.title) if word))
-        yield f'<li><a href="#t-{escape(tip.turn_id)}">{escape(words)}</a></li>\n'
-    yield "</ul></details>\n" if is_long else "</ul>\n"
+def _known_facts(facts: StoryFacts) -> Iterator[str]:
+    """When it was, and what it took."""
+    if facts.started_at is not None and facts.ended_at is not None:
+        start, end = moment(facts.started_at), moment(facts.ended_at)
+        yield start if end <= start else f"{start[:16]} to {end[11:] if end[:10] == start[:10] else end}"
+    if facts.tokens:
+        of_sessions = " of all sessions that made them" if facts.is_of_sessions else ""
+        yield counted(facts.tokens, "token") + of_sessions
+    if facts.tokens and facts.cost is None:
+        yield "cost not known"
+    elif facts.cost is not None:
+        dollars = facts.cost / 1_000_000
+        cost = f"${dollars:,.2f}" if facts.cost == 0 or dollars >= 0.1 else f"${dollars:,.4f}"
+        yield f"at least {cost}: some tokens have no price" if facts.unpriced_tokens else cost
+
+
+def _ends(story: Story) -> list[Strand]:
+    """The strands that no other goes on from at their last turn."""
     left = {(strand.parent, strand.leaves) for strand in story.strands}
-    ends = [strand for strand in story.strands if (strand.number, strand.last) not in left]
+    return [strand for strand in story.strands if (strand.number, strand.last) not in left]
+
+
+def _threads(story: Story) -> Iterator[str]:
+    """The threads that were asked for, where there are several; and which of several ends to read."""
+    labels = {tip.turn_id: tip.session or tip.name for tip in story.tips}
+    yield '<nav class="outline" aria-label="Threads">'
+    if len(story.tips) > 1:
+        is_long = len(story.tips) > THREADS_UNFOLDED
+        yield f"<details><summary>{len(story.tips):,} threads</summary><ul>\n" if is_long else "<ul>\n"
+        for tip in story.tips:
+            words = on_one_line(DOT.join(word for word in (tip.session or tip.name, tip.title) if word))
+            yield f'<li><a href="#t-{escape(tip.turn_id)}">{escape(words)}</a></li>\n'
+        yield "</ul></details>\n" if is_long else "</ul>\n"
+    ends = _ends(story)
     if len(ends) > 1:
-        labels = {tip.turn_id: tip.session or tip.name for tip in story.tips}
-        yield '<label for="thread">Read</label> <select id="thread"><option value="">all branches</option>\n'
+        yield '<p class="reading" hidden><label for="thread">Read</label> <select id="thread">'
+        yield '<option value="">all branches</option>\n'
         for strand in ends:
             label = on_one_line(labels.get(strand.last, "")) or f"turn {strand.high}, {strand.last[-8:]}"
             yield f'<option value="{strand.number}">the thread of {escape(label)}</option>\n'
-        yield "</select>\n"
+        yield "</select></p>\n"
     yield "</nav>\n"
 
 
-def _opening(strand: Strand, before: Strand | None, several: bool) -> Iterator[str]:
+def _opening(strand: Strand, before: Strand | None) -> Iterator[str]:
     parent = "" if strand.parent is None else f' data-parent="{strand.parent}" data-leaves="{strand.leaves_at}"'
-    yield f'<section class="strand" data-number="{strand.number}"{parent} aria-label="Stretch {strand.number + 1}">\n'
+    yield f'<section class="strand" data-number="{strand.number}"{parent} aria-label="Part {strand.number + 1}">\n'
     if strand.leaves is None:
-        yield "<h2>From the root</h2>\n" if several else ""
+        yield "" if before is None else "<h2>Another beginning</h2>\n"
         return
     if not headed(strand, before):
         return

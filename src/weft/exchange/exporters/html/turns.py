@@ -1,46 +1,80 @@
-"""One turn of a page: what was said, calls folded with what they changed, and where branches leave."""
+"""One turn of a page: what was said, steps between it in groups that unfold, and where branches leave.
+
+What a person typed is shown letter by letter. Passages of it that a tool put there are folded and say so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from typing import Any
 
-from weft.exchange.edits.changes import FileChange
 from weft.exchange.exporters.captions import (
     DOT,
     branch_text,
-    call_changes,
-    call_facts,
-    counted,
     error_of,
     file_text,
+    model_of,
+    moment,
     on_one_line,
-    other_arguments,
     speaker,
     state_of,
     turn_facts,
 )
-from weft.exchange.exporters.html.texts import preformatted, rendered, shown
-from weft.exchange.exporters.images import image_note, is_web_address, raster_in
+from weft.exchange.exporters.html.calls import call_piece, folded, image_piece, line_of, output_piece, value_piece
+from weft.exchange.exporters.html.texts import preformatted, rendered, shown, typed
 from weft.exchange.exporters.port import Report, Thinking, Wishes
-from weft.exchange.exporters.results import Image, as_json, pieces_of, result_text
 from weft.kernel.clock import iso_from_ms
-from weft.ledger.api import BranchPoint, FullTurn
+from weft.ledger.api import BranchPoint, FullTurn, StepGroup, is_from_tool, message_passages, sections, typed_command
 from weft.ledger.model import ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall, ToolResultPart, ToolUsePart
+from weft.ledger.read.turn_titles import first_line, spoken
 
-LINE = 160
-BRANCHES = 50
+BRANCHES_LISTED = 50
 ROLES = ("user", "assistant", "system", "tool")
-SIGNS = {"+": "add", "-": "remove", "@": "hunk"}
+SENDERS = {
+    "agent": "Sent by another agent",
+    "cron": "Sent by a schedule",
+    "webhook": "Sent by a webhook",
+    "event": "Put in by the tool, not typed",
+    "trigger": "Put in by a hook, not typed",
+}
+"""Who sent a message in the user's place, by its source."""
+SMALLEST_GROUP_STEPS = 2
+"""Fewer steps stand by themselves."""
 
 
 class TurnPieces:
-    """Writes turns as the pieces of a page."""
+    """Writes turns as the pieces of a page. Labels that the turn before has too are left out."""
 
-    def __init__(self, wishes: Wishes, report: Report) -> None:
-        self._wishes, self._report = wishes, report
+    def __init__(self, wishes: Wishes, report: Report, session: str | None = None) -> None:
+        """`session`: the label that the page's header names."""
+        self._wishes, self._report, self._session = wishes, report, session
         self._anchored: set[str] = set()
+        self._before: FullTurn | None = None
+        self._speaker: str | None = ""
+        """Who spoke last in this turn; null: nobody is named, inside a group of steps."""
+        self._noted: set[str] = set()
+        """The messages of this turn whose notes of files are written."""
+
+    def begin_strand(self) -> None:
+        """The next turn says everything about itself."""
+        self._before = None
+
+    def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
+        turn = told.turn
+        state = " troubled" if state_of(turn) not in (None, "compaction") else ""
+        yield f'<article class="turn{state}"{self._anchor(turn.id)} data-depth="{turn.depth}">\n<header><h3>'
+        yield f'<a href="#t-{escape(turn.id)}" title="{escape(turn.id)}">Turn {turn.depth}</a></h3>'
+        when = f' title="{iso_from_ms(turn.started_at)}"' if turn.time_known else ""
+        yield f"<p{when}>{escape(DOT.join(self._facts(told)))}</p></header>\n"
+        if turn.error is not None:
+            yield f'<div class="block error">{preformatted(error_of(turn) or "")}</div>\n'
+        if told.summary is not None:
+            yield _block("summary", "Summary of what came before", _text(told.summary.summary))
+        self._speaker, self._noted = "", set()
+        yield from self._sections(told)
+        yield from _branches([branch for branch in told.branches if branch.turn_id != next_turn])
+        yield "</article>\n"
+        self._before = told
 
     def _anchor(self, turn: str) -> str:
         """The id of a turn's piece. A context can show parts of one turn in two places: the first has the id."""
@@ -49,137 +83,139 @@ class TurnPieces:
         self._anchored.add(turn)
         return f' id="t-{escape(turn)}"'
 
-    def turn(self, told: FullTurn, next_turn: str | None) -> Iterator[str]:
-        turn = told.turn
-        state = " troubled" if state_of(turn) not in (None, "compaction") else ""
-        yield f'<article class="turn{state}"{self._anchor(turn.id)} data-depth="{turn.depth}">\n<header><h3>'
-        yield f'<a href="#t-{escape(turn.id)}">Turn {turn.depth}</a></h3>'
-        moment = f' title="{iso_from_ms(turn.started_at)}"' if turn.time_known else ""
-        yield f"<p{moment}>{escape(DOT.join(turn_facts(told)))} <code>{escape(turn.id)}</code></p></header>\n"
-        if turn.error is not None:
-            yield f'<div class="block error">{preformatted(error_of(turn) or "")}</div>\n'
-        if told.summary is not None:
-            yield _block("summary", "Summary of what came before", rendered(told.summary.summary))
-        yield from self._items(told)
-        yield from _branches([branch for branch in told.branches if branch.turn_id != next_turn])
-        yield "</article>\n"
+    def _facts(self, told: FullTurn) -> list[str]:
+        """Without the session, the day and the model that the turn before has too."""
+        turn, before = told.turn, self._before
+        facts, repeated = turn_facts(told), {self._session if before is None else before.session}
+        if before is not None:
+            repeated.add(model_of(before.turn))
+            now = moment(turn.started_at)
+            if turn.time_known and before.turn.time_known and moment(before.turn.started_at)[:10] == now[:10]:
+                facts = [now[11:] if fact == now else fact for fact in facts]
+        return [fact for fact in facts if fact not in {on_one_line(label) for label in repeated if label}]
 
-    def _items(self, told: FullTurn) -> Iterator[str]:
-        called = {item.call_id for item in told.items if isinstance(item, ToolCall)}
-        for item in told.items:
-            if isinstance(item, Message):
-                yield self._message(told, item, called)
+    def _sections(self, told: FullTurn) -> Iterator[str]:
+        for section in sections(told.items):
+            if isinstance(section, StepGroup):
+                yield self._group(told, section)
             else:
-                yield self._call(item)
+                yield self._message(told, section)
+        for message in told.files:
+            yield self._files(told, message)
 
-    def _message(self, told: FullTurn, message: Message, called: set[str]) -> str:
-        parts = [part for part in message.content if not (isinstance(part, ToolUsePart) and part.id in called)]
-        body = "".join(self._part(part) for part in parts)
-        notes = told.files.get(message.id, ())
-        if notes:
-            body += '<ul class="files">' + "".join(f"<li>{shown(file_text(note))}</li>" for note in notes) + "</ul>"
-        if not body and message.content:
-            return ""
+    def _group(self, told: FullTurn, group: StepGroup) -> str:
+        """Steps in a fold; a single one, or what is left where steps are not wanted, as it is."""
+        if not self._wishes.tools or group.tools.total() < SMALLEST_GROUP_STEPS:
+            return "".join(self._steps(told, group))
+        speaker_before, self._speaker = self._speaker, None
+        body = "".join(self._steps(told, group))
+        self._speaker = speaker_before
+        hint = line_of(group.hint(thinking=self._wishes.thinking is not Thinking.NONE))
+        about = shown(group.summary) + (f' <span class="hint" dir="auto">{hint}</span>' if hint else "")
+        return folded("steps", about, body)
+
+    def _steps(self, told: FullTurn, group: StepGroup) -> Iterator[str]:
+        for item in group.items:
+            yield self._call(item) if isinstance(item, ToolCall) else self._message(told, item)
+
+    def _message(self, told: FullTurn, message: Message) -> str:
+        is_typed = message.role == "user" and message.source in (None, "human")
+        pieces = [piece for part in message.content for piece in self._part(part, is_typed=is_typed)]
+        body = "".join(pieces) + self._files(told, message.id)
+        if all(piece.startswith("<details") for piece in pieces):  # each says itself what it is
+            return body
         role = message.role if message.role in ROLES else "other"
         who = speaker(message, told.turn)
-        if role == "system":
-            return _folded("message system", escape(who), body)
-        return _block(f"message {role}", who, body)
+        if role == "user":
+            who = SENDERS.get(str(message.source), who)
+        if role == "system" or is_from_tool(message):
+            self._speaker = None if self._speaker is None else ""
+            return folded(f"message {role} injected", _labelled(shown(who), spoken(message.text)), body)
+        label = "" if self._speaker in (None, who) else who
+        self._speaker = None if self._speaker is None else who
+        return _block(f"message {role}", label, body)
 
-    def _part(self, part: Part) -> str:
+    def _part(self, part: Part, *, is_typed: bool) -> Iterator[str]:
         match part:
             case TextPart():
-                return f'<div class="text" dir="auto">{rendered(str(part.text))}</div>\n'
+                yield from _typed_pieces(str(part.text)) if is_typed else (_text(str(part.text)),)
             case ReasoningPart():
-                return self._thinking(str(part.text))
+                yield from self._thinking(str(part.text))
             case ImagePart():
-                return _image(str(part.url))
+                yield image_piece(str(part.url))
             case ToolUsePart():
-                return self._tool("call", f"{shown(part.name)} <small>{shown(part.id)}</small>", _valued(part.input))
+                about = f"{shown(part.name)} <small>{shown(part.id)}</small>"
+                yield from self._tool("call", about, value_piece(part.input))
             case ToolResultPart():
                 failed = " failed" if part.is_error is True else ""
                 about = f"Result <small>{shown(part.tool_call_id)}</small>"
-                return self._tool(f"call{failed}", about, _output(part.output))
+                yield from self._tool(f"call{failed}", about, output_piece(part.output))
 
-    def _thinking(self, text: str) -> str:
+    def _thinking(self, text: str) -> Iterator[str]:
         if self._wishes.thinking is Thinking.NONE:
             self._report.left_out["thinking"] += 1
-            return ""
-        return _folded("thinking", "Thinking", f'<div class="text" dir="auto">{rendered(text)}</div>')
+        elif text.strip():  # of hidden thinking only its signature is known
+            yield folded("thinking", _labelled("Thinking", text), _text(text))
 
-    def _tool(self, kind: str, about: str, body: str) -> str:
+    def _tool(self, kind: str, about: str, body: str) -> Iterator[str]:
         """A use or a result that stands in a message by itself."""
-        if not self._wishes.tools:
+        if self._wishes.tools:
+            yield folded(kind, about, body)
+        else:
             self._report.left_out["part of a tool call"] += 1
-            return ""
-        return _folded(kind, about, body)
 
     def _call(self, call: ToolCall) -> str:
-        if not self._wishes.tools:
-            self._report.left_out["tool call"] += 1
+        if self._wishes.tools:
+            return call_piece(call)
+        self._report.left_out["tool call"] += 1
+        return ""
+
+    def _files(self, told: FullTurn, message: str) -> str:
+        """What a message notes of files, once; without those that a call of the turn names and shows."""
+        if message in self._noted:
             return ""
-        changes = call_changes(call)
-        rest = other_arguments(call, changes)
-        body = "".join(_diff(change) for change in changes)
-        if rest not in (None, {}, ""):
-            body += _valued(rest)
-        if call.error is not None:
-            body += f"<h4>Error</h4>{preformatted(call.error)}"
-        if call.result is not None:
-            body += f"<h4>Result</h4>{_output(call.result)}"
-        kind = "call" if call.outcome == "ok" else "call failed" if call.outcome == "error" else "call open"
-        return _folded(kind, f"{shown(call.name)} {_lead(call, changes)}{_facts(call)}", body)
+        self._noted.add(message)
+        named = _argument_texts(told) if self._wishes.tools else frozenset()
+        notes = [note for note in told.files.get(message, ()) if note.path not in named]
+        return (
+            ""
+            if not notes
+            else '<ul class="files">' + "".join(f"<li>{shown(file_text(note))}</li>" for note in notes) + "</ul>\n"
+        )
+
+
+def _argument_texts(told: FullTurn) -> frozenset[str]:
+    calls = (item for item in told.items if isinstance(item, ToolCall) and isinstance(item.arguments, dict))
+    return frozenset(value for call in calls for value in call.arguments.values() if isinstance(value, str))
+
+
+def _typed_pieces(text: str) -> Iterator[str]:
+    """What a person typed, letter by letter, and in folds what a tool put around it."""
+    if command := typed_command(text):
+        yield typed(command)
+        yield folded("injected", "As the tool recorded it", preformatted(text))
+        return
+    for passage in message_passages(text):
+        if passage.is_injected:
+            about = f"{SENDERS['event']} <code>{shown(passage.tag)}</code>"
+            yield folded("injected", _labelled(about, spoken(passage.text)), preformatted(passage.text))
+        else:
+            yield typed(passage.text)
+
+
+def _text(text: str) -> str:
+    return f'<div class="text" dir="auto">{rendered(text)}</div>\n'
+
+
+def _labelled(label: str, text: str) -> str:
+    """A label with the first line of what it is about."""
+    line = line_of(first_line(text))
+    return f'{label} <span class="hint" dir="auto">{line}</span>' if line else label
 
 
 def _block(kind: str, who: str, body: str) -> str:
-    return f'<section class="block {kind}"><h4>{shown(who)}</h4>{body}</section>\n'
-
-
-def _folded(kind: str, about: str, body: str) -> str:
-    return f'<details class="block {kind}"><summary>{about}</summary>{body}</details>\n'
-
-
-def _lead(call: ToolCall, changes: list[FileChange]) -> str:
-    """What matters of a call, on one line."""
-    if changes:
-        first = changes[0]
-        text = f"{first.path or ''} {first.counts}" if len(changes) == 1 else counted(len(changes), "file")
-    elif isinstance(call.arguments, dict):
-        text = next((value for value in call.arguments.values() if isinstance(value, str) and value.strip()), "")
-    else:
-        text = result_text(call.arguments)
-    line = on_one_line(text[: 4 * LINE])
-    return f"<code>{escape(line[:LINE])}{'…' if len(line) > LINE else ''}</code>" if line else ""
-
-
-def _facts(call: ToolCall) -> str:
-    facts = call_facts(call)
-    return f" <small>{escape(DOT.join(facts))}</small>" if facts else ""
-
-
-def _valued(value: Any) -> str:
-    return preformatted(value if isinstance(value, str) else as_json(value), "arguments")
-
-
-def _output(value: Any) -> str:
-    made = [_image(piece.url) if isinstance(piece, Image) else preformatted(piece) for piece in pieces_of(value)]
-    return "".join(made)
-
-
-def _diff(change: FileChange) -> str:
-    lines = [f'<span class="{SIGNS.get(line[:1], "same")}">{shown(line)}\n</span>' for line in change.lines]
-    path = f"<h4>{shown(change.path)} <small>{change.counts}</small></h4>" if change.path else ""
-    return f'{path}<pre class="diff">{"".join(lines)}</pre>'
-
-
-def _image(url: str) -> str:
-    raster = raster_in(url)
-    if raster is not None:
-        return f'<p><img alt="image" src="data:{raster.media_type};base64,{raster.base64}"></p>\n'
-    if is_web_address(url):
-        link = f'<a href="{escape(url)}" rel="noopener noreferrer nofollow" target="_blank">{shown(url)}</a>'
-        return f'<p class="note">image, not fetched: {link}</p>\n'
-    return f'<p class="note">{shown(image_note(url))}</p>\n'
+    label = f"<h4>{shown(who)}</h4>" if who else ""
+    return f'<section class="block {kind}">{label}{body}</section>\n'
 
 
 def _branches(branches: list[BranchPoint]) -> Iterator[str]:
@@ -187,12 +223,12 @@ def _branches(branches: list[BranchPoint]) -> Iterator[str]:
         return
     leave = "1 other branch leaves here" if len(branches) == 1 else f"{len(branches):,} other branches leave here"
     yield f'<nav class="branches" aria-label="Branches"><h4>{leave}</h4><ul>\n'
-    for branch in branches[:BRANCHES]:
+    for branch in branches[:BRANCHES_LISTED]:
         words = escape(branch_text(branch)) or "(no text)"
         if branch.strand is not None:
             yield f'<li><a href="#t-{escape(branch.turn_id)}">{words}</a></li>\n'
         else:
             yield f"<li>{words} <small>not in this page: <code>{escape(branch.turn_id)}</code></small></li>\n"
-    if more := branches[BRANCHES:]:
+    if more := branches[BRANCHES_LISTED:]:
         yield f"<li>and {len(more):,} more</li>\n"
     yield "</ul></nav>\n"

@@ -80,6 +80,7 @@ def command(
     weft export main --context --as anthropic
     """
     from weft.exchange.exporters.export import export
+    from weft.surfaces.cli.user_files import prices_in_force
 
     chosen = form or _form_of(file)
     if bool(revs) == every:
@@ -99,6 +100,7 @@ def command(
             tools=not no_tools,
             assets=assets,
             force=force,
+            prices=prices_in_force(None) if chosen == "html" else None,
             progress=bar.counted,
         )
     _tell(call, done, file)
