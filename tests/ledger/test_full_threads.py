@@ -187,4 +187,5 @@ def test_a_line_about_each_turn_and_the_time_of_all(ledger: Ledger) -> None:
     every = [ledger.turn(line.turn_id) for line in lines]
     assert span.started_at == min(turn.started_at for turn in every)
     assert span.ended_at == max(turn.completed_at or turn.started_at for turn in every)
+    assert [line.is_prompted for line in lines] == [not line.is_compaction for line in lines]
     assert span.session_ids == {ledger.session("main").id, ledger.session("side").id}

@@ -244,6 +244,10 @@ def test_light_dark_and_paper(browser: Browser, tree: Path) -> None:
         assert dark != light
         page.click("#theme")
         assert ground(page) == dark
+        page.set_viewport_size({"width": 380, "height": 700})
+        page.keyboard.press("f")
+        assert page.evaluate("document.documentElement.scrollWidth") == 380
+        page.keyboard.press("f")
         page.emulate_media(media="print")
         assert not page.locator("#search").is_visible()
         page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -200,6 +200,12 @@ def test_a_page_begins_with_dates_cost_and_contents(forked: Ledger) -> None:
     assert page.count(f'href="#t-{turn.id}"') == 2
 
 
+def test_a_turn_that_nobody_asked_for_is_dimmed_in_the_contents(ledger: Ledger) -> None:
+    ledger.record_turn(session="main", query="typed", response="a")
+    ledger.record_turn(session="main", query={"content": "by an agent", "source": "agent"}, response="b")
+    assert texts(exported(ledger, "main", "html"), "unprompted") == ["2 by an agent"]
+
+
 def test_a_tree_is_drawn_as_one(forked: Ledger) -> None:
     page = exported(forked, "main", "html", trees=True)
     check_page(page)

@@ -207,7 +207,9 @@ class TurnLine(Struct, frozen=True, kw_only=True):
     session: str | None
     """The label of the session that made it."""
     subject: str
-    """What a person asked; empty where nobody did."""
+    """What was asked; empty where nothing was."""
+    is_prompted: bool
+    """Did a person ask? Else an agent, a tool or a schedule did, or nobody."""
     is_compaction: bool = False
 
 
@@ -248,12 +250,14 @@ class FullThreads:
                     rows_in(txn.sql, "SELECT n, label FROM session WHERE n IN", sorted(numbers))
                 )
                 subjects = load_subjects(txn, [row.id for row in rows])
+                prompted = _prompted(txn.sql, [row.n for row in rows])
             for row in rows:
                 yield TurnLine(
                     turn_id=row.id,
                     depth=row.depth,
                     session=labels.get(row.session),
                     subject=subjects.get(row.id, ""),
+                    is_prompted=row.n in prompted,
                     is_compaction=row.type == TurnType.COMPACTION,
                 )
 
@@ -321,6 +325,14 @@ class FullThreads:
                 )
             )
         return made
+
+
+def _prompted(sql: Sql, turns: list[int]) -> set[int]:
+    """Those of the turns in which a person says something."""
+    statement = (
+        "SELECT m.turn FROM message m WHERE m.role = 'user' AND coalesce(m.source, 'human') = 'human' AND m.turn IN"
+    )
+    return {turn for (turn,) in rows_in(sql, statement, turns)}
 
 
 def _in_order(leaf: Leaf) -> list[tuple[int, Item]]:

@@ -49,6 +49,7 @@ def contents(story: Story) -> Iterator[str]:
 class _Tree:
     def __init__(self, story: Story) -> None:
         self._story = story
+        self._session = story.tips[0].session if len(story.tips) == 1 else None
         self._children: dict[tuple[int, str], list[Strand]] = {}
         for strand in story.strands:
             if strand.parent is not None and strand.leaves is not None:
@@ -72,11 +73,11 @@ class _Tree:
         following: list[Strand] = []
         for line in self._story.lines_of(strand):
             if line.depth == strand.low:
-                yield _opening(listing, line)
+                yield _opening(listing, None if line.session == self._session else line.session)
             children = self._children.get((strand.number, line.turn_id), [])
             following = [child for child in children if goes_on(child, strand) and child.number == strand.number + 1]
             branches = [child for child in children if child not in following]
-            yield f"<li>{_link(line)}"
+            yield f"<li>{_link(line)}" if line.is_prompted else f'<li class="unprompted">{_link(line)}'
             if level < DEEPEST_NESTED:
                 yield from (_Listing(child, level + 1, is_nested=True) for child in branches)
                 branches = []
@@ -87,12 +88,12 @@ class _Tree:
             yield "</ol>"
 
 
-def _opening(listing: _Listing, first: TurnLine) -> str:
+def _opening(listing: _Listing, session: str | None) -> str:
     """What a branch is called, and the list that it stands in."""
     if not listing.is_branch:
         return ""
-    session = f" {escape(on_one_line(first.session))}" if first.session else ""
-    name = f"Branch{session}, {counted(listing.strand.count, 'turn')}"
+    label = f" {escape(on_one_line(session))}" if session else ""
+    name = f"Branch{label}, {counted(listing.strand.count, 'turn')}"
     if listing.is_nested:
         return f'<ol class="prompts branch"><li class="name">{name}</li>\n'
     return f'<li class="name">{name}, from turn {listing.strand.leaves_at}</li>\n'

@@ -114,14 +114,16 @@ def _known_facts(facts: StoryFacts) -> Iterator[str]:
         start, end = moment(facts.started_at), moment(facts.ended_at)
         yield start if end <= start else f"{start[:16]} to {end[11:] if end[:10] == start[:10] else end}"
     if facts.tokens:
-        of_sessions = " of all sessions that made them" if facts.is_of_sessions else ""
-        yield counted(facts.tokens, "token") + of_sessions
-    if facts.tokens and facts.cost is None:
-        yield "cost not known"
-    elif facts.cost is not None:
-        dollars = facts.cost / 1_000_000
-        cost = f"${dollars:,.2f}" if facts.cost == 0 or dollars >= 0.1 else f"${dollars:,.4f}"
-        yield f"at least {cost}: some tokens have no price" if facts.unpriced_tokens else cost
+        whose = " in all sessions that made these turns" if facts.is_of_sessions else ""
+        yield f"{counted(facts.tokens, 'token')}{DOT}{_cost(facts)}{whose}"
+
+
+def _cost(facts: StoryFacts) -> str:
+    if facts.cost is None:
+        return "cost not known"
+    dollars = facts.cost / 1_000_000
+    cost = f"${dollars:,.2f}" if facts.cost == 0 or dollars >= 0.1 else f"${dollars:,.4f}"
+    return f"at least {cost}, since some tokens have no price" if facts.unpriced_tokens else cost
 
 
 def _ends(story: Story) -> list[Strand]:

@@ -33,8 +33,8 @@ LONGEST_RENDERED = 200_000
 DEEPEST_RENDERED = 100
 SCHEMES = ("http", "https", "mailto")
 ALIGNMENTS = {f"text-align:{side}": side for side in ("center", "right")}
-_NO_MARK = re.compile(r"[^\s`*~#>|+=<\[\]()!:\"'-]")
-"""A letter that no mark of Markdown consists of."""
+_MARKS = str.maketrans("", "", "`*~#>|+=<[]()!:\"'-")
+"""Letters that marks of Markdown consist of."""
 _TAG = re.compile(r"<[^<>]*>")
 _ADDRESS = re.compile(r' (?:href|title)="([^"]*)"')
 
@@ -70,12 +70,14 @@ def rendered(text: str) -> str:
         html: str = _renderer().render(text)
     except (RecursionError, ValueError, IndexError):  # whatever a parser cannot read is shown as it is
         return preformatted(text)
-    return preformatted(text) if _letters(text) - _letters(_text_in(html)) else html
+    source, result = _letters(text), _letters(_text_in(html))
+    is_lossless = source == result or not Counter(source) - Counter(result)  # links have their address elsewhere
+    return html if is_lossless else preformatted(text)
 
 
-def _letters(text: str) -> Counter[str]:
-    """How often each letter stands there; a backslash before a pipe may be the mark of a pipe in a table."""
-    return Counter(_NO_MARK.findall(text.replace("\\|", "|")))
+def _letters(text: str) -> str:
+    """Without marks and spaces; a backslash before a pipe may be the mark of a pipe in a table."""
+    return "".join(text.replace("\\|", "|").translate(_MARKS).split())
 
 
 def _text_in(html: str) -> str:

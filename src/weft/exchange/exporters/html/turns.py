@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from msgspec.structs import replace
+
 from weft.exchange.exporters.captions import (
     DOT,
     branch_text,
@@ -72,7 +74,10 @@ class TurnPieces:
             yield _block("summary", "Summary of what came before", _text(told.summary.summary))
         self._speaker, self._noted = "", set()
         yield from self._sections(told)
-        yield from _branches([branch for branch in told.branches if branch.turn_id != next_turn])
+        branches = [branch for branch in told.branches if branch.turn_id != next_turn]
+        yield from _branches(
+            [replace(branch, session=None) if branch.session == told.session else branch for branch in branches]
+        )
         yield "</article>\n"
         self._before = told
 
@@ -172,11 +177,11 @@ class TurnPieces:
 
     def _files(self, told: FullTurn, message: str) -> str:
         """What a message notes of files, once; without those that a call of the turn names and shows."""
-        if message in self._noted:
+        if message not in told.files or message in self._noted:
             return ""
         self._noted.add(message)
         named = _argument_texts(told) if self._wishes.tools else frozenset()
-        notes = [note for note in told.files.get(message, ()) if note.path not in named]
+        notes = [note for note in told.files[message] if note.path not in named]
         return (
             ""
             if not notes
