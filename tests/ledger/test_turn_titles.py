@@ -6,6 +6,7 @@ from tests.ledger.histories import grow
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import FactDamaged
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.model import TextPart
 from weft.store.records import LEDGER_SCOPE
 
 
@@ -31,6 +32,15 @@ def test_a_turn_is_about_what_was_asked_first(ledger: Ledger) -> None:
         *({t: s} for t, s in expected.items()),
         {},
     ]
+
+
+def test_a_part_that_is_one_tagged_block_gives_way_to_what_was_typed_beside_it(ledger: Ledger) -> None:
+    opened = TextPart("<ide_opened_file>The user opened a.html</ide_opened_file>")
+    turns = [
+        ledger.record_turn(session="main", query={"content": parts}, response="ok").id
+        for parts in ([opened, TextPart("fix it")], [opened])
+    ]
+    assert list(ledger.listing().subjects(turns).values()) == ["fix it", "The user opened a.html"]
 
 
 def test_many_turns_of_many_branches_are_read_at_once(ledger: Ledger) -> None:

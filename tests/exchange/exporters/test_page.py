@@ -200,6 +200,16 @@ def test_a_page_begins_with_dates_cost_and_contents(forked: Ledger) -> None:
     assert page.count(f'href="#t-{turn.id}"') == 2
 
 
+def test_several_conversations_are_told_apart(ledger: Ledger) -> None:
+    for label in ("one", "two"):
+        ledger.record_turn(session=label, query=f"in {label}", response="a")
+    page = exported(ledger, ["one", "two"], "html")
+    check_page(page)
+    assert sorted(texts(page, "name")) == ["Conversation one, 1 turn", "Conversation two, 1 turn"]
+    assert "<p>2 turns · 2 conversations · " in page
+    assert page.count("<h2>Another conversation</h2>") == 1
+
+
 def test_a_turn_that_nobody_asked_for_is_dimmed_in_the_contents(ledger: Ledger) -> None:
     ledger.record_turn(session="main", query="typed", response="a")
     ledger.record_turn(session="main", query={"content": "by an agent", "source": "agent"}, response="b")

@@ -74,7 +74,7 @@ def _tool_name(name: str) -> str:
     return line if len(line) <= LONGEST_TOOL_NAME_CHARS else f"{line[:LONGEST_TOOL_NAME_CHARS]}…"
 
 
-class _Kind(Enum):
+class _PieceKind(Enum):
     SPOKEN = auto()
     """Stands by itself and ends a group."""
     REMARK = auto()
@@ -85,7 +85,7 @@ class _Kind(Enum):
 
 
 class _TurnPiece(NamedTuple):
-    kind: _Kind
+    kind: _PieceKind
     item: Item
 
 
@@ -97,7 +97,7 @@ def sections(items: Iterable[Item]) -> Iterator[Message | StepGroup]:
     called = {item.call_id for item in items if isinstance(item, ToolCall)}
     run: list[_TurnPiece] = []
     for piece in (piece for item in items for piece in _pieces(item, called)):
-        if piece.kind is _Kind.SPOKEN:
+        if piece.kind is _PieceKind.SPOKEN:
             yield from _grouped(run)
             run = []
             yield _message(piece)
@@ -113,12 +113,12 @@ def _message(piece: _TurnPiece) -> Message:
 
 def _grouped(run: list[_TurnPiece]) -> Iterator[Message | StepGroup]:
     """A run without its ends: asides before it, and words after it, stand by themselves."""
-    work = [at for at, piece in enumerate(run) if piece.kind is _Kind.WORK]
+    work = [at for at, piece in enumerate(run) if piece.kind is _PieceKind.WORK]
     if not work:
         yield from map(_message, run)
         return
     start, end = work[0], work[-1] + 1
-    while start and run[start - 1].kind is _Kind.REMARK:
+    while start and run[start - 1].kind is _PieceKind.REMARK:
         start -= 1
     yield from map(_message, run[:start])
     yield StepGroup(tuple(piece.item for piece in run[start:end]))
@@ -128,7 +128,7 @@ def _grouped(run: list[_TurnPiece]) -> Iterator[Message | StepGroup]:
 def _pieces(item: Item, called: set[str]) -> Iterator[_TurnPiece]:
     """A message cut where its parts change from words to work or back."""
     if isinstance(item, ToolCall):
-        yield _TurnPiece(_Kind.WORK, item)
+        yield _TurnPiece(_PieceKind.WORK, item)
         return
     parts = [part for part in item.content if not (isinstance(part, ToolUsePart) and part.id in called)]
     start = 0
@@ -140,12 +140,12 @@ def _pieces(item: Item, called: set[str]) -> Iterator[_TurnPiece]:
             start = end
 
 
-def _kind(message: Message, part: Part) -> _Kind:
+def _kind(message: Message, part: Part) -> _PieceKind:
     if isinstance(part, ToolUsePart | ToolResultPart | ReasoningPart) or message.role == "tool":
-        return _Kind.WORK
+        return _PieceKind.WORK
     if message.role == "assistant":
-        return _Kind.REMARK if isinstance(part, TextPart) and _is_remark(str(part.text)) else _Kind.SPOKEN
-    return _Kind.SPOKEN if message.role == "user" and not is_from_tool(message) else _Kind.ASIDE
+        return _PieceKind.REMARK if isinstance(part, TextPart) and _is_remark(str(part.text)) else _PieceKind.SPOKEN
+    return _PieceKind.SPOKEN if message.role == "user" and not is_from_tool(message) else _PieceKind.ASIDE
 
 
 def _is_remark(text: str) -> bool:

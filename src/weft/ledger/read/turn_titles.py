@@ -88,18 +88,31 @@ def _best_line(txn: ReadTxn, candidates: list[_Candidate]) -> str:
 
 
 def best_line(texts: Iterable[str]) -> str:
-    """The first line of what was said, over the parts of one message."""
-    return next((line for text in texts if (line := first_line(spoken(text)))), "")
+    """The first line of what was said, over the parts of one message; parts that are one tagged block come last."""
+    tagged = ""
+    for text in texts:
+        words, is_tagged = _without_blocks(text)
+        line = first_line(words)
+        if line and not is_tagged:
+            return line
+        tagged = tagged or line
+    return tagged
 
 
 def spoken(text: str) -> str:
     """What was typed or told, without the tagged blocks before it and the tags around it."""
+    return _without_blocks(text)[0]
+
+
+def _without_blocks(text: str) -> tuple[str, bool]:
+    """What was typed or told; and whether it stood inside a tagged block, since nothing else was there."""
     text = text[:READ].strip()
     if text.startswith("<command-"):
         words = (_within(text, "command-name"), _within(text, "command-args"))
-        return " ".join(word for word in words if word) or text
+        return " ".join(word for word in words if word) or text, False
     if text.startswith("<bash-input>"):
-        return f"! {_within(text, 'bash-input')}"
+        return f"! {_within(text, 'bash-input')}", False
+    is_tagged = False
     for _ in range(BLOCKS):
         announced = _ANNOUNCED.match(text)
         opening = announced or _OPENING.match(text)
@@ -111,8 +124,9 @@ def spoken(text: str) -> str:
             break
         after = "" if announced else text[end + len(closing) :].strip()
         inside = text[opening.end() : end].strip()
+        is_tagged = is_tagged or not after
         text = after or _within(inside, "summary") or inside
-    return text
+    return text, is_tagged
 
 
 def _within(text: str, tag: str) -> str:

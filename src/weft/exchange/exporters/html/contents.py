@@ -34,12 +34,13 @@ def contents(story: Story) -> Iterator[str]:
     turns = sum(strand.count for strand in story.strands)
     if story.lines_of is None or turns < 2:
         return
-    has_branches = any(strand.parent is not None for strand in story.strands)
+    begun = sum(strand.parent is None for strand in story.strands)
+    is_tree = begun == 1 and any(strand.parent is not None for strand in story.strands)
     is_open = " open" if turns <= LINES_UNFOLDED else ""
-    title = "Tree" if has_branches else "Contents"
+    title = "Tree" if is_tree else "Contents"
     yield f'<nav class="contents" aria-label="{title}"><details{is_open}><summary>{title}: {turns:,} turns</summary>'
     yield '\n<ol class="prompts">\n'
-    tree = _Tree(story)
+    tree = _Tree(story, is_one=begun == 1)
     for strand in story.strands:
         if strand.parent is None:
             yield from tree.lines(strand)
@@ -47,8 +48,8 @@ def contents(story: Story) -> Iterator[str]:
 
 
 class _Tree:
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, story: Story, *, is_one: bool) -> None:
+        self._story, self._is_one = story, is_one
         self._session = story.tips[0].session if len(story.tips) == 1 else None
         self._children: dict[tuple[int, str], list[Strand]] = {}
         for strand in story.strands:
@@ -73,7 +74,7 @@ class _Tree:
         following: list[Strand] = []
         for line in self._story.lines_of(strand):
             if line.depth == strand.low:
-                yield _opening(listing, None if line.session == self._session else line.session)
+                yield self._opening(listing, line)
             children = self._children.get((strand.number, line.turn_id), [])
             following = [child for child in children if goes_on(child, strand) and child.number == strand.number + 1]
             branches = [child for child in children if child not in following]
@@ -87,16 +88,18 @@ class _Tree:
         if listing.is_nested:
             yield "</ol>"
 
-
-def _opening(listing: _Listing, session: str | None) -> str:
-    """What a branch is called, and the list that it stands in."""
-    if not listing.is_branch:
-        return ""
-    label = f" {escape(on_one_line(session))}" if session else ""
-    name = f"Branch{label}, {counted(listing.strand.count, 'turn')}"
-    if listing.is_nested:
-        return f'<ol class="prompts branch"><li class="name">{name}</li>\n'
-    return f'<li class="name">{name}, from turn {listing.strand.leaves_at}</li>\n'
+    def _opening(self, listing: _Listing, first: TurnLine) -> str:
+        """What a branch is called, or one of several conversations, and the list that it stands in."""
+        strand = listing.strand
+        if not listing.is_branch and (self._is_one or strand.parent is not None):
+            return ""
+        session = "" if first.session in (None, self._session) else f" {escape(on_one_line(str(first.session)))}"
+        kind = "Conversation" if strand.parent is None else "Branch"
+        name = f"{kind}{session}, {counted(strand.count, 'turn')}"
+        if listing.is_nested:
+            return f'<ol class="prompts branch"><li class="name">{name}</li>\n'
+        place = f", from turn {strand.leaves_at}" if listing.is_branch else ""
+        return f'<li class="name">{name}{place}</li>\n'
 
 
 def _link(line: TurnLine) -> str:

@@ -99,9 +99,11 @@ def _about(story: Story) -> str:
     if story.is_context:
         return "The context: what the model saw there, or would see next."
     facts = [counted(sum(strand.count for strand in story.strands), "turn")]
-    ends = len(_ends(story))
-    if ends > 1:
-        facts[0] += f" on {ends:,} branches"
+    begun, ends = sum(strand.parent is None for strand in story.strands), len(_ends(story))
+    if begun > 1:
+        facts.append(f"{begun:,} conversations")
+    if ends > begun:
+        facts.append(f"{ends:,} branches")
     (tip, *others) = story.tips
     if tip.session and not others:
         facts.insert(0, f"Session {on_one_line(tip.session)}")
@@ -116,6 +118,8 @@ def _known_facts(facts: StoryFacts) -> Iterator[str]:
     if facts.tokens:
         whose = " in all sessions that made these turns" if facts.is_of_sessions else ""
         yield f"{counted(facts.tokens, 'token')}{DOT}{_cost(facts)}{whose}"
+        if facts.cost is not None and facts.unpriced_tokens:
+            yield f"{counted(facts.unpriced_tokens, 'token')} without a price"
 
 
 def _cost(facts: StoryFacts) -> str:
@@ -123,7 +127,7 @@ def _cost(facts: StoryFacts) -> str:
         return "cost not known"
     dollars = facts.cost / 1_000_000
     cost = f"${dollars:,.2f}" if facts.cost == 0 or dollars >= 0.1 else f"${dollars:,.4f}"
-    return f"at least {cost}, since some tokens have no price" if facts.unpriced_tokens else cost
+    return f"at least {cost}" if facts.unpriced_tokens else cost
 
 
 def _ends(story: Story) -> list[Strand]:
@@ -158,7 +162,7 @@ def _opening(strand: Strand, before: Strand | None) -> Iterator[str]:
     parent = "" if strand.parent is None else f' data-parent="{strand.parent}" data-leaves="{strand.leaves_at}"'
     yield f'<section class="strand" data-number="{strand.number}"{parent} aria-label="Part {strand.number + 1}">\n'
     if strand.leaves is None:
-        yield "" if before is None else "<h2>Another beginning</h2>\n"
+        yield "" if before is None else "<h2>Another conversation</h2>\n"
         return
     if not headed(strand, before):
         return

@@ -124,13 +124,12 @@ class TurnPieces:
             yield self._call(item) if isinstance(item, ToolCall) else self._message(told, item)
 
     def _message(self, told: FullTurn, message: Message) -> str:
-        is_typed = message.role == "user" and message.source in (None, "human")
-        pieces = [piece for part in message.content for piece in self._part(part, is_typed=is_typed)]
+        pieces = [piece for part in message.content for piece in self._part(message, part)]
         body = "".join(pieces) + self._files(told, message.id)
         if all(piece.startswith("<details") for piece in pieces):  # each says itself what it is
             return body
         role = message.role if message.role in ROLES else "other"
-        who = speaker(message, told.turn)
+        who = "System" if role == "system" else speaker(message, told.turn)
         if role == "user":
             who = SENDERS.get(str(message.source), who)
         if role == "system" or is_from_tool(message):
@@ -140,10 +139,10 @@ class TurnPieces:
         self._speaker = None if self._speaker is None else who
         return _block(f"message {role}", label, body)
 
-    def _part(self, part: Part, *, is_typed: bool) -> Iterator[str]:
+    def _part(self, message: Message, part: Part) -> Iterator[str]:
         match part:
             case TextPart():
-                yield from _typed_pieces(str(part.text)) if is_typed else (_text(str(part.text)),)
+                yield from _text_pieces(message, str(part.text))
             case ReasoningPart():
                 yield from self._thinking(str(part.text))
             case ImagePart():
@@ -192,6 +191,16 @@ class TurnPieces:
 def _argument_texts(told: FullTurn) -> frozenset[str]:
     calls = (item for item in told.items if isinstance(item, ToolCall) and isinstance(item.arguments, dict))
     return frozenset(value for call in calls for value in call.arguments.values() if isinstance(value, str))
+
+
+def _text_pieces(message: Message, text: str) -> Iterator[str]:
+    """As typed, as a tool printed it, or rendered from Markdown."""
+    if message.role == "user" and message.source in (None, "human"):
+        yield from _typed_pieces(text)
+    elif is_from_tool(message) and message_passages(text)[0].is_injected:
+        yield preformatted(text)
+    else:
+        yield _text(text)
 
 
 def _typed_pieces(text: str) -> Iterator[str]:
