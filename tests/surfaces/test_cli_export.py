@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.surfaces.shell import Shell, on_terminal, spawn
 from weft.exchange.exporters.testing import PIXEL
 
@@ -16,6 +18,18 @@ def test_the_end_of_a_files_name_says_the_form(weft: Shell, folder: Path) -> Non
         assert (answer.code, answer.err) == (0, "")
         assert answer.out.startswith(f"wrote {'markdown' if name == 'a.md' else name[2:]} to {name} (1 turn, ")
         assert (folder / name).read_text().startswith(beginning)
+
+
+def test_a_page_tells_the_cost_at_ones_own_prices(
+    weft: Shell, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "config" / "weft" / "prices.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[models."my-*"]\noutput = 2_000_000')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    weft.record("hi", model="my-model", usage={"input_tokens": 0, "output_tokens": 1_000_000})
+    assert weft("export", "main", "-o", "a.html").code == 0
+    assert " · 1,000,000 tokens · $2.00</p>" in (folder / "a.html").read_text()
 
 
 def test_without_a_file_it_goes_to_stdout(weft: Shell) -> None:

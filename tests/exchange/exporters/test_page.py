@@ -171,6 +171,9 @@ def test_notes_of_files_are_shown_once_and_not_beside_a_call_that_names_them() -
     notes = [FileNote(kind=FileKind.WRITTEN, path="/a"), FileNote(kind=FileKind.READ, path="/b")]
     page = written(Html(), replace(turn, files={turn.items[1].id: notes}))
     assert texts(page, "files") == ["read /b"]
+    many = [FileNote(kind=FileKind.READ, path=f"/{i}") for i in range(9)]
+    page = written(Html(), replace(turn, files={turn.items[0].id: many}))
+    assert texts(page, "noted")[0].startswith("Notes of 9 files")
 
 
 @pytest.fixture

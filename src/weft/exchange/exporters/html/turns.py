@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from weft.exchange.exporters.captions import (
     DOT,
     branch_text,
+    counted,
     error_of,
     file_text,
     model_of,
@@ -40,6 +41,8 @@ SENDERS = {
     "trigger": "Put in by a hook, not typed",
 }
 """Who sent a message in the user's place, by its source."""
+FILES_UNFOLDED = 5
+"""More notes of files are folded."""
 SMALLEST_GROUP_STEPS = 2
 """Fewer steps stand by themselves."""
 
@@ -181,11 +184,11 @@ class TurnPieces:
         self._noted.add(message)
         named = _argument_texts(told) if self._wishes.tools else frozenset()
         notes = [note for note in told.files[message] if note.path not in named]
-        return (
-            ""
-            if not notes
-            else '<ul class="files">' + "".join(f"<li>{shown(file_text(note))}</li>" for note in notes) + "</ul>\n"
-        )
+        if not notes:
+            return ""
+        lines = "".join(f"<li>{shown(file_text(note))}</li>" for note in notes)
+        files = f'<ul class="files">{lines}</ul>\n'
+        return folded("noted", f"Notes of {counted(len(notes), 'file')}", files) if notes[FILES_UNFOLDED:] else files
 
 
 def _argument_texts(told: FullTurn) -> frozenset[str]:
