@@ -500,7 +500,7 @@ MACHINE_PARTS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
         "task", "t", {"title": "T", "spec": {"successCriteria": [{"type": "command", "command": ["id"]}]}},
     ),
     "an agent's keys": ("agent", "other", {"permissions": {"credentials": ["*"]}}),
-    "a variable": ("code", "c", {"source": "x", "environment": "${HOME}"}),
+    "a variable": ("code", "c", {"source": "x", "metadata": {"environment": "${HOME}"}}),
 }  # fmt: skip
 
 
@@ -520,7 +520,7 @@ def test_an_agent_chooses_no_keys_folders_or_destinations(ledger: Ledger, part: 
         with pytest.raises(NotAllowed, match="keys, folders, commands or destinations"):
             programs.acting_as("scout").change(name, config)
         assert programs.configure(name, config).version == 2
-        assert programs.acting_as("scout").change(name, {"note": "seen"}).version == 3
+        assert programs.acting_as("scout").change(name, {"metadata": {"note": "seen"}}).version == 3
 
 
 def test_a_grant_is_a_pattern_of_whole_labels() -> None:

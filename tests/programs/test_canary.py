@@ -82,16 +82,18 @@ def contents(programs: Programs, folder: Path) -> list[Callable[[], Any]]:
     asked = [programs.notify("bln", CANARY, asks=True, data={CANARY: CANARY}).id for _ in range(2)]
     why: dict[str, Any] = {"reason": CANARY, "key": CANARY}
     return [
-        lambda: programs.create("code", CANARY, {"source": CANARY, CANARY: [CANARY]}, tagged=[CANARY], draft=True),
+        lambda: programs.create(
+            "code", CANARY, {"source": CANARY, "metadata": {CANARY: [CANARY]}}, tagged=[CANARY], draft=True
+        ),
         lambda: programs.create("agent", f"{CANARY} a", {"soul": CANARY, "identity": {"name": CANARY}}, key=CANARY),
         lambda: programs.create("task", f"{CANARY} t", {"title": CANARY, "spec": SPEC}),
         lambda: programs.create("information", f"{CANARY} i", {"infoType": "fact", "content": CANARY}, draft=True),
         lambda: programs.create(
             "provider", f"{CANARY} p", {"providerType": CANARY, "baseUrl": f"https://host/{CANARY}"}
         ),
-        lambda: programs.create("human", f"{CANARY} h", {"name": CANARY, "preferences": {CANARY: CANARY}}),
-        lambda: programs.create_session(f"{CANARY} s", owner=f"{CANARY} o", config={CANARY: CANARY}),
-        lambda: programs.change("claude-balanced", {CANARY: CANARY}, reason=CANARY),
+        lambda: programs.create("human", f"{CANARY} h", {"name": CANARY, "metadata": {CANARY: CANARY}}),
+        lambda: programs.create_session(f"{CANARY} s", owner=f"{CANARY} o", config={"metadata": {CANARY: CANARY}}),
+        lambda: programs.change("claude-balanced", {"metadata": {CANARY: CANARY}}, reason=CANARY),
         lambda: programs.configure(CANARY, {"source": f"{CANARY} again"}, reason=CANARY),
         lambda: programs.revert(CANARY, 1, reason=CANARY),
         lambda: programs.publish(CANARY, reason=CANARY),

@@ -22,7 +22,7 @@ from weft.ledger.api.ledger import Ledger
 from weft.ledger.views import programs as program_views
 from weft.ledger.views.projector import OTHERS
 from weft.programs import Programs
-from weft.programs.config_fields import count, reference
+from weft.programs.config_fields import count, reference, text
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import KindRow, ReferenceRule
 from weft.programs.kinds.table import KINDS, ROWS
@@ -52,7 +52,7 @@ TOY = KindRow(
         steps=CODE_FACTS.steps,
     ),
     required=("wheels",),
-    fields={"wheels": count, "maker": reference},
+    fields={"wheels": count, "maker": reference, "colour": text},
     references={"maker": ReferenceRule(ReferenceField.OWNER, (ProgramKind.HUMAN,))},
     file_states=published.FILE_STATES,
     state_in_use=published.STATE_IN_USE,

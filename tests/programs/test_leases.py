@@ -70,7 +70,7 @@ class AgentHolder:
         held[0].renew_agent(held[1])
 
     def write(self, held: tuple[Programs, Lease]) -> object:
-        return held[0].acting_as("local", held[1]).change("ada", {"memory": str(held[0].get("ada").version)})
+        return held[0].acting_as("local", held[1]).change("ada", {"description": str(held[0].get("ada").version)})
 
     def release(self, held: tuple[Programs, Lease]) -> object:
         held[0].release_agent(held[1])

@@ -303,11 +303,11 @@ def test_no_program_is_found_by_a_name_that_nobody_has(programs: Programs) -> No
 
 
 def test_true_is_not_one(world: Programs) -> None:
-    world.create("provider", "p", {"providerType": "x", "flag": 1, "deep": [{"a": True}]})
-    assert world.change("p", {"flag": True}).version == 2
-    assert world.change("p", {"deep": [{"a": 1}]}).version == 3
-    assert [one.path for one in world.diff("p", 1, 3)] == ["flag", "deep"]
-    assert world.change("p", {"flag": True}).version == 3
+    world.create("provider", "p", {"providerType": "x", "metadata": {"flag": 1, "deep": [{"a": True}]}})
+    assert world.change("p", {"metadata": {"flag": True}}).version == 2
+    assert world.change("p", {"metadata": {"deep": [{"a": 1}]}}).version == 3
+    assert [one.path for one in world.diff("p", 1, 3)] == ["metadata.flag", "metadata.deep"]
+    assert world.change("p", {"metadata": {"flag": True}}).version == 3
 
 
 def test_a_persona_that_looks_like_a_version_is_found_by_its_name(world: Programs) -> None:

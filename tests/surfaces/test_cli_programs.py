@@ -175,7 +175,7 @@ tags: [fast]
 config:
   modelId: gemini-flash
   provider: "@(gateway)"
-  note: on            # a text, as YAML 1.2 says
+  metadata: {note: on}            # a text, as YAML 1.2 says
 ---
 - {id: gateway, type: program, programType: provider, lifecycle: published, config: {providerType: openai}}
 - {id: idea, programType: information, lifecycle: draft, config: {infoType: fact, content: {a: 1}}}
@@ -194,7 +194,7 @@ def test_files_of_programs_are_applied_once(weft: Shell, folder: Path) -> None:
     assert weft("apply", "programs.yaml").out == would.out
     assert {one["action"] for one in weft.json("apply", "programs.yaml")} == {"unchanged"}
     found = weft.json("program", "get", "flash")
-    assert (found["tags"], found["config"]["note"], found["version"]) == (["fast"], "on", 1)
+    assert (found["tags"], found["config"]["metadata"]["note"], found["version"]) == (["fast"], "on", 1)
     assert weft.json("program", "get", "idea")["lifecycle"] == "draft"
 
 
@@ -286,3 +286,57 @@ def test_every_kind_goes_its_ways_by_verbs(stocked: Shell) -> None:
         assert refused.code == 4, line
         assert "hint: " in refused.err
     assert weft.json("task", "list", "--status", "failed")[0]["config"]["assignee"] == "@(ada)"
+
+
+def test_a_session_is_given_to_another_and_its_log_is_written(stocked: Shell, folder: Path) -> None:
+    weft = stocked
+    weft("agent", "create", "researcher", "--prompt", "You research.")
+    weft("session", "create", "talk", "--model", "claude-fast")
+    for options in (["--set", "owner=@(researcher)"], ["--owner", "researcher"]):
+        given = weft.json("session", "configure", "talk", *options)
+        assert given["config"] == {"owner": "@(researcher)", "defaultModel": "@(claude-fast)"}
+    assert weft.json("context", "--session", "talk")["messages"][0]["content"] == [
+        {"type": "text", "text": "You research."}
+    ]
+    weft.record("hello", session="talk", response="there")
+    assert "has no logFile" in weft("session", "history", "talk", "--write").err
+    weft("session", "configure", "talk", "--set", "logFile=talk.jsonl")
+    for _ in range(2):
+        assert weft("session", "history", "talk", "--write").code == 0
+    written = [json.loads(line) for line in (folder / "talk.jsonl").read_text().splitlines()]
+    assert written == weft.json("session", "history", "talk")
+    (folder / "talk.jsonl").write_text("my notes\n")
+    refused = weft("session", "history", "talk", "--write")
+    assert (refused.code, "is no log of a session" in refused.err) == (5, True)
+    assert (folder / "talk.jsonl").read_text() == "my notes\n"
+
+
+def test_all_faults_are_told_line_by_line(weft: Shell) -> None:
+    text = "- {id: a, programType: task, config: {titel: A}}\n- {id: b, programType: human, config: {nam: B}}"
+    refused = weft("apply", "-", stdin=text)
+    assert refused.code == 5
+    first, *lines = refused.err.splitlines()
+    assert first == "weft: the files: 3 faults"
+    assert [line.split(": ")[0] for line in lines[:3]] == [
+        "  standard input[0].config.title",
+        "  standard input[0].config.titel",
+        "  standard input[1].config.nam",
+    ]
+    assert "did you mean name?" in refused.err
+
+
+def test_a_file_that_says_what_no_file_decides_is_told_so(weft: Shell) -> None:
+    done = weft("apply", "-", stdin="{id: ann, programType: human, state: away, config: {}}")
+    assert done.out == "create    human ann\n"
+    assert "human ann: it is available, not away: no file changes the state of a human" in done.err
+    assert weft.json("apply", "-", stdin="{id: ann, programType: human, state: away, config: {}}")[0]["notes"]
+
+
+def test_information_is_listed(weft: Shell) -> None:
+    weft("info", "create", "ada", "--content", '{"born": 1815}')
+    weft("info", "create", "person", "--type", "schema", "--content", "{}")
+    weft("info", "create", "idea", "--content", "1", "--draft")
+    assert [one["id"] for one in weft.json("info", "list")] == ["ada", "person"]
+    assert [one["id"] for one in weft.json("info", "list", "--type", "schema")] == ["person"]
+    assert [one["id"] for one in weft.json("info", "list", "--all")] == ["ada", "idea", "person"]
+    assert weft("info", "list").out.startswith("ada\tactive")

@@ -19,33 +19,65 @@ def homes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def branched(weft: Shell) -> list[str]:
-    first = weft.record("hello", workspace="/srv/work")
+def work(folder: Path) -> Path:
+    """The folder that the sessions were recorded in."""
+    work = folder / "work"
+    work.mkdir()
+    return work
+
+
+@pytest.fixture
+def branched(weft: Shell, work: Path) -> list[str]:
+    first = weft.record("hello", workspace=str(work))
     weft("fork", "main", "side")
     return [first, weft.record("where is it?", session="side", response="at line 42")]
 
 
-@pytest.mark.parametrize(("tool", "below"), [("claude-code", "claude/projects/-srv-work"), ("codex", "codex/sessions")])
+@pytest.mark.parametrize(("tool", "below"), [("claude-code", "claude/projects/{}"), ("codex", "codex/sessions")])
 def test_a_session_is_written_where_its_tool_looks(
-    weft: Shell, homes: Path, branched: list[str], tool: str, below: str
+    weft: Shell, homes: Path, work: Path, branched: list[str], tool: str, below: str
 ) -> None:
-    made = weft.json("resume", "side", "--as", tool, "--in", "/srv/work")
+    made = weft.json("resume", "side", "--as", tool, "--in", str(work))
     assert made["written"]
-    assert Path(made["path"]).is_relative_to(homes / below)
-    assert made["command"].startswith("cd /srv/work && ")
+    named = "".join(letter if letter.isalnum() else "-" for letter in str(work.resolve()))
+    assert Path(made["path"]).is_relative_to(homes / below.format(named))
+    assert made["command"].startswith(f"cd {work.resolve()} && ")
     assert made["session"] in made["command"]
     assert made["turn_id"] == branched[-1]
     lines = [json.loads(line) for line in Path(made["path"]).read_text().splitlines()]
     assert len(lines) == made["records"]
 
 
-def test_a_person_gets_the_command_to_run(weft: Shell, homes: Path, branched: list[str]) -> None:
+def test_a_person_gets_the_command_to_run(weft: Shell, homes: Path, work: Path, branched: list[str]) -> None:
     answer = weft("resume", "main", "--as", "codex")
     assert answer.code == 0
-    assert "run      cd /srv/work && codex resume " in answer.out
+    assert f"run      cd {work.resolve()} && codex resume " in answer.out
     assert "checked by its structure alone" in answer.out
-    assert "/srv/work is no folder here" in answer.err
-    assert weft("resume", "main", "--as", "codex", "--quiet").out.startswith("cd /srv/work && codex resume ")
+    quiet = weft("resume", "main", "--as", "codex", "--quiet").out
+    assert quiet.startswith(f"cd {work.resolve()} && codex resume ")
+
+
+def test_for_a_folder_that_is_not_there_nothing_is_written(weft: Shell, homes: Path) -> None:
+    weft.record("hello", workspace="/srv/not-there")
+    refused = weft("resume", "main", "--as", "codex")
+    assert refused.code == 5
+    assert "/srv/not-there is no folder here" in refused.err
+    assert "--in DIR" in refused.err
+    assert not (homes / "codex").exists()
+    planned = weft("resume", "main", "--as", "codex", "--dry-run")
+    assert planned.code == 0
+    assert "/srv/not-there is no folder here" in planned.err
+
+
+def test_without_a_tool_it_is_the_one_that_the_session_comes_from(
+    weft: Shell, homes: Path, branched: list[str]
+) -> None:
+    refused = weft("resume", "side")
+    assert refused.code == 2
+    assert "side comes from weft: say which tool to go on in" in refused.err
+    made = weft.json("resume", "side", "--as", "codex")
+    assert weft("import", made["path"]).code == 0
+    assert weft.json("resume", made["session"], "--dry-run")["tool"] == "codex"
 
 
 def test_a_dry_run_writes_nothing_and_lists_what_is_lost(weft: Shell, homes: Path) -> None:

@@ -114,13 +114,13 @@ class InvalidKey(InvalidInput):
 
 
 class InvalidConfig(InvalidInput):
-    """A program's configuration that its kind does not take; `path` says where."""
+    """A program's configuration that its kind does not take; `path` says where. Several faults are each in `faults`."""
 
     usual_action = Action.READ_PROGRAM_SETTINGS
 
-    def __init__(self, path: str, reason: str, hint: Hint = "") -> None:
+    def __init__(self, path: str, reason: str, hint: Hint = "", faults: Sequence[WeftError] = ()) -> None:
         super().__init__(f"{path}: {reason}", hint)
-        self.path, self.reason = path, reason
+        self.path, self.reason, self.faults = path, reason, tuple(faults)
 
 
 class VariableMissing(InvalidInput):

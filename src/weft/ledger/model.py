@@ -128,6 +128,10 @@ class NewToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     duration_ms: int | None = None
 
 
+PROMPT_SEQUENCE = -2
+"""The sequence of a system prompt that no turn has recorded yet; its message bears the id of the agent."""
+
+
 class Message(Struct, frozen=True, gc=False):
     """One message, exactly as it was recorded."""
 

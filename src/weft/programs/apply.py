@@ -10,18 +10,27 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidConfig, InvalidInput, LabelTaken, NotApplicable
+from weft.kernel.errors import (
+    IllegalTransition,
+    InvalidConfig,
+    InvalidInput,
+    LabelTaken,
+    NotApplicable,
+    NotFound,
+)
 from weft.kernel.program_kinds import legal_verbs
 from weft.ledger.views.program_rows import PROGRAM, ProgramRow, find_program
-from weft.ledger.views.rows import find_session
+from weft.ledger.views.rows import SessionRow, find_session
 from weft.ledger.write.append import LedgerWriter
 from weft.programs import program_changes
+from weft.programs.config_fields import Faults
 from weft.programs.json_values import differences
 from weft.programs.kinds import session
 from weft.programs.kinds.table import KINDS, kind_of_row
+from weft.programs.lookups import to_program
 from weft.programs.nodes import add_tags, remove_tags, tags_of
-from weft.programs.program_files import WantedProgram
-from weft.programs.program_writer import ProgramWriter, perform
+from weft.programs.program_files import WantedProgram, located
+from weft.programs.program_writer import ProgramWriter, find_any, perform
 
 
 class PlannedProgram(Struct, frozen=True, kw_only=True):
@@ -32,6 +41,8 @@ class PlannedProgram(Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     changes: list[str] = []
+    notes: list[str] = []
+    """What a file says of it and no file decides, where it is not so."""
 
 
 class DryRunDone(Exception):
@@ -41,12 +52,22 @@ class DryRunDone(Exception):
 def apply(
     ledger_writer: LedgerWriter, wanted: Sequence[WantedProgram], *, prune: bool, dry_run: bool, key: str | None
 ) -> list[PlannedProgram]:
-    """Everything in one append, or with `dry_run` nothing; what was or would be done, in order."""
-    ordered = in_order(wanted)
+    """Everything in one append, or with `dry_run` nothing; what was or would be done, in order. All that is wrong with
+    the files is raised at once, and then nothing is done."""
+    faults = Faults("the files")
+    faults.errors += [fault for program in wanted for fault in program.faults]
+    refused = {program.name for program in wanted if program.faults}
+    try:
+        ordered = in_order([program for program in wanted if program.kind])
+    except InvalidInput as error:
+        faults.errors.append(error)
+        faults.raise_any()
+        raise
     plan: list[PlannedProgram] = []
 
     def work(writer: ProgramWriter) -> str:
-        plan[:] = [_apply_program(writer, program) for program in ordered]
+        plan[:] = [done for program in ordered if (done := _applied(writer, program, faults, refused)) is not None]
+        faults.raise_any()
         if prune:
             plan.extend(_prune(writer, {program.name for program in ordered}))
         if dry_run:
@@ -59,7 +80,34 @@ def apply(
         perform(ledger_writer, "apply", work, None if dry_run else key, request)
     except DryRunDone:
         return plan
+    faults.raise_any()
     return plan or [PlannedProgram(action="unchanged", kind=program.kind, name=program.name) for program in ordered]
+
+
+def _applied(writer: ProgramWriter, program: WantedProgram, faults: Faults, refused: set[str]) -> PlannedProgram | None:
+    """What was done with one program. A refusal is noted: the append is taken back when all programs were looked at.
+    One that the reading refused, or that names a refused one, is looked at and left."""
+    before = len(faults.errors)
+    try:
+        _examine(writer, program, faults, refused)
+        if len(faults.errors) == before and not ({program.name} | _names_in(program)) & refused:
+            return _apply_program(writer, program)
+    except (InvalidInput, NotFound, NotApplicable, LabelTaken, IllegalTransition) as error:
+        faults.errors += located(error, program.where)
+    refused.add(program.name)
+    return None
+
+
+def _examine(writer: ProgramWriter, program: WantedProgram, faults: Faults, refused: set[str]) -> None:
+    """Note the fields that nothing reads, and the programs that are named and not there."""
+    kind, row = KINDS[program.kind], find_any(writer.append, program.name)
+    examined = Faults()
+    earlier = writer.earlier_configs(row.id) if row is not None else ()
+    examined.check(lambda _, config: kind.checked_config(config, earlier), "config", program.config)
+    for named in kind.named_programs(program.config):
+        if named.address.name not in refused:
+            examined.check(lambda _, one: writer.ensure_references([one]), named.path, named)
+    faults.errors += [fault for error in examined.errors for fault in located(error, program.where)]
 
 
 def in_order(wanted: Iterable[WantedProgram]) -> list[WantedProgram]:
@@ -81,7 +129,10 @@ def in_order(wanted: Iterable[WantedProgram]) -> list[WantedProgram]:
 
 
 def _names_in(program: WantedProgram) -> set[str]:
-    return {named.address.name for named in KINDS[program.kind].named_programs(program.config)}
+    try:
+        return {named.address.name for named in KINDS[program.kind].named_programs(program.config)}
+    except InvalidInput:  # an address that cannot be read: the program is refused when it is looked at
+        return set()
 
 
 def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgram:
@@ -91,8 +142,10 @@ def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
     row = find_program(writer.sql, wanted.name)
     if row is None or row.deleted:
         created = program_changes.create(writer, kind, wanted.name, wanted.config, draft=True, applied=True)
-        _set_tags(writer, _bring_to(writer, created, wanted.state).id, wanted.tags)
-        return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name)
+        created = _bring_to(writer, created, wanted.state)
+        _set_tags(writer, created.id, wanted.tags)
+        notes = _notes(writer, created, wanted)
+        return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name, notes=notes)
     if row.kind != wanted.kind:
         raise LabelTaken(wanted.name, f"a {row.kind}")
     before, state = writer.config_of(row), row.state
@@ -101,7 +154,21 @@ def _apply_program(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgr
     changes += ["lifecycle"] if row.state != state and wanted.state is not None else []
     changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
     action = "change" if changes else "unchanged"
-    return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes)
+    notes = _notes(writer, row, wanted)
+    return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes, notes=notes)
+
+
+def _notes(writer: ProgramWriter, row: ProgramRow | SessionRow, wanted: WantedProgram) -> list[str]:
+    """What the file says of its state and activity and is not so: both are computed from what happens."""
+    program = to_program(writer.reading, row)
+    notes = [
+        f"config.{field} is not set: it is computed from what the {wanted.kind} does"
+        for field, value in wanted.activity.items()
+        if program.activity.get(field) != value
+    ]
+    if wanted.shown_state is not None and wanted.shown_state != program.state:
+        notes.append(f"it is {program.state}, not {wanted.shown_state}: no file changes the state of a {wanted.kind}")
+    return notes
 
 
 def _bring_to(writer: ProgramWriter, row: ProgramRow, state: str | None) -> ProgramRow:
@@ -130,14 +197,17 @@ def _set_tags(writer: ProgramWriter, node: str, wanted: list[str] | None) -> boo
 def _apply_session(writer: ProgramWriter, wanted: WantedProgram) -> PlannedProgram:
     row = writer.append.view.find_session(wanted.name) or find_session(writer.sql, wanted.name)
     if row is None:
-        _set_tags(writer, session.create(writer, wanted.name, writer.actor_name, wanted.config).id, wanted.tags)
-        return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name)
-    before = writer.config_of(row)
+        created = session.create(writer, wanted.name, None, wanted.config)
+        _set_tags(writer, created.id, wanted.tags)
+        notes = _notes(writer, created, wanted)
+        return PlannedProgram(action="create", kind=wanted.kind, name=wanted.name, notes=notes)
+    before = session.shown_config(writer, row)
     row = session.configure(writer, row, wanted.config)
-    changes = [difference.path for difference in differences(before, wanted.config)]
+    changes = [difference.path for difference in differences(before, session.shown_config(writer, row))]
     changes += ["tags"] if _set_tags(writer, row.id, wanted.tags) else []
     action = "change" if changes else "unchanged"
-    return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes)
+    notes = _notes(writer, row, wanted)
+    return PlannedProgram(action=action, kind=wanted.kind, name=wanted.name, changes=changes, notes=notes)
 
 
 def _prune(writer: ProgramWriter, names: set[str]) -> list[PlannedProgram]:

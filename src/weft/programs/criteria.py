@@ -8,6 +8,7 @@ one folder, links followed and never out of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,7 +61,9 @@ def _checked(path: str, value: Any) -> dict[str, Any]:
             raise InvalidConfig(f"{path}.{name}", "is missing", f"{value['type']} needs {', '.join(required)}")
     for name, field in value.items():
         if name != "type" and name not in fields:
-            raise InvalidConfig(f"{path}.{name}", "is not known", f"{value['type']} knows {', '.join(fields)}")
+            near = get_close_matches(name, fields, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"{value['type']} knows {', '.join(fields)}"
+            raise InvalidConfig(f"{path}.{name}", "is not known", hint)
         if name in fields:
             fields[name](f"{path}.{name}", field)
     if value["type"] == CriterionType.WORD_COUNT and not {"min", "max"} & value.keys():

@@ -39,17 +39,21 @@ class Program(Struct, frozen=True, kw_only=True):
     def address(self) -> str:
         return f"@({self.name})"
 
-    def shape(self) -> dict[str, Any]:
-        """The program as one JSON object: what is going on stands in its configuration, as far as there is any."""
-        state_field = "state" if PROGRAM_KINDS[self.kind].is_activity else "lifecycle"
-        activity = {
+    @property
+    def activity(self) -> dict[str, Any]:
+        """What an agent is doing, as far as it does anything."""
+        fields = {
             "currentTask": self.current_task,
             "currentSession": self.current_session,
             "turnCount": self.turn_count,
             "lastCheckpoint": self.last_checkpoint,
         }
-        shown = {name: value for name, value in activity.items() if value is not None}
-        config = {**(self.config or {}), **shown} if isinstance(self.config, dict | None) else self.config
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def shape(self) -> dict[str, Any]:
+        """The program as one JSON object: what is going on stands in its configuration, as far as there is any."""
+        state_field = "state" if PROGRAM_KINDS[self.kind].is_activity else "lifecycle"
+        config = {**(self.config or {}), **self.activity} if isinstance(self.config, dict | None) else self.config
         shape = {
             "id": self.name,
             "type": "program",

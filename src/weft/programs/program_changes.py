@@ -17,6 +17,7 @@ from weft.programs.foreign import counted_version
 from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import kind_of_row
+from weft.programs.lookups import to_program
 from weft.programs.program_writer import ProgramWriter
 
 
@@ -31,7 +32,7 @@ def create(
     checked = kind.checked_config(config)
     kind.refuse_name(name, checked)
     permit_grants(writer, kind, None, {}, checked)
-    _permit_machine_part(writer, kind, name, {}, checked)
+    writer.permit_machine_part(kind.name, name, kind.machine_part({}), kind.machine_part(checked))
     row = find_program(writer.sql, name)
     if row is not None and not row.deleted:
         if row.kind == kind.name and row.version == 0:
@@ -67,7 +68,8 @@ def configure(
         raise NotApplicable(
             f"{kind.name} {row.name!r} is {row.state}", "make a new one; what it was stays in its history"
         )
-    checked = kind.checked_config(config)
+    activity = to_program(writer.reading, row).activity
+    checked = kind.checked_config(config, writer.earlier_configs(row.id), activity)
     kind.refuse_name(row.name, checked)
     counted = counted_version(writer.reading, row.id)
     own = None if counted.is_foreign else json_of(writer.reading, counted.config)
@@ -75,7 +77,7 @@ def configure(
         return row
     before = own if isinstance(own, dict) else {}
     permit_grants(writer, kind, row, before, checked)
-    _permit_machine_part(writer, kind, row.name, before, checked)
+    writer.permit_machine_part(kind.name, row.name, kind.machine_part(before), kind.machine_part(checked))
     fields = _event_fields(writer, kind, checked, applied)
     reverting = UNSET if reverts is None else reverts
     row = writer.add(row, kind.facts.configured, **fields, reverts=reverting, reason=writer.reason(reason))
@@ -92,17 +94,6 @@ def permit_grants(
         raise NotAllowed("configure", [writer.actor_name], "change its own permissions", "somebody else must do it")
     for right in sorted(set(granted(config)) - set(granted(before))):
         writer.permit(right, f"give the permission {right!r}, which it lacks")
-
-
-def _permit_machine_part(
-    writer: ProgramWriter, kind: KindRow, name: str, before: dict[str, Any], config: dict[str, Any]
-) -> None:
-    """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an agent
-    that works for them was given."""
-    access = writer.append.access
-    if not access.is_unlimited and access.is_agent() and kind.machine_part(before) != kind.machine_part(config):
-        what = f"say which keys, folders, commands or destinations the {kind.name} {name!r} uses"
-        raise NotAllowed("configure", [writer.actor_name], what, "a person must do it")
 
 
 def revert(

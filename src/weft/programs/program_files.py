@@ -7,13 +7,14 @@ are refused, and so is a name that stands twice.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import orjson
 from msgspec import Struct
 
-from weft.kernel.errors import InvalidConfig, InvalidInput, InvalidJson
+from weft.kernel.errors import InvalidConfig, InvalidInput, InvalidJson, WeftError
 from weft.programs.kinds.kind import KindRow
 from weft.programs.kinds.table import KINDS
 from weft.programs.nodes import checked_tags
@@ -28,12 +29,14 @@ _SCALARS = {
 }
 
 
+PARTS = ("id", "name", "programType", "kind", "config", "lifecycle", "state", "tags")
+"""What a program in a file consists of."""
 SHOWN_FIELDS = ("version", "ulid", "createdAt", "updatedAt", "createdBy", "result", "type")
 """What a program is shown with and nobody decides: a program that was printed can be applied."""
 
 
 class WantedProgram(Struct, frozen=True, kw_only=True):
-    """One program as a file describes it."""
+    """One program as a file describes it; `where` says in which file and where in it."""
 
     kind: str
     name: str
@@ -41,11 +44,29 @@ class WantedProgram(Struct, frozen=True, kw_only=True):
     state: str | None = None
     tags: list[str] | None = None
     where: str = ""
+    shown_state: str | None = None
+    """A state that no file brings about: of an agent, a task, a person or a session."""
+    activity: dict[str, Any] = {}
+    """Fields of its configuration that are computed from events."""
+    faults: tuple[WeftError, ...] = ()
+    """What is wrong with the description, but for the fields of its configuration, which applying looks at. One that
+    says neither name nor kind has them empty."""
 
 
 def read_files(paths: list[Path]) -> list[WantedProgram]:
-    """Every program that these files describe, in order."""
-    return [program for path in paths for program in read_text(_text(path), str(path), is_json=path.suffix == ".json")]
+    """Every program that these files describe, in order. What is wrong with a file stands in `faults`; applying raises
+    all of it at once."""
+    programs: list[WantedProgram] = []
+    for path in paths:
+        try:
+            programs += read_text(_text(path), str(path), is_json=path.suffix == ".json")
+        except InvalidInput as error:
+            programs.append(_faulty(str(path), error))
+    return programs
+
+
+def _faulty(where: str, *faults: WeftError, kind: str = "", name: str = "") -> WantedProgram:
+    return WantedProgram(kind=kind, name=name, config={}, where=where, faults=faults)
 
 
 def _text(path: Path) -> str:
@@ -123,34 +144,64 @@ def wanted_in(document: Any, where: str) -> list[WantedProgram]:
 
 def _wanted(entry: Any, where: str) -> WantedProgram:
     if not isinstance(entry, dict):
-        raise InvalidConfig(where, f"{entry!r:.80} is no program", "write id, programType and config")
-    entry = {name: value for name, value in entry.items() if name not in SHOWN_FIELDS}
-    names = [entry.pop(name) for name in ("id", "name") if name in entry]
-    kinds = [entry.pop(name) for name in ("programType", "kind") if name in entry]
-    states = [entry.pop(name) for name in ("lifecycle", "state") if name in entry]
-    config, tags = entry.pop("config", {}), entry.pop("tags", None)
-    if entry:
-        raise InvalidConfig(f"{where}.{min(map(str, entry))}", "is not known", "write id, programType, config, tags")
+        return _faulty(where, InvalidConfig(where, f"{entry!r:.80} is no program", "write id, programType and config"))
+    names = [entry[name] for name in ("id", "name") if name in entry]
+    kinds = [entry[name] for name in ("programType", "kind") if name in entry]
+    faults = [_unknown_part(str(part), where) for part in entry if part not in (*PARTS, *SHOWN_FIELDS)]
     if len(names) != 1 or len(kinds) != 1 or not isinstance(names[0], str):
-        raise InvalidConfig(where, "needs one id and one programType", "write id, programType and config")
+        faults.append(InvalidConfig(where, "needs one id and one programType", "write id, programType and config"))
+        return _faulty(where, *faults)
     if not isinstance(kinds[0], str) or kinds[0] not in KINDS:
-        raise InvalidConfig(f"{where}.programType", f"{kinds[0]!r:.80} is not known", f"one of {', '.join(KINDS)}")
-    kind = KINDS[kinds[0]]
+        hint = f"one of {', '.join(KINDS)}"
+        faults.append(InvalidConfig(f"{where}.programType", f"{kinds[0]!r:.80} is not known", hint))
+        return _faulty(where, *faults, name=names[0])
+    return _described(entry, KINDS[kinds[0]], names[0], where, faults)
+
+
+def _described(entry: dict[str, Any], kind: KindRow, name: str, where: str, faults: list[WeftError]) -> WantedProgram:
+    """A program of a known kind; what else is wrong with it stands in its `faults`."""
+    config, tags = entry.get("config", {}), entry.get("tags")
+    states = [entry[state] for state in ("lifecycle", "state") if state in entry]
+    activity = {field: config[field] for field in kind.activity_fields if isinstance(config, dict) and field in config}
+    rest = {field: value for field, value in config.items() if field not in activity} if activity else config
+    checked = rest if isinstance(rest, dict) else {}
+    state, wanted_tags = None, None
+    try:
+        checked = kind.checked_values(rest)
+    except InvalidConfig as error:  # of an object, applying says what is wrong with its fields
+        faults = faults if isinstance(rest, dict) else [*faults, *located(error, where)]
+    try:
+        state = _state(kind, states, where)
+        wanted_tags = None if tags is None else checked_tags(tags) if tags else []
+    except InvalidInput as error:
+        faults = [*faults, error]
+    shown_state = str(states[0]) if states and not kind.file_states else None
     return WantedProgram(
         kind=kind.name,
-        name=names[0],
-        config=_config(kind, config, where),
-        state=_state(kind, states, where),
-        tags=None if tags is None else checked_tags(tags) if tags else [],
+        name=name,
+        config=checked,
+        state=state,
+        tags=wanted_tags,
         where=where,
+        shown_state=shown_state,
+        activity=activity,
+        faults=tuple(faults),
     )
 
 
-def _config(kind: KindRow, config: Any, where: str) -> dict[str, Any]:
-    try:
-        return kind.checked_config(config)
-    except InvalidConfig as error:
-        raise InvalidConfig(f"{where}.{error.path}", error.reason, error.advice) from error
+def _unknown_part(part: str, where: str) -> WeftError:
+    near = get_close_matches(part, PARTS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"write {', '.join(PARTS)}"
+    return InvalidConfig(f"{where}.{part}", "is not known", hint)
+
+
+def located(error: WeftError, where: str) -> list[WeftError]:
+    """A refusal of a configuration, or several, with the place of the program before the path."""
+    if isinstance(error, InvalidConfig) and error.faults:
+        return [fault for one in error.faults for fault in located(one, where)]
+    if isinstance(error, InvalidConfig):
+        return [InvalidConfig(f"{where}.{error.path}", error.reason, error.advice)]
+    return [error]
 
 
 def _state(kind: KindRow, states: list[Any], where: str) -> str | None:

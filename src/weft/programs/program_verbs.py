@@ -57,11 +57,11 @@ class ProgramVerbs(ProgramsBase):
     ) -> Program:
         """A session of the ledger, with a model of its own; without a label it gets one."""
         whole = {**(config or {}), **({} if model is None else {"defaultModel": model})}
-        persona = owner or self.ledger.authority.principal.id
 
         def work(writer: ProgramWriter) -> Any:
-            return session.create(writer, label, persona, whole)
+            return session.create(writer, label, owner, whole)
 
+        persona = owner or self.ledger.authority.principal.id
         return self._change("create_session", work, key, label, persona, whole)
 
     def all(self, kind: str | None = None, *, states: Sequence[str] = (), deleted: bool = False) -> list[Program]:

@@ -6,7 +6,7 @@ or after a verb, never in between. Everything is done in the name of the append'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import UNSET
@@ -101,6 +101,12 @@ class ProgramWriter:
             raise ContentGone(f"of {row.name if isinstance(row, ProgramRow) else row.label!r}'s configuration")
         return config
 
+    def earlier_configs(self, program: str) -> Iterator[Any]:
+        """Every version of a configuration that is recorded here, whoever wrote it, the newest first."""
+        query = "SELECT config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
+        for (config,) in self.sql.all(query, (program,)):
+            yield json_of(self.reading, config)
+
     def version_of(self, row: ProgramRow | SessionRow) -> int:
         """The version that counts here; of a program that only another ledger configured, the newest of those."""
         counted = counted_version(self.reading, row.id)
@@ -132,6 +138,14 @@ class ProgramWriter:
     def not_allowed(self, right: str, what: str) -> NotAllowed:
         hint = f"it needs the permission {right!r} in its configuration"
         return NotAllowed(right, self._principals, what, hint)
+
+    def permit_machine_part(self, kind: str, name: str, before: Any, after: Any) -> None:
+        """Keys, folders, commands and destinations are those of the person whose machine it is, whatever rights an
+        agent that works for them was given. `before` and `after` are what a configuration says of these."""
+        access = self.append.access
+        if not access.is_unlimited and access.is_agent() and before != after:
+            what = f"say which keys, folders, commands or destinations the {kind} {name!r} uses"
+            raise NotAllowed("configure", [self.actor_name], what, "a person must do it")
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -188,6 +202,11 @@ class ProgramWriter:
         """The fields of an event that brings this configuration: the content, and the programs that it names."""
         references = tuple(dict.fromkeys(map(self._reference, named_programs)))
         return {"config": self.append.put_json(config, "config"), "references": references or UNSET}
+
+    def ensure_references(self, named_programs: Iterable[NamedProgram]) -> None:
+        """Refuse a configuration that names what is not there, or of another kind than the field wants."""
+        for named in named_programs:
+            self._reference(named)
 
     def _reference(self, named: NamedProgram) -> Reference:
         target, version = self._target(named)

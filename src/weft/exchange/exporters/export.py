@@ -22,7 +22,7 @@ from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidInput, NotFound, StoreError
 from weft.ledger.api import FullThreads, FullTurn, Ledger, PriceTable, Spending, Strand, has_title
 from weft.ledger.arguments import checked_path, path_error
-from weft.ledger.model import Message, Session
+from weft.ledger.model import PROMPT_SEQUENCE, Message, Session
 from weft.store.atomic_files import make_folder, new_file
 from weft.store.port import Progress
 
@@ -175,7 +175,7 @@ def _context_story(ledger: Ledger, tips: tuple[ThreadTip, ...], title: str) -> S
     found = ledger.context(tip.name) if session is None else ledger.context(session=session.id)
 
     def turns_of(_: Strand) -> Iterator[FullTurn]:
-        for turn, messages in groupby(found.messages, _turn_of):
+        for turn, messages in groupby(found.messages, lambda message: _turn_of(message, tip)):
             items = tuple(messages)
             yield FullTurn(turn=ledger.turn(turn), items=items, positions=tuple(range(len(items))))
 
@@ -183,8 +183,11 @@ def _context_story(ledger: Ledger, tips: tuple[ThreadTip, ...], title: str) -> S
     return Story(title=title, tips=tips, strands=(whole,), turns_of=turns_of, is_context=True)
 
 
-def _turn_of(message: Message) -> str:
-    """Messages that stand for a tool call are named after it, and it after its turn."""
+def _turn_of(message: Message, tip: ThreadTip) -> str:
+    """Messages that stand for a tool call are named after it, and it after its turn. A prompt that no turn has recorded
+    yet is told with the last one."""
+    if message.sequence == PROMPT_SEQUENCE:
+        return tip.turn_id
     return message.id.partition(":")[0] if message.sequence < 0 else message.turn_id
 
 

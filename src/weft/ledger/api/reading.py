@@ -18,6 +18,7 @@ from weft.ledger.read.full_threads import FullThreads, strands_to
 from weft.ledger.read.pages import NEWEST, Cursor, Page, PageRequest, mapped
 from weft.ledger.read.request_inputs import find_message
 from weft.ledger.read.revisions import require
+from weft.ledger.read.session_owners import prompt_of
 from weft.ledger.read.threads import (
     Thread,
     ThreadDiff,
@@ -124,7 +125,8 @@ class ReadVerbs(LedgerBase):
         row = require(txn, session or "main")
         head = None if row.head is None else load_turn(txn.sql, row.head)
         compaction = compaction_for(row, head, row.head_events)
-        return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction)
+        prompt = prompt_of(txn, row)
+        return context_after(txn, head, row.head_events, None if compaction is UNSET else compaction, prompt)
 
     def diff(self, left: str, right: str) -> ThreadDiff:
         """Where two threads part, and what each has alone."""

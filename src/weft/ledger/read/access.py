@@ -31,6 +31,7 @@ from weft.kernel.kinds import KINDS
 from weft.kernel.labels import normal_form
 from weft.kernel.ledger_events import SessionCreated
 from weft.ledger.model import DEFAULT_AGENT, IMPORTED_AGENT
+from weft.ledger.read.session_owners import counted_config, session_owner
 from weft.ledger.views.program_rows import ProgramRow, load_program
 from weft.ledger.views.rows import (
     TURN,
@@ -43,7 +44,6 @@ from weft.ledger.views.rows import (
     load_session_number,
 )
 from weft.ledger.views.values import json_of
-from weft.store.authorship import counts
 from weft.store.facts import FactReader
 from weft.store.port import ReadTxn, Store
 from weft.store.sql import Sql, rows_in
@@ -194,7 +194,9 @@ class Access:
     # --- who created what ---------------------------------------------------------------------------------------
 
     def _owns(self, principal: str, session: SessionRow) -> bool:
-        return principal in (session.persona, session.id) or principal in self._session_creators(session)
+        if principal in (session_owner(ReadTxn(self._sql, self._facts), session), session.id):
+            return True
+        return principal in self._session_creators(session)
 
     def _session_creators(self, session: SessionRow) -> frozenset[str]:
         creators = self._creators.get(session.id)
@@ -298,15 +300,8 @@ def principal_id(sql: Sql, principal: Principal) -> str:
 
 def configured_rights(sql: Sql, facts: FactReader, principal: str) -> Layer:
     """The rights that the configuration of an agent or a person gives; a session has none."""
-    config = _counted_config(ReadTxn(sql, facts), principal)
+    config = counted_config(ReadTxn(sql, facts), principal)
     return Layer(allow=tuple(granted(config)) if isinstance(config, dict) else ())
-
-
-def _counted_config(txn: ReadTxn, program: str) -> Any:
-    """The newest configuration that was written or taken over here; what another ledger permits has no effect."""
-    query = "SELECT n, config FROM program_history WHERE program = ? AND config IS NOT NULL ORDER BY n DESC"
-    rows = txn.sql.all(query, (program,))
-    return next((json_of(txn, config) for n, config in rows if counts(txn, n)), None)
 
 
 def granted(config: dict[str, Any]) -> list[str]:

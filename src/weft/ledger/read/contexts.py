@@ -44,10 +44,17 @@ def context_of_turn(txn: ReadTxn, turn: TurnRow) -> Context:
     return _assemble(txn, before, turn.compaction, _query(txn, turn, asked), turn.n)
 
 
-def context_after(txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None) -> Context:
-    """What the next turn would see before its own query."""
+def context_after(
+    txn: ReadTxn, head: TurnRow | None, events: int | None, compaction: str | None, prompt: Message | None = None
+) -> Context:
+    """What the next turn would see before its own query. `prompt` is what its request begins with, where somebody says
+    so; it stands for the system prompt so far, unless that is the same text."""
     ranges = [] if head is None else ranges_to(txn.sql, head.segment, head.depth, events)
-    return _assemble(txn, ranges, compaction, [], None)
+    context = _assemble(txn, ranges, compaction, [], None)
+    leading, others = _split_system(context.messages)
+    if prompt is None or (leading and leading[0].text == prompt.text):
+        return context
+    return replace(context, messages=(prompt, *others))
 
 
 def _assemble(

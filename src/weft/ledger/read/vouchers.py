@@ -15,7 +15,7 @@ import orjson
 from msgspec import Struct
 
 from weft.kernel.enums import LinkReason, MessageRole, MessageSource, ProgramKind
-from weft.ledger.model import Message, Part, ToolResultPart
+from weft.ledger.model import PROMPT_SEQUENCE, Message, Part, ToolResultPart
 from weft.ledger.read.contexts import Context
 from weft.ledger.read.threads import Range, ranges_to, turns_in
 from weft.ledger.views.rows import TurnRow, load_turn
@@ -79,6 +79,8 @@ class _VoucherReader:
         }
 
     def of_part(self, message: Message, part: Part) -> tuple[Voucher, ...]:
+        if message.sequence == PROMPT_SEQUENCE:
+            return (Voucher(VoucherKind.AGENT, message.id),)
         turn = self._turn_of(message)
         if turn is None:
             return (Voucher(VoucherKind.UNKNOWN, message.id),)

@@ -13,7 +13,7 @@ from weft.kernel.errors import InvalidConfig, InvalidInput, NotApplicable
 from weft.kernel.fields import ErrorFact
 from weft.kernel.program_events import AgentCheckpoint, AgentFailed, AgentTaskAssigned
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.programs.config_fields import count, fields_of, flag, member, object_, reference, right_patterns, text, texts
+from weft.programs.config_fields import Fields, count, flag, object_, reference, right_patterns, text, texts
 from weft.programs.kinds import session, task
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.placeholders import variables_in
@@ -24,8 +24,11 @@ SOUL_NAMES = ("soul", "systemPrompt", "personality")
 IDENTITY_FIELDS = ("name", "emoji", "avatar", "description")
 VERBS = tuple(verb for verb in program_kinds.AGENT.steps if verb != "fail")
 """Steps that take a reason alone; `fail` takes an error."""
-_HARNESS = fields_of(maxTurns=count, reflectOnFailure=flag, checkpointEvery=count)
-_PERMISSIONS = fields_of(tools=fields_of(allow=texts, deny=texts), credentials=texts, programs=right_patterns)
+_IDENTITY = Fields(dict.fromkeys((*IDENTITY_FIELDS, "soul"), text))
+_HARNESS = Fields({"maxTurns": count, "reflectOnFailure": flag, "checkpointEvery": count})
+_PERMISSIONS = Fields(
+    {"tools": Fields({"allow": texts, "deny": texts}), "credentials": texts, "programs": right_patterns}
+)
 
 
 def _with_identity(config: Config) -> Config:
@@ -41,12 +44,11 @@ def _with_identity(config: Config) -> Config:
             "is given twice, differently",
             f"{', '.join(SOUL_NAMES)} are one thing: give one of them",
         )
-    checked = {name: text(f"config.identity.{name}", value) for name, value in described.items()}
     if souls:
-        checked["soul"] = souls.pop()
+        described["soul"] = souls.pop()
     rest = {name: value for name, value in config.items() if name not in (*SOUL_NAMES, *IDENTITY_FIELDS, "identity")}
     more = {name: value for name, value in identity.items() if name not in (*SOUL_NAMES, *IDENTITY_FIELDS)}
-    return {"identity": {**more, **checked}, **rest}
+    return {"identity": {**more, **described}, **rest}
 
 
 def _machine_part(config: Config) -> Any:
@@ -58,17 +60,18 @@ def _machine_part(config: Config) -> Any:
 AGENT = KindRow(
     facts=program_kinds.AGENT,
     fields={
+        "identity": _IDENTITY,
         "permissions": _PERMISSIONS,
         "tools": texts,
         "harness": _HARNESS,
         "defaultModel": reference,
-        "visibility": member("public", "private"),
         "createdBy": text,
     },
     references={
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
         "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,)),
     },
+    activity_fields=("currentTask", "currentSession", "turnCount", "lastCheckpoint"),
     normalized=_with_identity,
     machine_part=_machine_part,
 )

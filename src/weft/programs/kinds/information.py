@@ -13,7 +13,7 @@ from weft.kernel.program_events import InformationValidated
 from weft.ledger.views.program_rows import ProgramRow
 from weft.ledger.views.values import json_of
 from weft.programs.addresses import parse_address
-from weft.programs.config_fields import member, reference, reference_list
+from weft.programs.config_fields import anything, member, reference, reference_list
 from weft.programs.foreign import is_counted, only_foreign
 from weft.programs.json_values import check_schema, problems_with
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
@@ -80,7 +80,7 @@ def _info_type(config: Config) -> Config:
 INFORMATION = KindRow(
     facts=program_kinds.INFORMATION,
     required=("infoType", "content"),
-    fields={"infoType": member(*InfoType), "schema": reference, "sources": reference_list},
+    fields={"infoType": member(*InfoType), "content": anything, "schema": reference, "sources": reference_list},
     references={
         "schema": ReferenceRule(ReferenceField.SCHEMA, (ProgramKind.INFORMATION,)),
         "sources": ReferenceRule(ReferenceField.SOURCE),

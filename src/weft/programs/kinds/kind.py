@@ -6,7 +6,7 @@ asks which kind it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,18 @@ from weft.kernel.errors import InvalidConfig
 from weft.kernel.program_kinds import KindFacts
 from weft.ledger.views.program_rows import ProgramRow
 from weft.programs.addresses import is_address, parse_address
-from weft.programs.config_fields import RUNTIME_FIELDS, Check, NamedProgram, refuse_secrets
+from weft.programs.config_fields import (
+    METADATA,
+    Check,
+    Faults,
+    Fields,
+    NamedProgram,
+    member,
+    object_,
+    plain_keys,
+    text,
+    unknown_fields,
+)
 from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
@@ -27,12 +38,19 @@ Step = Callable[[ProgramWriter, ProgramRow, str | None], ProgramRow]
 """Takes a program one step of its lifecycle on, for a reason."""
 
 
+COMMON_FIELDS: Mapping[str, Check] = MappingProxyType(
+    {"name": text, "description": text, "visibility": member("public", "private"), METADATA: object_}
+)
+"""Fields that every kind's configuration may have: what is listed of a program, who may read it, what users keep."""
+
+
 class ReferenceRule(Struct, frozen=True):
     """A field whose value is the address of a program, or a list of them: as what it is recorded, and of which kinds
-    the program must be. Without kinds any will do."""
+    the program must be. Without kinds any will do. `not_programs` are names that stand for no program."""
 
     field: ReferenceField
     kinds: tuple[str, ...] = ()
+    not_programs: tuple[str, ...] = ()
 
 
 def _same(config: Config) -> Config:
@@ -55,6 +73,10 @@ def _any_name(name: str, config: Any) -> None:
     """Every name will do."""
 
 
+def _paths(faults: Faults) -> tuple[str, ...]:
+    return tuple(error.path for error in faults.errors if isinstance(error, InvalidConfig))
+
+
 def _variables(config: Config) -> Any:
     return tuple(variables_in(config))
 
@@ -65,7 +87,9 @@ class KindRow(Struct, frozen=True, kw_only=True):
     facts: KindFacts
     """Its name, events and lifecycle, as the log knows them."""
     fields: Mapping[str, Check]
-    """How each known field of its configuration is checked; unknown fields are kept as they are."""
+    """How each field of its configuration is checked, beside those that all kinds have."""
+    activity_fields: tuple[str, ...] = ()
+    """Fields that are shown with its configuration and computed from events: nobody sets them."""
     required: tuple[str, ...] = ()
     references: Mapping[str, ReferenceRule] = MappingProxyType({})
     normalized: Callable[[Config], Config] = _same
@@ -98,25 +122,63 @@ class KindRow(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.facts.name
 
-    def checked_config(self, config: Any) -> Config:
-        """A configuration in its one form. Raises InvalidConfig."""
+    @property
+    def form(self) -> Fields:
+        """All fields that its configuration may have."""
+        return Fields({**self.fields, **COMMON_FIELDS})
+
+    def checked_config(self, config: Any, earlier: Iterable[Any] = (), activity: Config | None = None) -> Config:
+        """A configuration in its one form. Raises InvalidConfig, with several faults in its `faults`.
+
+        A field that nothing reads is refused, unless one of the `earlier` versions holds the same; `activity` is what
+        is shown of a program's activity and may be given again."""
+        faults = Faults()
+        checked = self._examined(self._without_activity(config, activity or {}, faults), faults)
+        refused = _paths(faults)
+        for field in unknown_fields(self.form, checked, earlier):
+            if not any(path.startswith(field.path) for path in refused):
+                faults.errors.append(field.refusal(self.name, self.form))
+        faults.raise_any()
+        return checked
+
+    def checked_values(self, config: Any) -> Config:
+        """A configuration with every known field in its one form; what is unknown in it is not looked at."""
+        faults = Faults()
+        checked = self._examined(config, faults)
+        faults.raise_any()
+        return checked
+
+    def _examined(self, config: Any, faults: Faults) -> Config:
+        """The fields in their one form; those that were refused as they are."""
         if not isinstance(config, dict):
             raise InvalidConfig("config", f"{config!r:.80} is no object", "give it as a JSON object")
         if len(json_bytes(config, "config")) > ROW_BYTES:
             raise InvalidConfig(
                 "config", f"it is larger than {ROW_BYTES} bytes", "keep what is large in a file and name that"
             )
-        fields = self.normalized({name: value for name, value in config.items() if name not in RUNTIME_FIELDS})
+        fields = self.normalized(config)
         for name in self.required:
             if name not in fields:
-                raise InvalidConfig(f"config.{name}", "is missing", f"a {self.name} needs {', '.join(self.required)}")
+                hint = f"a {self.name} needs {', '.join(self.required)}"
+                faults.errors.append(InvalidConfig(f"config.{name}", "is missing", hint))
+        checks = self.form.fields
         checked = {
-            name: self.fields[name](f"config.{name}", value) if name in self.fields else value
+            name: faults.check(checks[name], f"config.{name}", value) if name in checks else value
             for name, value in fields.items()
         }
         if self.holds_keys:
-            refuse_secrets("config", checked)
+            refused = _paths(faults)
+            faults.errors += [error for error in plain_keys("config", fields) if not error.path.startswith(refused)]
         return checked
+
+    def _without_activity(self, config: Any, activity: Config, faults: Faults) -> Any:
+        if not isinstance(config, dict):
+            return config
+        for name in self.activity_fields:
+            if name in config and config[name] != activity.get(name):
+                hint = f"leave it out: it is computed from what the {self.name} does"
+                faults.errors.append(InvalidConfig(f"config.{name}", "cannot be set", hint))
+        return {name: value for name, value in config.items() if name not in self.activity_fields}
 
     def named_programs(self, config: Config) -> Iterator[NamedProgram]:
         """Every program that a checked configuration refers to."""
@@ -124,7 +186,9 @@ class KindRow(Struct, frozen=True, kw_only=True):
             value = config.get(name)
             addresses = value if isinstance(value, list) else [] if value is None else [value]
             for i, address in enumerate(addresses):
-                if isinstance(address, str) and is_address(address):
+                if not isinstance(address, str) or not is_address(address):
+                    continue
+                if parse_address(address).name not in rule.not_programs:
                     path = f"config.{name}[{i}]" if isinstance(value, list) else f"config.{name}"
                     yield NamedProgram(rule.field, path, parse_address(address), rule.kinds)
 

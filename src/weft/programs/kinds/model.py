@@ -9,22 +9,36 @@ from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import InvalidConfig
 from weft.programs.config_fields import (
     Check,
+    Fields,
+    NamedObjects,
     count,
-    fields_of,
     filled,
+    flag,
+    member,
     number,
-    object_,
+    one_of,
+    or_variable,
     reference,
     reference_list,
-    text,
+    texts,
+    whole_number,
 )
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import KindRow, ReferenceRule
 from weft.programs.kinds.vendor_names import refuse_model_name
 
 MAX_FALLBACKS = 8
-_NUMBERS: dict[str, Check] = {"temperature": number(0, 2), "maxTokens": count, "topP": number(0, 1)}
-_PARAMETERS = fields_of(**_NUMBERS)
+_PARAMETERS: dict[str, Check] = {
+    "temperature": number(0, 2),
+    "maxTokens": count,
+    "topP": number(0, 1),
+    "topK": or_variable(count),
+    "seed": or_variable(whole_number),
+    "stop": texts,
+    "presencePenalty": number(-2, 2),
+    "frequencyPenalty": number(-2, 2),
+    "thinking": or_variable(one_of(flag, member("minimal", "low", "medium", "high"))),
+}
 
 
 def _fallbacks(path: str, value: Any) -> list[str]:
@@ -34,19 +48,14 @@ def _fallbacks(path: str, value: Any) -> list[str]:
     return models
 
 
-def _situations(path: str, value: Any) -> dict[str, Any]:
-    return {name: _PARAMETERS(f"{path}.{name}", situation) for name, situation in object_(path, value).items()}
-
-
 MODEL = KindRow(
     facts=program_kinds.MODEL,
     required=("modelId", "provider"),
     fields={
-        "name": text,
         "modelId": filled,
         "provider": reference,
-        **_NUMBERS,
-        "situations": _situations,
+        **_PARAMETERS,
+        "situations": NamedObjects(Fields(_PARAMETERS)),
         "fallbacks": _fallbacks,
     },
     references={

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from weft.kernel import program_kinds
 from weft.kernel.errors import InvalidConfig
-from weft.programs.config_fields import filled, no_secret
+from weft.programs.config_fields import filled, flag, member, no_secret, number, or_variable
 from weft.programs.kinds import published
 from weft.programs.kinds.kind import Config, KindRow
 from weft.programs.kinds.vendor_names import refuse_provider_name
@@ -65,6 +65,12 @@ PROVIDER = KindRow(
         "baseUrl": server_url,
         "accountId": filled,
         "gatewayId": filled,
+        "api": or_variable(member("chat", "responses")),
+        "credential": filled,
+        "gatewayCredential": filled,
+        "allowPrivate": or_variable(flag),
+        "caFile": filled,
+        **dict.fromkeys(("connectSeconds", "readSeconds", "timeout"), number(0)),
         "headers": refuse_headers,
         **dict.fromkeys(PROVIDER_KEYS, no_secret),
     },

@@ -9,41 +9,52 @@ from typing import Any
 
 from weft.kernel import program_kinds
 from weft.kernel.enums import ProgramKind, ReferenceField, SessionStatus
-from weft.kernel.errors import IllegalTransition, LabelTaken, NotApplicable
+from weft.kernel.errors import IllegalTransition, InvalidConfig, LabelTaken, NotApplicable
 from weft.kernel.ledger_events import SessionArchived
 from weft.kernel.program_events import SessionConfigured, SessionModelSwitched
 from weft.kernel.program_kinds import legal_verbs, next_state
+from weft.ledger.api import agent_names, session_owner
 from weft.ledger.arguments import checked_label
+from weft.ledger.model import DEFAULT_AGENT
 from weft.ledger.views.program_rows import find_program
 from weft.ledger.views.rows import SessionRow
 from weft.ledger.write.placement import create_session
-from weft.programs.config_fields import reference
+from weft.programs.addresses import parse_address
+from weft.programs.config_fields import filled, reference
 from weft.programs.json_values import is_same
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
+from weft.programs.placeholders import variables_in
 from weft.programs.program_writer import ProgramWriter
 
 VERBS = tuple(program_kinds.SESSION.steps)
 
 
-def _without_owner(config: Config) -> Config:
-    """A session's owner is shown with its configuration and not part of it."""
-    return {name: value for name, value in config.items() if name != "owner"}
-
-
 SESSION = KindRow(
     facts=program_kinds.SESSION,
-    fields={"defaultModel": reference},
-    references={"defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,))},
-    normalized=_without_owner,
+    fields={"owner": reference, "defaultModel": reference, "logFile": filled},
+    references={
+        "owner": ReferenceRule(ReferenceField.OWNER, (ProgramKind.AGENT, ProgramKind.HUMAN), (DEFAULT_AGENT,)),
+        "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
+    },
+    machine_part=lambda config: (config.get("logFile"), *variables_in(config)),
     ended_states=("completed",),
 )
 
 
-def create(writer: ProgramWriter, label: str | None, owner: str, config: Any) -> SessionRow:
-    """A session of one's own, or with the right to configure somebody else's."""
+def create(writer: ProgramWriter, label: str | None, owner: str | None, config: Any) -> SessionRow:
+    """A session of one's own, or with the right to configure somebody else's. Its owner is the one that is given, else
+    the one that its configuration names, else whoever acts."""
+    checked = SESSION.checked_config(config)
+    named = checked.get("owner")
+    if named is not None and owner is not None and parse_address(named).name != owner:
+        raise InvalidConfig("config.owner", f"{named} is another than {owner!r}", "name one owner")
+    if named is not None:
+        writer.ensure_references(SESSION.named_programs({"owner": named}))
+        owner = parse_address(named).name
+    owner = owner or writer.actor_name
     program = find_program(writer.sql, owner)
     writer.permit("configure", f"make a session of {owner!r}", None if program is None else program.id)
-    return create_unchecked(writer, label, owner, config)
+    return create_unchecked(writer, label, owner, checked)
 
 
 def create_unchecked(
@@ -58,22 +69,35 @@ def create_unchecked(
         raise LabelTaken(name, "a session")
     fields = {} if task is None else {"task_description": append.put_text(task, "task")}
     row = create_session(append, name, persona=owner, actor=writer.actor, **fields)
-    return _configured(writer, row, checked) if checked else row
+    return _configured(writer, row, checked)
 
 
 def configure(writer: ProgramWriter, row: SessionRow, config: Any, expected: int | None = None) -> SessionRow:
-    writer.permit("configure", f"configure the session {row.label!r}", row.persona)
+    writer.permit("configure", f"configure the session {row.label!r}", session_owner(writer.reading, row))
     writer.ensure_version(row.label, expected, writer.version_of(row))
     if row.lifecycle in SESSION.ended_states:
         raise NotApplicable(f"session {row.label!r} is completed", "fork it, or make a new session")
-    return _configured(writer, row, SESSION.checked_config(config))
+    return _configured(writer, row, SESSION.checked_config(config, writer.earlier_configs(row.id)))
 
 
-def _configured(writer: ProgramWriter, row: SessionRow, checked: dict[str, Any]) -> SessionRow:
-    model = row.model
-    if is_same(writer.config_of(row), checked):
+def shown_config(writer: ProgramWriter, row: SessionRow) -> Config:
+    """Its configuration as it is shown: with its owner, whether or not that is configured."""
+    return {"owner": _persona_address(writer, row), **writer.config_of(row)}
+
+
+def _persona_address(writer: ProgramWriter, row: SessionRow) -> str:
+    return f"@({agent_names(writer.sql, [row.persona])[row.persona]})"
+
+
+def _configured(writer: ProgramWriter, row: SessionRow, checked: Config) -> SessionRow:
+    """The persona that a session was made for is its owner without being configured as one."""
+    before = writer.config_of(row)
+    if checked.get("owner") == _persona_address(writer, row):
+        checked = {name: value for name, value in checked.items() if name != "owner"}
+    if is_same(before, checked):
         return row
-    stream = writer.session_stream(row)
+    _permit_changes(writer, row, before, checked)
+    stream, model = writer.session_stream(row), row.model
     first = row.config_version == 0
     stream.add(SessionConfigured, **SESSION.config_event_fields(writer, checked))
     row = writer.append.view.session(row.id)
@@ -82,8 +106,17 @@ def _configured(writer: ProgramWriter, row: SessionRow, checked: dict[str, Any])
     return row
 
 
+def _permit_changes(writer: ProgramWriter, row: SessionRow, before: Config, config: Config) -> None:
+    """Nobody gives a session to somebody else without the right to configure; an agent does not choose files."""
+    writer.permit_machine_part(SESSION.name, row.label, SESSION.machine_part(before), SESSION.machine_part(config))
+    owner = config.get("owner")
+    if owner is not None and owner != before.get("owner"):
+        program = find_program(writer.sql, parse_address(owner).name)
+        writer.permit("configure", f"give a session to {owner}", None if program is None else program.id)
+
+
 def step(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) -> SessionRow:
-    writer.permit("configure", f"{verb} the session {row.label!r}", row.persona)
+    writer.permit("configure", f"{verb} the session {row.label!r}", session_owner(writer.reading, row))
     if next_state(SESSION.name, row.lifecycle, verb) is None:
         targets = {way: to for way, to in legal_verbs(SESSION.name, row.lifecycle).items() if way in VERBS}
         raise IllegalTransition(SESSION.name, row.label, row.lifecycle, verb, targets)
@@ -93,7 +126,7 @@ def step(writer: ProgramWriter, row: SessionRow, verb: str, reason: str | None) 
 
 def delete(writer: ProgramWriter, row: SessionRow, *, expected: int | None, reason: str | None) -> SessionRow:
     """Its label goes; its turns stay, and it can be restored."""
-    writer.permit("configure", f"delete the session {row.label!r}", row.persona)
+    writer.permit("configure", f"delete the session {row.label!r}", session_owner(writer.reading, row))
     writer.ensure_version(row.label, expected, writer.version_of(row))
     stream = writer.session_stream(row)
     stream.add(SessionArchived, status=SessionStatus.DELETED, reason=writer.reason(reason))

@@ -9,7 +9,7 @@ from weft.kernel.enums import CriterionType, ProgramKind, ReferenceField
 from weft.kernel.errors import CriteriaUnmet, InvalidConfig, NotApplicable
 from weft.kernel.program_events import TaskAssigned, TaskBlocked, TaskChecked, TaskCompleted, TaskConfigured
 from weft.ledger.views.program_rows import ProgramRow, load_program
-from weft.programs.config_fields import fields_of, filled, member, reference, reference_list, texts
+from weft.programs.config_fields import Fields, filled, member, reference, reference_list, texts
 from weft.programs.criteria import checked_criteria
 from weft.programs.kinds.kind import Config, KindRow, ReferenceRule
 from weft.programs.model import CriterionVerdict
@@ -18,7 +18,7 @@ from weft.programs.program_writer import ProgramWriter
 
 PRIORITIES = ("P0", "P1", "P2", "P3", "P4")
 ASSIGNEES = (ProgramKind.AGENT, ProgramKind.HUMAN)
-_SPEC = fields_of(inputs=texts, outputs=texts, constraints=texts, successCriteria=checked_criteria)
+_SPEC = Fields({"inputs": texts, "outputs": texts, "constraints": texts, "successCriteria": checked_criteria})
 
 
 def criteria_of(config: Config) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from weft.kernel.errors import (
     AmbiguousName,
     CodeFailed,
     Damaged,
+    InvalidConfig,
     InvalidInput,
     LedgerError,
     NotFound,
@@ -78,11 +79,12 @@ def error_document(error: BaseException) -> ErrorDocument:
 
 
 def lines_of(error: BaseException) -> list[str]:
-    """An error as it stands on a terminal: on one line, but for code, which has more to tell."""
-    if not isinstance(error, CodeFailed):
+    """An error as it stands on a terminal: on one line, but for code, which has more to tell, and several faults."""
+    if not (isinstance(error, CodeFailed) or (isinstance(error, InvalidConfig) and error.faults)):
         return [f"weft: {safe(message_of(error))}"]
     first, *more = safe_lines(message_of(error)) or [""]
-    printed = [f"  printed: {line}" for line in safe_lines(error.printed)] if error.printed else []
+    output = error.printed if isinstance(error, CodeFailed) else ""
+    printed = [f"  printed: {line}" for line in safe_lines(output)] if output else []
     return [f"weft: {first}", *(f"  {line}" for line in more), *printed]
 
 

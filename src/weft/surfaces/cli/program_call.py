@@ -214,8 +214,8 @@ def summary(program: Program) -> str:
     identity = config.get("identity")
     inner = identity if isinstance(identity, dict) else {}
     for value in (config.get("title"), config.get("modelId"), config.get("providerType"), inner.get("description"),
-                  inner.get("name"), inner.get("soul"), config.get("infoType"), config.get("name"),
-                  config.get("defaultModel"), config.get("language")):  # fmt: skip
+                  inner.get("name"), inner.get("soul"), config.get("description"), config.get("infoType"),
+                  config.get("name"), config.get("defaultModel"), config.get("language")):  # fmt: skip
         if isinstance(value, str):
             return " ".join(value.split())
     return ""

@@ -30,7 +30,8 @@ def command(call: Call, file: tuple[str, ...], dry_run: bool, prune: bool, actor
     """Make and change programs as files say.
 
     A FILE is YAML, one document or several, or JSON: objects with id, programType, config, and perhaps lifecycle and
-    tags; - is standard input. All is done, or nothing; applied again, nothing changes.
+    tags; - is standard input. All is done, or nothing, and then all that is wrong is said at once; applied again,
+    nothing changes.
     """
     wanted = [one for name in file for one in _read(name)]
     with changing(call, actor) as programs:
@@ -57,5 +58,7 @@ def _show(call: Call, plan: list[PlannedProgram], dry_run: bool) -> None:
         call.screen.show(
             Span(f"{one.action:<9}", STYLES[one.action]), f" {one.kind} ", Span(one.name, "label"), changes
         )
+        for note in one.notes:
+            call.note(f"{one.kind} {one.name}: {note}")
     done = sum(one.action != "unchanged" for one in plan)
     call.note(f"{counted(done, 'program')} {'would change' if dry_run else 'changed'}, of {len(plan)}")

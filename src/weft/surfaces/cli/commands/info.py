@@ -71,6 +71,15 @@ _step("activate", "Put information in use: what was validated, or put away.")
 _step("archive", "Put information away.")
 
 
+@command.verb("list")
+@click.option("--type", "kind", metavar="TYPE", help="fact, schema, workflow or pattern.")
+@click.option("--all", "archived", is_flag=True, help="Also drafts, and what is put away.")
+def list_(call: Call, kind: str | None, archived: bool) -> None:
+    """List what is known and in use."""
+    with looking(call) as programs:
+        show_list(call, programs.query(info_type=kind, archived=archived), "information", MAKE)
+
+
 @command.verb("query")
 @click.argument("text", required=False)
 @click.option("--type", "kind", metavar="TYPE", help="fact, schema, workflow or pattern.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.kernel.clock import SystemClock, system_random
+from weft.kernel.errors import InvalidInput
 from weft.surfaces.cli import arguments
 from weft.surfaces.cli.call import Call
 from weft.surfaces.cli.command import command as weft_command
@@ -19,29 +20,36 @@ from weft.surfaces.wire.exchange import ResumedSession
 
 if TYPE_CHECKING:
     from weft.exchange.resuming import Resume
+    from weft.ledger.api import Ledger
 
 TOOLS = ("claude-code", "codex")
 
 
 @weft_command("resume")
 @arguments.rev()
-@click.option("--as", "tool", type=click.Choice(TOOLS), required=True, help="The tool to go on in.")
+@click.option("--as", "tool", type=click.Choice(TOOLS), help="The tool to go on in. Default: the one it comes from.")
 @click.option("--in", "folder", metavar="DIR", type=click.Path(), help="The folder to go on in. Default: the recorded.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written and what is lost.")
-def command(call: Call, rev: str, tool: str, folder: str | None, dry_run: bool) -> None:
+def command(call: Call, rev: str, tool: str | None, folder: str | None, dry_run: bool) -> None:
     """Write a session that another tool can resume, up to any turn.
 
     REV is a turn or a session, of any branch and from any tool. The file lies where the tool looks for its sessions,
     under a new id; nothing that is there is touched. What is said in it from then on comes back with `weft import`, as
-    a continuation of REV. Some things no format carries: `--dry-run` lists them.
+    a continuation of REV. Some things no format carries: `--dry-run` lists them. Nothing is written for a folder
+    that is not there.
     """
     from weft.exchange.resuming import prepare_resume, write_resume
 
     place = None if folder is None else str(Path(os.path.expanduser(folder)).absolute())
-    root = ROOTS[tool](Path.home(), os.environ)
     with call.reading() if dry_run else call.writing() as ledger:
+        tool = tool or _origin(ledger, rev)
+        root = ROOTS[tool](Path.home(), os.environ)
         prepared = prepare_resume(ledger, rev, tool, root, SystemClock(), system_random, workspace=place)
+        is_there = Path(prepared.workspace).is_dir()
         if not dry_run:
+            if not is_there:
+                hint = "say where to go on: `--in DIR`; `--dry-run` shows what would be written"
+                raise InvalidInput(f"{prepared.workspace} is no folder here", hint)
             write_resume(ledger, prepared)
     if call.json:
         call.document(ResumedSession(resume=prepared, written=not dry_run))
@@ -50,8 +58,20 @@ def command(call: Call, rev: str, tool: str, folder: str | None, dry_run: bool) 
     else:
         for line in _lines(prepared, written=not dry_run):
             call.screen.show(*line)
-    if not Path(prepared.workspace).is_dir():
+    if not is_there:
         call.note(f"{prepared.workspace} is no folder here: say where to go on with `--in DIR`")
+
+
+def _origin(ledger: Ledger, rev: str) -> str:
+    """The tool that a turn or its session comes from, where that is one that can be gone on in."""
+    point = ledger.point(rev)
+    session = None if point.session is None else ledger.session(point.session)
+    origin = ledger.turn(point.turn_id).origin or (None if session is None else session.origin)
+    if origin in TOOLS:
+        return origin
+    raise click.UsageError(
+        f"{rev} comes from {origin or 'weft'}: say which tool to go on in, --as {' or --as '.join(TOOLS)}"
+    )
 
 
 def _claude_root(home: Path, environment: Mapping[str, str]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,8 @@ from weft.surfaces.wire.forms import JsonValue
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
 
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+"""So much of a log's first line is read."""
 command = group("session", "Make sessions with a model, send to them; pause, resume and complete them.")
 
 
@@ -59,15 +62,23 @@ def create(
 @command.verb("configure")
 @session_argument()
 @click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="Ask this model from now on.")
+@click.option("--owner", metavar="NAME", shell_complete=complete_programs("agent", "human"), help="Give it to another.")
 @set_fields
 @acting
 def configure(
-    call: Call, session: str, model: str | None, fields: tuple[str, ...], actor: str, retry_key: str | None
+    call: Call,
+    session: str,
+    model: str | None,
+    owner: str | None,
+    fields: tuple[str, ...],
+    actor: str,
+    retry_key: str | None,
 ) -> None:
     """Change some fields of a session's configuration."""
+    changes = with_fields(given(defaultModel=model, owner=owner), fields)
     with changing(call, actor) as programs:
         opened = programs.ledger.session(session)
-        answer(call, programs.change(opened.id, with_fields(given(defaultModel=model), fields), key=retry_key))
+        answer(call, programs.change(opened.id, changes, key=retry_key))
 
 
 @command.verb("send")
@@ -91,8 +102,12 @@ def send(
 
 @command.verb("history")
 @session_argument()
-def history(call: Call, session: str) -> None:
+@click.option("--write", is_flag=True, help="Write the log entries into the session's logFile instead.")
+def history(call: Call, session: str, write: bool) -> None:
     """Show what was said in a session: as a log entry each with --json, without tool calls and thinking."""
+    if write:
+        _write_log(call, session)
+        return
     with call.reading() as ledger:
         opened = ledger.session(session)
         entries = [] if opened.head is None else list(_entries(ledger, opened.label))
@@ -107,6 +122,37 @@ def history(call: Call, session: str) -> None:
             call.screen.show(f"  {line}")
     if not entries:
         call.note(f"nothing was said yet; `weft session send {shell_word(session)} TEXT` begins")
+
+
+def _write_log(call: Call, session: str) -> None:
+    """The log as it is now, in place of the one that was written before."""
+    from weft.exchange.exporters.export import export
+    from weft.kernel.errors import InvalidInput, NotApplicable
+    from weft.programs import Programs
+
+    with call.copying() as ledger:
+        opened = ledger.session(session)
+        config = Programs(ledger).get(opened.id, "session").config
+        name = config.get("logFile") if isinstance(config, dict) else None
+        if not isinstance(name, str):
+            hint = f"`weft session configure {shell_word(session)} --set logFile=FILE`"
+            raise NotApplicable(f"session {opened.label!r} has no logFile", hint)
+        if Path(name).exists() and not _is_log(Path(name)):
+            raise InvalidInput(f"{name} is there and is no log of a session", "move it away, or name another logFile")
+        export(ledger, opened.label, "jsonl", name, force=True)
+    call.note(f"written to {name}")
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a file begins with a log entry, or is empty."""
+    import orjson
+
+    with path.open("rb") as file:
+        first = file.readline(MAX_ENTRY_BYTES)
+    try:
+        return not first or "sessionId" in orjson.loads(first)
+    except (orjson.JSONDecodeError, TypeError):
+        return False
 
 
 def _entries(ledger: Ledger, session: str) -> Iterator[dict[str, Any]]:
