@@ -14,11 +14,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.runtime.inference.asking import HI, model, person, provider
 from tests.runtime.scripted import HANG, Received, answer, scripted
-from weft.kernel.errors import ConnectionForbidden, InvalidInput
+from weft.kernel.errors import ConnectionForbidden, InvalidInput, ProviderUnreachable
 from weft.runtime.egress.connection_rules import Rules, ensure_safe, is_public, may_reach
 from weft.runtime.egress.connections import Connections
 from weft.runtime.egress.credentials import Secret
+from weft.runtime.inference.inference import Inference
+from weft.runtime.inference.settings import InferenceRequest
 
 CANARY = "sk-canary-connection"
 OPEN = Rules()
@@ -158,6 +161,22 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
     for path in ("/no/such/file", str(key)):
         with pytest.raises(InvalidInput):
             Connections().client("https://example.com", {}, Rules(ca_file=path))
+
+
+def test_a_server_with_a_wrong_certificate_is_asked_once(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*self_signed(tmp_path))
+    retries: list[Any] = []
+
+    async def run() -> None:
+        async with scripted(answer(200, {}), tls=context) as server:
+            asked = model(server.url, provider=provider(server.url, credential=None))
+            async with Inference(on_retry=lambda *failed: retries.append(failed)) as inference:
+                with pytest.raises(ProviderUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+                    await inference.infer(InferenceRequest(model=asked, messages=HI), context=person(server.url))
+
+    asyncio.run(run())
+    assert retries == []
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:

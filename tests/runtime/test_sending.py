@@ -14,16 +14,28 @@ import weft
 import weft.aio
 import weft.aio.objects
 from tests.runtime.inference.asking import CANARY, model, person, provider
-from tests.runtime.scripted import CHAT_STREAM, CLOSE, HANG, Script, Scripted, chat, chat_saying, failure, scripted
+from tests.runtime.scripted import (
+    CHAT_STREAM,
+    CLOSE,
+    HANG,
+    MESSAGE,
+    Script,
+    Scripted,
+    answer,
+    chat,
+    chat_saying,
+    failure,
+    scripted,
+)
 from weft.kernel.dag_events import ModelRequest
 from weft.kernel.errors import InvalidInput, LeaseLost, ProviderFailed, ReplyCut, SessionBusy
 from weft.kernel.fields import EventRef, RequestInput, Usage
-from weft.ledger.model import Message
+from weft.ledger.model import ImagePart, Message
 from weft.runtime.context import run_with_context
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import ReplyToken
-from weft.runtime.inference.settings import ModelSettings, Parameters, RetryPolicy
+from weft.runtime.inference.settings import ModelSettings, Parameters, ProviderKind, ProviderSettings, RetryPolicy
 from weft.runtime.turns import messages
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, invoke_model, send
 
@@ -433,3 +445,56 @@ def test_a_key_is_in_no_file_of_the_ledger(path: Path) -> None:
     run(path, body, chat(), failure(500, f"your key {CANARY} is odd"))
     for file in path.parent.iterdir():
         assert CANARY.encode() not in file.read_bytes(), file
+
+
+def test_a_thinking_setting_stands_as_sent_where_it_was_sent(path: Path) -> None:
+    notes: list[str] = []
+
+    async def body(bench: SendBench) -> None:
+        bench.inference._on_note = notes.append
+        plain = model(bench.server.url)
+        claude = model(
+            bench.server.url,
+            id="claude",
+            name="claude-sonnet-4-5",
+            provider=provider(bench.server.url, ProviderKind.ANTHROPIC),
+            parameters=Parameters(max_tokens=8000),
+        )
+        for settings in (plain, claude):
+            await bench.send("q", settings=settings, parameters=Parameters(thinking="high"))
+        without, with_it = [turn async for turn in (await bench.ledger.thread("main")).turns]
+        assert "thinking" not in str(bench.server.received[0].body)
+        assert without.thinking_config is None
+        assert "thinking" not in without.effective_config["parameters"]
+        assert "thinking" in bench.server.received[1].body
+        assert with_it.thinking_config == {"thinking": "high"}
+        for turn, is_sent in ((without, False), (with_it, True)):
+            (request,) = await requests(bench, turn.id)
+            params = b"".join([piece async for piece in bench.ledger.read_content(str(request.params))])
+            assert (b"thinking" in params) is is_sent
+        assert notes == ["m cannot be told how to think: the setting is not sent"]
+
+    run(path, body, chat(), answer(200, MESSAGE))
+
+
+def test_a_model_that_takes_no_images_says_so_and_is_sent_text(path: Path) -> None:
+    notes: list[str] = []
+    picture = {"type": "image_url", "url": "data:image/png;base64,aGVsbG8="}
+
+    async def body(bench: SendBench) -> None:
+        bench.inference._on_note = notes.append
+        blind = model(bench.server.url, images=False)
+        question = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}
+        sent = await bench.send(question, settings=blind)
+        assert notes == ["m cannot take images: it is sent a line of text for each of 1"]
+        (message,) = bench.server.received[0].body["messages"]
+        assert "image_url" not in str(message)
+        assert "[an image (image/png), which you cannot see]" in str(message)
+        await bench.send("And now?", settings=model(bench.server.url))
+        assert "image_url" in str(bench.server.received[1].body["messages"])
+        first = await bench.ledger.messages(sent.turn.id)
+        assert any(isinstance(part, ImagePart) for part in first[0].content)
+
+    run(path, body, chat())
+    embedded = ProviderSettings(id="local", kind=ProviderKind.LOCAL)
+    assert not ModelSettings(id="local", name="small", provider=embedded).takes_images

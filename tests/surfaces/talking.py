@@ -30,6 +30,27 @@ os.execv(sys.argv[1], sys.argv[1:])
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|[\001\002\r]")
 
 
+def screen_of(raw: str) -> str:
+    """What stands on a terminal that was sent this: lines are overwritten and erased as the codes say."""
+    lines, row, column = [""], 0, 0
+    for code, letter in re.findall(r"\x1b\[([0-9;?]*[a-zA-Z])|\x1b.|([^\x1b])", raw):
+        if code.endswith("A"):
+            row = max(0, row - int(code[:-1] or 1))
+        elif code == "2K":
+            lines[row] = ""
+        elif code in ("J", "0J"):
+            lines[row:] = [lines[row][:column]]
+        elif letter == "\r":
+            column = 0
+        elif letter == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif letter and letter not in "\001\002":
+            lines[row] = lines[row][:column].ljust(column) + letter + lines[row][column + 1 :]
+            column += 1
+    return "\n".join(line.rstrip() for line in lines)
+
+
 class Typist:
     """A person at a terminal: types, and waits for words to appear."""
 

@@ -13,11 +13,12 @@ from weft.kernel.errors import NotFound, ProviderFailed, RequestRefused, Variabl
 from weft.ledger.reports.maintained_prices import shipped_prices
 from weft.programs.model import Program
 from weft.runtime.context import ExecutionContext, context_for
+from weft.runtime.inference.replies import ReplyToken
 from weft.runtime.inference.settings import Parameters, ProviderKind
 from weft.surfaces.cli.chat.blocks import split_blocks
 from weft.surfaces.cli.chat.models import EMBEDDED, default_name, find_choice, of_program
 from weft.surfaces.cli.chat.readiness import VENDORS
-from weft.surfaces.cli.chat.reply_lines import failure
+from weft.surfaces.cli.chat.reply_lines import failure, prompt_name
 from weft.surfaces.cli.chat.typed_input import (
     COMMANDS,
     Command,
@@ -28,6 +29,7 @@ from weft.surfaces.cli.chat.typed_input import (
     needs_more,
     read_typed,
 )
+from weft.surfaces.cli.repeated_text import RepeatedText
 
 
 @pytest.mark.parametrize(
@@ -195,3 +197,44 @@ def test_a_failure_says_who_must_act() -> None:
     assert "you must act: mend the request" in told(RequestRefused("no"))
     assert "the provider must act: try again later" in told(ProviderFailed("no"))
     assert told(NotFound("session", "x", "look")) == "no session 'x' in this ledger\nhint: look"
+
+
+@pytest.mark.parametrize(
+    ("attempts", "shown", "others"),
+    [
+        ([["Hel", "lo "], ["Hello", " there"]], "Hello there", 0),
+        ([["Hello"], ["Hel"], ["Hel", "lo"]], "Hello", 0),
+        ([["Bon", "jour"], ["Hel", "lo"]], "Hello", 1),
+        ([["Hello there"], ["Hello"]], "Hello", 1),
+    ],
+)
+def test_what_was_shown_of_a_reply_is_not_shown_again(attempts: list[list[str]], shown: str, others: int) -> None:
+    text, screen, replaced = RepeatedText(), "", 0
+    for number, pieces in enumerate(attempts, 1):
+        for piece in pieces:
+            has_begun = bool(text.shown)
+            is_other, new = text.add(ReplyToken(piece, attempt=number))
+            if is_other and has_begun:
+                screen, replaced = "", replaced + 1
+            screen += new
+    if other := text.end():
+        screen, replaced = other, replaced + 1
+    assert (screen, replaced) == (shown, others)
+
+
+@pytest.mark.parametrize(
+    ("label", "title", "prompt"),
+    [
+        ("chat", "Hello", "chat"),
+        ("c0fff321-1111-4222-8333-444455556666", None, "c0fff321-1111-4222-8333-444455556666"),
+        ("c0fff321-1111-4222-8333-444455556666", "Mend the parser", "Mend the parser (c0fff321)"),
+        (
+            "01K9ZQ3V7M8N2P4R6T8W0Y1Z2A",
+            f"A {'very ' * 20}long title",
+            "A very very very very very very very… (01K9ZQ3V)",
+        ),
+        ("decade", "Ten years", "decade"),
+    ],
+)
+def test_a_prompt_is_in_words_where_the_label_is_an_id(label: str, title: str | None, prompt: str) -> None:
+    assert prompt_name(label, title) == prompt

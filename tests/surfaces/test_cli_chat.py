@@ -27,7 +27,7 @@ from tests.runtime.scripted import (
     failure,
 )
 from tests.surfaces.shell import PROGRAM, Shell, running, spawn
-from tests.surfaces.talking import PATIENCE, Served, Typist, serving, typing, use
+from tests.surfaces.talking import PATIENCE, Served, Typist, screen_of, serving, typing, use
 from weft.kernel.fields import Usage
 
 CANARY = "sk-canary-0123456789abcdef"
@@ -430,3 +430,48 @@ def test_a_conversation_can_be_had_in_postgresql(shell: Shell, monkeypatch: pyte
             assert person.end() == 0
     assert [one["label"] for one in shell.json("sessions")] == ["aside", "chat"]
     assert shell("verify").code == 0
+
+
+def broken(*pieces: str) -> list[bytes | str]:
+    """A stream that ends in the middle."""
+    return [STREAM_HEAD, *events(*(chunk({"content": piece}) for piece in pieces)), CLOSE]
+
+
+def test_an_answer_that_breaks_off_is_not_printed_twice(weft: Shell) -> None:
+    with serving(broken("Hel", "lo "), CHAT_STREAM, broken("Bonjour\n\n", "mes "), CHAT_STREAM) as served:
+        use(weft, served)
+        with typing(weft.folder, "chat", "--model", "scripted") as person:
+            person.wait("chat> ")
+            shown = on_screen(person, "Say hello")
+            assert shown.count("Hello") == 1
+            assert "is asked again" in shown
+            shown = on_screen(person, "Once more")
+            assert shown.count("Hello there") == 1
+            assert "Bonjour" not in shown
+            person.line("/quit")
+
+
+def on_screen(person: Typist, text: str) -> str:
+    """What stands on the screen of an exchange when the next prompt has come."""
+    before = len(person.raw)
+    exchange(person, text)
+    return screen_of(person.raw[before:])
+
+
+def test_a_reply_in_a_pipe_goes_on_where_it_broke_off(weft: Shell) -> None:
+    with serving(broken("Hel", "lo "), CHAT_STREAM) as served:
+        use(weft, served)
+        answer = weft("model", "invoke", "scripted", "--message", "Hello", "--stream")
+    assert (answer.code, answer.out) == (0, "Hello there\n")
+    assert "is asked again" in answer.err
+
+
+def test_a_session_of_an_agent_is_talked_in_with_its_soul(weft: Shell) -> None:
+    with serving(chat()) as served:
+        use(weft, served)
+        weft("agent", "create", "pirate", "--prompt", "You are a pirate.")
+        weft("session", "create", "sea", "--owner", "pirate")
+        assert weft("chat", "sea", "--model", "scripted", stdin="hello").code == 0
+        assert served.asked() == [("system", "You are a pirate."), ("user", "hello")]
+        assert weft("chat", "sea", "--model", "scripted", "--system", "Be brief", stdin="hello").code == 0
+        assert served.asked()[0] == ("system", "Be brief")

@@ -503,6 +503,8 @@ class OutsideError(WeftError):
     status: int | None = None
     request_id: str | None = None
     retry_after: float | None = None
+    lasting: bool = False
+    """Whether it is known that asking again would fail likewise."""
     partial: str = ""
     """What had come of a reply until then."""
 

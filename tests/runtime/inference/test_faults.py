@@ -105,6 +105,36 @@ def test_what_only_you_can_mend_is_not_tried_again() -> None:
     assert asked.waits == []
 
 
+@pytest.mark.parametrize(
+    ("status", "tries"), [(400, 1), (401, 1), (403, 1), (404, 1), (422, 1), (501, 1), (429, 3), (500, 3), (503, 3)]
+)
+def test_only_what_may_pass_is_tried_again(status: int, tries: int) -> None:
+    assert len(ask(failure(status), attempts=3).server.received) == tries
+
+
+@pytest.mark.parametrize(
+    ("url", "told"), [("http://127.0.0.1:1", "nothing answers"), ("https://a.invalid", "a.invalid")]
+)
+def test_a_server_that_is_not_there_is_asked_once(url: str, told: str) -> None:
+    spare: list[ModelSettings] = []
+
+    def there(real: str) -> ModelSettings:
+        spare[:] = [model(real, id="spare")]
+        return model(url, provider=provider(url, credential=None), fallbacks=tuple(spare))
+
+    asked = ask(chat(), make=there, attempts=3)
+    assert asked.waits == []
+    assert asked.reply is not None  # the next model is asked at once
+    assert [(tried.model, tried.error) for tried in asked.reply.attempts] == [
+        ("m", "ProviderUnreachable"),
+        ("spare", ""),
+    ]
+    alone = ask(chat(), make=lambda _: model(url, provider=provider(url, credential=None)), attempts=3)
+    assert isinstance(alone.error, ProviderUnreachable)
+    assert told in str(alone.error)
+    assert alone.waits == []
+
+
 def test_a_server_that_hangs_before_its_headers_is_given_up() -> None:
     assert isinstance(ask([HANG]).error, ProviderUnreachable)
 

@@ -57,6 +57,7 @@ MODEL = KindRow(
         **_PARAMETERS,
         "situations": NamedObjects(Fields(_PARAMETERS)),
         "fallbacks": _fallbacks,
+        "images": or_variable(flag),
     },
     references={
         "provider": ReferenceRule(ReferenceField.PROVIDER, (ProgramKind.PROVIDER,)),

@@ -11,6 +11,7 @@ The environment is not asked: proxies and certificates are those of the rules, w
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ import httpcore2
 import httpx2
 from msgspec import Struct
 
-from weft.kernel.errors import ConnectionForbidden, InvalidInput
+from weft.kernel.errors import ConnectionForbidden, InvalidInput, ProviderUnreachable
 from weft.runtime.egress.connection_rules import Rules, ensure_safe, host_of, may_reach
 from weft.runtime.egress.credentials import Secret, origin_of
 from weft.runtime.egress.key_traces import KeyTraces
@@ -32,6 +33,7 @@ _KEY_HEADERS = (
 """What may carry a key or an account: taken out of every request, whoever put it there, before ours are put in."""
 Client = httpx2.AsyncClient
 TransportError, DecodingError = httpx2.TransportError, httpx2.DecodingError
+CertificateError = ssl.SSLCertVerificationError
 """For those who use connections and open none."""
 _REQUEST_IDS = ("request-id", "x-request-id", "cf-aig-log-id", "x-goog-request-id")
 
@@ -152,7 +154,12 @@ class _Backend(httpcore2.AsyncNetworkBackend):
                 return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):  # another address of the same name may do
                 continue
-        return await self._inner.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
+        try:
+            return await self._inner.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
+        except httpcore2.ConnectError as error:
+            if not ipaddress.ip_address(addresses[-1].partition("%")[0]).is_loopback:
+                raise
+            raise _unreachable(f"nothing answers on this machine at {host}:{port}: {error}") from None
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
@@ -168,5 +175,14 @@ async def _resolved(host: str, port: int) -> list[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
+        if error.errno == socket.EAI_NONAME:
+            raise _unreachable(f"there is no server named {host}") from None
         raise httpcore2.ConnectError(f"the name {host} cannot be resolved: {error.strerror}") from None
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _unreachable(reason: str) -> ProviderUnreachable:
+    """A server that is not there, and will not be there in a few seconds either."""
+    error = ProviderUnreachable(reason)
+    error.lasting = True
+    return error

@@ -80,7 +80,7 @@ async def ask(asked: Asked, context: ExecutionContext, connections: Connections)
     asked.streams = {kind: StreamedText(asked.traces) for kind in TokenKind}
     client, asked.seen = connections.client(asked.route.url, headers, asked.model.provider.rules)
     model = speaker(asked.route, asked.model.provider.id, client)
-    messages = to_model(asked.request.messages)
+    messages = to_model(asked.request.messages, images=asked.model.takes_images)
     if asked.route.dialect is Dialect.GOOGLE and has_far_images(messages):
         raise InvalidInput("this provider does not fetch images", "give the image itself, as a data: URL")
     settings = cast(LayerSettings, to_settings(asked.parameters))

@@ -5,12 +5,13 @@ Each is given a key that means nothing: the guard of the connection puts the rea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.runtime.inference.routes import Dialect, Route
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
 
     from weft.runtime.egress.connections import Client
 
@@ -56,3 +57,26 @@ def _google(route: Route, client: Client) -> Model:
     from pydantic_ai.providers.google import GoogleProvider
 
     return GoogleModel(route.model, provider=GoogleProvider(api_key=NO_KEY, http_client=client, base_url=route.url))
+
+
+def takes_thinking(route: Route) -> bool:
+    """Whether the model layer sends a thinking setting to this model; elsewhere it leaves it out."""
+    profile = _provider_of(route).model_profile(route.model) or {}
+    return bool(profile.get("supports_thinking") or profile.get("thinking_always_enabled"))
+
+
+def _provider_of(route: Route) -> type[Provider[Any]]:
+    match route.dialect:
+        case Dialect.ANTHROPIC:
+            from pydantic_ai.providers.anthropic import AnthropicProvider
+
+            return AnthropicProvider
+        case Dialect.GOOGLE:
+            from pydantic_ai.providers.google import GoogleProvider
+
+            return GoogleProvider
+        case Dialect.OPENAI_CHAT | Dialect.OPENAI_RESPONSES:
+            from pydantic_ai.providers.openai import OpenAIProvider
+            from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+            return OpenAICompatibleProvider if route.compatible else OpenAIProvider

@@ -22,7 +22,7 @@ from weft.kernel.errors import (
     RequestRefused,
     WeftError,
 )
-from weft.runtime.egress.connections import DecodingError, TransportError
+from weft.runtime.egress.connections import CertificateError, DecodingError, TransportError
 from weft.runtime.egress.credentials import Secret
 from weft.runtime.egress.key_traces import KeyTraces
 
@@ -50,6 +50,9 @@ _BY_STATUS: dict[int, type[OutsideError]] = {
     425: ProviderFailed,
     429: RateLimited,
 }
+_LASTING_STATUS = (501, 505)
+_LASTING = (CertificateError,)
+"""What a server says, or shows, again whenever it is asked."""
 _OTHERWISE: dict[bool, type[OutsideError]] = {True: ProviderFailed, False: InferenceFault}
 """Whether the model layer itself says that it is the provider's."""
 _BY_CAUSE: tuple[tuple[type[Exception], type[OutsideError]], ...] = (
@@ -72,6 +75,7 @@ def failure_of(error: Exception, provider: str, keys: Iterable[Secret] = ()) -> 
     if isinstance(made, OutsideError):
         made.status = getattr(error, "status_code", None)
         made.retry_after = getattr(error, "retry_after", None)
+        made.lasting = made.status in _LASTING_STATUS or any(isinstance(one, _LASTING) for one in _causes(error))
     return made
 
 

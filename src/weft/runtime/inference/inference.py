@@ -11,6 +11,7 @@ from importlib import import_module
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, system_random
@@ -21,7 +22,14 @@ from weft.runtime.inference.budgets import Budget, characters_of, cost_of, promp
 from weft.runtime.inference.replies import Attempt, Reply
 from weft.runtime.inference.retries import Again, NextModel, next_step
 from weft.runtime.inference.routes import Route, route_of
-from weft.runtime.inference.settings import InferenceRequest, ModelSettings, Parameters, ProviderKind, RetryPolicy
+from weft.runtime.inference.settings import (
+    InferenceRequest,
+    ModelSettings,
+    Parameters,
+    ProviderKind,
+    RetryPolicy,
+    count_images,
+)
 
 if TYPE_CHECKING:
     from weft.runtime.egress.connections import Connections
@@ -32,6 +40,8 @@ Sleep = Callable[[float], Awaitable[None]]
 Before = Callable[[ModelSettings, Parameters, int], Awaitable[None]]
 OnRetry = Callable[[WeftError, str, float], None]
 """Told of a try that failed: why, which model is asked then, and after how many seconds."""
+OnNote = Callable[[str], None]
+"""Told, before a model is asked, what of the question it is not sent."""
 
 
 class Inference:
@@ -46,10 +56,11 @@ class Inference:
         sleep: Sleep = asyncio.sleep,
         random_bytes: RandomBytes = system_random,
         on_retry: OnRetry | None = None,
+        on_note: OnNote | None = None,
     ) -> None:
         self._own_prices, self._policy = prices, policy or RetryPolicy()
         self._clock, self._sleep, self._random = clock or SystemClock(), sleep, random_bytes
-        self._on_retry = on_retry
+        self._on_retry, self._on_note = on_retry, on_note
         self._connections: Connections | None = None
         self._local: LocalModel | None = None
         self._starting = asyncio.Lock()
@@ -97,6 +108,7 @@ class Inference:
         until = None if budget.seconds is None else self._clock.monotonic() + budget.seconds
         while True:
             asked = await self._prepared(request, tried, acting, budget, on_token)
+            self._note_unsent(asked, request, tried)
             if before is not None:
                 await before(asked.model, asked.parameters, asked.attempt)
             try:
@@ -114,6 +126,27 @@ class Inference:
             return FREE
         return (self._own_prices or shipped_prices()).price(name, self._clock.now_ms(), prompt)
 
+    def sendable(self, model: ModelSettings, parameters: Parameters) -> Parameters:
+        """Those of the parameters that this model is really sent: one that cannot be told how to think is not."""
+        if parameters.thinking is UNSET:
+            return parameters
+        is_local = model.provider.kind is ProviderKind.LOCAL
+        if not is_local and _loaded("weft.runtime.inference.dialects").takes_thinking(route_of(model)):
+            return parameters
+        return replace(parameters, thinking=UNSET)
+
+    def _note_unsent(self, asked: Asked, request: InferenceRequest, tried: _Tries) -> None:
+        """Say before a model is asked what of the question it does not get."""
+        if self._on_note is None or tried.of_model:
+            return
+        model, images = asked.model, count_images(request.messages)
+        if images and not model.takes_images:
+            self._on_note(f"{model.id} cannot take images: it is sent a line of text for each of {images}")
+        known = request.situation is None or request.situation in model.situations
+        wanted = model.in_situation(request.situation if known else None, request.parameters).thinking
+        if wanted is not UNSET and asked.parameters.thinking is UNSET:
+            self._on_note(f"{model.id} cannot be told how to think: the setting is not sent")
+
     async def _prepared(
         self,
         request: InferenceRequest,
@@ -128,6 +161,7 @@ class Inference:
         known = request.situation is None or model is request.model or request.situation in model.situations
         parameters = model.in_situation(request.situation if known else None, request.parameters)
         price = self._price(model, model.name, 0)
+        parameters = self.sendable(model, parameters)
         parameters = budget.within(parameters, price, characters_of(request.messages), model.id)
         route = await self._route(model)
         made: Asked = _asking().Asked(request, model, route, parameters, len(tried.attempts) + 1, on_token, self._clock)
@@ -222,9 +256,13 @@ def _spent(asked: Asked) -> OutsideError:
 
 
 def _asking() -> ModuleType:
-    """The part that needs the model layer, loaded when a model is first asked: it takes seconds."""
+    return _loaded("weft.runtime.inference.attempt")
+
+
+def _loaded(module: str) -> ModuleType:
+    """A part that needs the model layer, loaded when a model is first asked: it takes seconds."""
     try:
-        return import_module("weft.runtime.inference.attempt")
+        return import_module(module)
     except ImportError as error:
         raise Unsupported(
             f"asking models needs the package {error.name}", "install it with `pip install 'weft[providers]'`"

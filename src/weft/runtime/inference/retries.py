@@ -35,7 +35,7 @@ def next_step(
     if not isinstance(error, ProviderFailed):
         return GiveUp()
     wait = _wait(error.retry_after, tries, policy, fraction)
-    hopeless = tries >= policy.attempts or wait is None
+    hopeless = error.lasting or tries >= policy.attempts or wait is None
     too_late = seconds_left is not None and (wait or 0.0) >= seconds_left
     if hopeless or too_late or wait is None:
         return NextModel() if has_fallback else GiveUp()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from weft.kernel.errors import InvalidInput
-from weft.ledger.model import Message, NewMessage
+from weft.ledger.model import ImagePart, Message, NewMessage
 from weft.runtime.egress.connection_rules import Rules
 from weft.runtime.egress.credentials import origin_of
 
@@ -85,6 +86,13 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parameters: Parameters = NO_PARAMETERS
     situations: dict[str, Parameters] = field(default_factory=dict)
     fallbacks: tuple[ModelSettings, ...] = ()
+    images: bool | None = None
+    """Whether it takes images; None where nobody said."""
+
+    @property
+    def takes_images(self) -> bool:
+        """A model of which nothing is said takes them, but for the embedded one."""
+        return self.provider.kind is not ProviderKind.LOCAL if self.images is None else self.images
 
     def in_situation(self, situation: str | None, own: Parameters = NO_PARAMETERS) -> Parameters:
         """The model's parameters, over them the situation's, over those the request's own."""
@@ -112,6 +120,11 @@ class InferenceRequest(Struct, frozen=True, kw_only=True):
     situation: str | None = None
     parameters: Parameters = NO_PARAMETERS
     tools: tuple[ToolSpec, ...] = ()
+
+
+def count_images(messages: Iterable[Message | NewMessage]) -> int:
+    contents = (message.content for message in messages if isinstance(message.content, tuple))
+    return sum(isinstance(part, ImagePart) for content in contents for part in content)
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

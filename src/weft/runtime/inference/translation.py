@@ -37,8 +37,9 @@ from weft.runtime.inference.settings import Parameters, ToolSpec
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=-]+)*?(;base64)?,(.*)", re.S)
 
 
-def to_model(messages: Iterable[Message | NewMessage]) -> list[m.ModelMessage]:
-    """A conversation as the model layer takes it: requests and responses in turn."""
+def to_model(messages: Iterable[Message | NewMessage], *, images: bool = True) -> list[m.ModelMessage]:
+    """A conversation as the model layer takes it: requests and responses in turn. Without `images` each image becomes a
+    line of text."""
     found: list[m.ModelMessage] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -48,7 +49,8 @@ def to_model(messages: Iterable[Message | NewMessage]) -> list[m.ModelMessage]:
             if said:
                 found.append(m.ModelResponse(parts=said))
         else:
-            asked = list(_asked(str(message.role), parts, names))
+            shown = parts if images else [_in_words(part) for part in parts]
+            asked = list(_asked(str(message.role), shown, names))
             if asked and found and isinstance(found[-1], m.ModelRequest):
                 found[-1] = m.ModelRequest(parts=[*found[-1].parts, *asked])
             elif asked:
@@ -101,6 +103,14 @@ def _asked(role: str, parts: Sequence[Part], names: dict[str, str]) -> Iterator[
         yield m.UserPromptPart(content[0])
     elif content:
         yield m.UserPromptPart(content)
+
+
+def _in_words(part: Part) -> Part:
+    """An image as text that says there was one; any other part as it is."""
+    if not isinstance(part, ImagePart):
+        return part
+    kind = _text(part.url).partition(";")[0].removeprefix("data:")
+    return TextPart(f"[an image ({kind[:80]}), which you cannot see]")
 
 
 def _image(url: str) -> m.UserContent:

@@ -72,14 +72,15 @@ def reply_result(program: Program, reply: TurnReply) -> InvocationResult:
 
 
 def reply_fields(sent: TurnReply) -> dict[str, Any]:
-    """A reply as JSON; what is not known is left out."""
+    """A reply as JSON; what is not known is left out. `model` is the model as it was asked for, `modelId` the name by
+    which its provider answered, as in the configuration of a model."""
     reply = sent.reply
     fields = {
         "text": reply.text,
         "thinking": reply.thinking or None,
         "finish": str(reply.finish),
-        "model": reply.model,
-        "modelId": reply.model_id,
+        "model": reply.model_id,
+        "modelId": reply.model,
         "provider": reply.provider,
         "usage": None if reply.usage is None else msgspec.to_builtins(reply.usage),
         "usageFault": reply.usage_fault or None,

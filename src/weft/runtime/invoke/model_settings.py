@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.advice import Action
 from weft.kernel.errors import InvalidConfig, NotApplicable
+from weft.programs.config_fields import METADATA
 from weft.programs.foreign import ensure_own
 from weft.programs.kinds.provider import refuse_headers
 from weft.programs.kinds.table import KINDS
@@ -112,6 +113,7 @@ def _model(program: Program, find: Find, variable: Resolver, context: ExecutionC
         provider=provider,
         parameters=_parameters(config, program).over(_USUAL_PARAMETERS.get(provider.kind, NO_PARAMETERS)),
         situations={name: _parameters(situation, program) for name, situation in config.get("situations", {}).items()},
+        images=_images(config),
     )
     return ConfiguredModel(settings, acting)
 
@@ -122,7 +124,16 @@ def _config(program: Program, resolver: Resolver) -> dict[str, Any]:
     return {
         name: value if name in KEYS else resolve_config(value, resolver, f"config.{name}")
         for name, value in program.config.items()
+        if name != METADATA
     }
+
+
+def _images(config: dict[str, Any]) -> bool | None:
+    """Whether the configuration says that the model takes images."""
+    said = config.get("images")
+    if said is None or isinstance(said, bool):
+        return said
+    return str(said).casefold() == "true"
 
 
 def _converted(value: Any, kind: Any, program: Program, names: dict[str, str]) -> Any:

@@ -25,7 +25,7 @@ from weft.runtime.context import ExecutionContext, current_context
 from weft.runtime.inference.budgets import Budget
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.replies import Reply, ReplyToken, TokenKind
-from weft.runtime.inference.settings import NO_PARAMETERS, InferenceRequest, ModelSettings, Parameters
+from weft.runtime.inference.settings import NO_PARAMETERS, InferenceRequest, ModelSettings, Parameters, count_images
 from weft.runtime.turns.ledger_port import OpenTurn, RuntimeLedger
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def send(
     """Send a message to a session, made if there is none, and have it answered by the model that the question names."""
     ledger.trust.ensure("send a message to a model")
     acting = context or current_context()
-    setting = _setting(question, acting)
+    setting = _setting(question, acting, inference)
     turn = await ledger.begin_turn(session=session, persona=question.persona, wait=wait, **setting)
     return await _Turn(ledger, inference, turn, question, acting, budget, on_token).run()
 
@@ -87,7 +87,7 @@ async def invoke_model(
     Whoever did not open the ledger asks in a session of their own, `model:{id}:{name}`."""
     ledger.trust.ensure("send a message to a model")
     acting = context or current_context()
-    turn = await _rooted(ledger, _session_for(ledger, question), question, _setting(question, acting), wait)
+    turn = await _rooted(ledger, _session_for(ledger, question), question, _setting(question, acting, inference), wait)
     return await _Turn(ledger, inference, turn, question, acting, budget, on_token).run()
 
 
@@ -123,9 +123,11 @@ async def _without_head(ledger: RuntimeLedger, label: str) -> None:
         await ledger.heads.reset(label, expected=head)
 
 
-def _setting(question: OutgoingMessage, acting: ExecutionContext) -> dict[str, Any]:
-    """Under which circumstances the turn runs: in whose name, and how the model is asked."""
-    parameters = question.model.in_situation(question.situation, question.parameters).given()
+def _setting(question: OutgoingMessage, acting: ExecutionContext, inference: Inference) -> dict[str, Any]:
+    """Under which circumstances the turn runs: in whose name, and how the model is asked. What the model is not sent of
+    the parameters is not told."""
+    wanted = question.model.in_situation(question.situation, question.parameters)
+    parameters = inference.sendable(question.model, wanted).given()
     config = {
         "model": question.model.id,
         "provider": question.model.provider.id,
@@ -198,8 +200,11 @@ class _Turn:
     async def _before(self, model: ModelSettings, parameters: Parameters, attempt: int) -> None:
         """The intent, before the effect."""
         self._partial, self._attempt = "", attempt
+        params = parameters.given()
+        if not model.takes_images and self._history is not None and count_images(self._history.messages):
+            params["images"] = "as text"
         await self._turn.request(
-            model.name, provider=model.provider.id, params=parameters.given(), input=self._history, attempt=attempt
+            model.name, provider=model.provider.id, params=params, input=self._history, attempt=attempt
         )
 
     def _heard(self, token: ReplyToken) -> None:

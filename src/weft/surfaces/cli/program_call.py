@@ -15,6 +15,7 @@ import click
 from weft.kernel.shell_words import shell_word
 from weft.surfaces.cli.arguments import complete_labels
 from weft.surfaces.cli.call import Call
+from weft.surfaces.cli.repeated_text import RepeatedText
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.plain_text import TAB, safe
 
@@ -266,7 +267,7 @@ async def _with_invocations(
     try:
         acting = ledger.acting_as(actor)
         programs = Programs(acting)
-        async with Inference(on_retry=lambda *failed: note_retry(call, *failed)) as inference:
+        async with Inference(on_retry=lambda *failed: note_retry(call, *failed), on_note=call.note) as inference:
             shop = InvocationContext(
                 AsyncLedger(acting, pool),
                 programs,
@@ -284,7 +285,11 @@ async def _with_invocations(
 
 def note_retry(call: Call, error: WeftError, model: str, wait: float) -> None:
     """A provider that fails can take minutes: whoever waits is told why."""
-    call.note(f"{error}; {model} is asked {f'again in {wait:.1f} s' if wait else 'next'}")
+    call.note(retry_words(error, model, wait))
+
+
+def retry_words(error: WeftError, model: str, wait: float) -> str:
+    return f"{error}; {model} is asked {f'again in {wait:.1f} s' if wait else 'next'}"
 
 
 def acting_for(programs: Programs, actor: str) -> ExecutionContext:
@@ -308,21 +313,31 @@ class ReplyStream:
     """A reply as it comes, on standard output; under `--json` the whole answer comes at the end instead."""
 
     def __init__(self, call: Call) -> None:
-        self._call, self._attempt, self._begun = call, 1, False
+        self._call, self._text = call, RepeatedText()
 
     def token(self, token: ReplyToken) -> None:
         if self._call.json or token.kind != "text":
             return
-        if token.attempt != self._attempt and self._begun:
-            click.echo()
-            self._call.note("the reply broke off and begins anew")
-        self._attempt, self._begun = token.attempt, True
-        lines = token.text.replace("\t", TAB).split("\n")
-        click.echo("\n".join(map(safe, lines)), nl=False)
+        has_begun = bool(self._text.shown)
+        is_other, new = self._text.add(token)
+        if is_other and has_begun:
+            self._begin_anew()
+        self._echo(new)
 
     def end(self) -> None:
-        if self._begun:
+        if other := self._text.end():
+            self._begin_anew()
+            self._echo(other)
+        if self._text.shown:
             click.echo()
+
+    def _begin_anew(self) -> None:
+        click.echo()
+        self._call.note("the reply broke off, and another one came")
+
+    def _echo(self, text: str) -> None:
+        lines = text.replace("\t", TAB).split("\n")
+        click.echo("\n".join(map(safe, lines)), nl=False)
 
 
 def answer_invoked(call: Call, invoked_program: InvocationResult, *, shown: bool = False) -> None:

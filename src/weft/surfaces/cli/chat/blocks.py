@@ -46,15 +46,20 @@ class Answering:
         self._live: Live | None = None
         self._open = ""
         self._has_shown = False
+        self._lines = 0
+        """So many lines of it are on the screen for good."""
 
     def __enter__(self) -> Answering:
+        self._wait()
+        return self
+
+    def _wait(self) -> None:
         from rich.live import Live
         from rich.text import Text
 
         first = Text(self._waiting, style="dim")
         self._live = Live(first, console=self._console, auto_refresh=False, transient=True)
         self._live.start(refresh=True)
-        return self
 
     def __exit__(self, *_: object) -> None:
         """What is left is shown for good."""
@@ -70,12 +75,23 @@ class Answering:
         if self._live is not None and not self._open:
             self._live.update(Text("thinking…", style="dim"), refresh=True)
 
+    def note(self, text: str) -> None:
+        """A line beside the answer."""
+        from rich.text import Text
+
+        self._print(Text(harmless(text), style="dim"))
+
     def begin_anew(self) -> None:
-        """Another attempt: what came so far was no answer."""
-        self._keep(self._open)
-        self._open = ""
-        self._console.print("(that broke off; asked again)", style="dim")
-        self._has_shown = False
+        """Another answer takes the place of what was shown, as far as that is still on the screen."""
+        had_shown, self._open, self._has_shown = self._has_shown, "", False
+        if self._lines < self._console.size.height - 1 and self._console.is_terminal and self._live is not None:
+            self._live.stop()
+            if self._lines and not self._console.is_dumb_terminal:
+                self._console.file.write(f"\x1b[{self._lines}A\x1b[J")
+            self._lines = 0
+            self._wait()
+        elif had_shown:
+            self.note("(that broke off; here is another answer)")
 
     def hear(self, piece: str) -> None:
         self._open += piece
@@ -86,8 +102,13 @@ class Answering:
 
     def _keep(self, text: str) -> None:
         if text.strip():
-            self._console.print(Last(text, has_gap=self._has_shown, is_whole=True))
+            self._print(Last(text, has_gap=self._has_shown, is_whole=True))
             self._has_shown = True
+
+    def _print(self, block: Any) -> None:
+        """Above what may still change."""
+        self._lines += len(self._console.render_lines(block, pad=False))
+        self._console.print(block)
 
 
 class Last:

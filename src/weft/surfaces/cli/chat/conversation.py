@@ -16,12 +16,15 @@ from msgspec import Struct
 
 from weft.aio.crossing import Pool
 from weft.aio.ledger import AsyncLedger
-from weft.kernel.errors import LabelTaken, NotApplicable, NotFound
+from weft.kernel.enums import ProgramKind
+from weft.kernel.errors import LabelTaken, NotApplicable, NotFound, WeftError
 from weft.ledger.api import is_recorded_here
-from weft.ledger.model import Session, Turn
+from weft.ledger.model import DEFAULT_AGENT, Session, Turn
 from weft.programs import Programs
-from weft.runtime.inference.inference import Inference, OnRetry
+from weft.programs.addresses import parse_address
+from weft.runtime.inference.inference import Inference, OnNote, OnRetry
 from weft.runtime.inference.replies import ReplyToken
+from weft.runtime.invoke.agent_rights import agent_context, soul_of
 from weft.runtime.turns.messages import OutgoingMessage, TurnReply, send
 from weft.surfaces.cli.chat.models import ModelChoice, default_name, find_choice, names
 from weft.surfaces.cli.chat.readiness import ensure_installed
@@ -51,9 +54,16 @@ class Conversation:
     """Closed by `close`, which also stops the embedded model."""
 
     def __init__(
-        self, ledger: Ledger, variable: Variable, *, system: str | None = None, on_retry: OnRetry | None = None
+        self,
+        ledger: Ledger,
+        variable: Variable,
+        *,
+        system: str | None = None,
+        on_retry: OnRetry | None = None,
+        on_note: OnNote | None = None,
     ) -> None:
-        self.ledger, self._variable, self._system, self._on_retry = ledger, variable, system, on_retry
+        self.ledger, self._variable, self._system = ledger, variable, system
+        self.on_retry, self.on_note = on_retry, on_note
         self._programs = Programs(ledger)
         self._runner = asyncio.Runner()
         self._mirror = AsyncLedger(ledger, Pool())
@@ -162,20 +172,40 @@ class Conversation:
     def say(self, text: str, on_token: OnToken | None = None) -> TurnReply | None:
         """Send a message and wait for the answer. None: it was interrupted from the keyboard, and is recorded so."""
         choice = self.choice or self.choose()
-        question = OutgoingMessage(message=text, model=choice.settings, system=self._system)
+        owner = self._owner()
+        system = self._system if self._system is not None or owner is None else soul_of(owner)
+        persona = DEFAULT_AGENT if owner is None else owner.name
+        question = OutgoingMessage(message=text, model=choice.settings, system=system, persona=persona)
+        acting = choice.context if owner is None else agent_context(choice.context, owner)
 
         async def asked() -> TurnReply:
             if self._inference is None:
-                self._inference = Inference(on_retry=self._on_retry)
-            return await send(
-                self._mirror, self._inference, self.label, question, on_token=on_token, context=choice.context
-            )
+                self._inference = Inference(on_retry=self._retried, on_note=self._noted)
+            return await send(self._mirror, self._inference, self.label, question, on_token=on_token, context=acting)
 
         try:
             return self._runner.run(_interruptible(asked()))
         finally:
             if self.is_new:
                 self.is_new = self.label not in self.labels()
+
+    def _owner(self) -> Program | None:
+        """The described agent whose session it is: its soul is the system prompt, as when the session is invoked."""
+        session = self.session()
+        config = None if session is None else self._programs.get(session.id, "session").config
+        name = config.get("owner") if isinstance(config, dict) else None
+        if not isinstance(name, str) or parse_address(name).name == DEFAULT_AGENT:
+            return None
+        owner = self._programs.get(name)
+        return owner if owner.kind == ProgramKind.AGENT and owner.version and not owner.foreign else None
+
+    def _retried(self, error: WeftError, model: str, wait: float) -> None:
+        if self.on_retry is not None:
+            self.on_retry(error, model, wait)
+
+    def _noted(self, text: str) -> None:
+        if self.on_note is not None:
+            self.on_note(text)
 
     def fork(self, label: str | None) -> str:
         """Go on in a new session that stands where this one does."""

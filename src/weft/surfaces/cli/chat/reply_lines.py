@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from weft.kernel.errors import OutsideError, WeftError
@@ -16,6 +17,10 @@ from weft.surfaces.wire.hints import phrase
 
 HINT = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves."
 MILLION = 1_000_000
+TITLE_CHARACTERS = 40
+"""So much of a title stands in a prompt."""
+_ID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4,12}){0,6}|[0-9A-HJKMNP-TV-Z]{26}|(session|ses|agent)[-_][0-9A-Za-z]{8,}")
+"""Labels that no person typed."""
 
 
 def greeting(label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple[Vendor, str]]) -> Iterator[Line]:
@@ -24,6 +29,17 @@ def greeting(label: str, is_new: bool, choice: ModelChoice, keys: Sequence[tuple
         if choice.settings.provider.id != vendor.kind.value:
             yield [Span(f"a key is in ${variable}: /model {vendor.kind.value} uses it", "dim")]
     yield [Span(HINT, "dim")]
+
+
+def prompt_name(label: str, title: str | None) -> str:
+    """What a session is called where somebody types: a label that is an id stands behind the title, shortened."""
+    if title is None or not _ID.fullmatch(label):
+        return label
+    words = " ".join(title.split())
+    if len(words) > TITLE_CHARACTERS:
+        words = words[:TITLE_CHARACTERS].rpartition(" ")[0] or words[:TITLE_CHARACTERS]
+        words += "…"
+    return f"{words} ({label[:8]})"
 
 
 def who(choice: ModelChoice) -> Line:

@@ -14,6 +14,7 @@ import click
 
 from weft.kernel.errors import NotApplicable, WeftError
 from weft.kernel.shell_words import shell_word
+from weft.ledger.api import has_title
 from weft.runtime.inference.replies import ReplyToken, TokenKind
 from weft.surfaces.cli.chat import reply_lines
 from weft.surfaces.cli.chat.blocks import Answering, harmless
@@ -21,6 +22,8 @@ from weft.surfaces.cli.chat.conversation import Conversation
 from weft.surfaces.cli.chat.readiness import keyed
 from weft.surfaces.cli.chat.typed_input import Command, TypedMessage, Unknown, completions, needs_more, read_typed
 from weft.surfaces.cli.history import short
+from weft.surfaces.cli.program_call import retry_words
+from weft.surfaces.cli.repeated_text import RepeatedText
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.plain_text import safe
 
@@ -89,27 +92,34 @@ class Terminal:
         return lines
 
     def _prompt(self) -> str:
-        name = f"{safe(self._talk.label)}>"
+        session = self._talk.session()
+        title = session.title if session is not None and has_title(session) else None
+        name = f"{safe(reply_lines.prompt_name(self._talk.label, title))}>"
         if not self._call.screen.color:
             return f"{name} "
         return f"\001\033[1;36m\002{name}\001\033[0m\002 "
 
     def _answer(self, text: str) -> None:
-        attempt, before = 1, self._talk.head
+        before, repeated = self._talk.head, RepeatedText()
         waiting = "loading the embedded model…" if self._talk.must_load else "…"
         with Answering(self._console, waiting) as shown:
 
             def hear(token: ReplyToken) -> None:
-                nonlocal attempt
-                if token.attempt != attempt:
-                    attempt = token.attempt
-                    shown.begin_anew()
-                if token.kind is TokenKind.TEXT:
-                    shown.hear(token.text)
-                else:
+                if token.kind is not TokenKind.TEXT:
                     shown.think()
+                    return
+                has_begun = bool(repeated.shown)
+                is_other, new = repeated.add(token)
+                if is_other and has_begun:
+                    shown.begin_anew()
+                shown.hear(new)
 
+            self._talk.on_retry = lambda *failed: shown.note(retry_words(*failed))
+            self._talk.on_note = shown.note
             sent = self._talk.say(text, hear)
+            if sent is not None and (other := repeated.end()):
+                shown.begin_anew()
+                shown.hear(other)
         if sent is not None:
             self._call.screen.show(Span(reply_lines.footer(sent), "dim"))
             return

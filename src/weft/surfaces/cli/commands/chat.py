@@ -79,7 +79,7 @@ def _talking(call: Call, system: str | None) -> Iterator[Conversation]:
         from weft.surfaces.cli.program_call import note_retry
 
         on_retry = partial(note_retry, call)
-        talk = Conversation(ledger, os.environ.get, system=system, on_retry=on_retry)
+        talk = Conversation(ledger, os.environ.get, system=system, on_retry=on_retry, on_note=call.note)
         try:
             yield talk
         finally:
