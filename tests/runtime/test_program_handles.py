@@ -107,7 +107,8 @@ def test_a_session_answers_with_its_model_or_another(run: Form) -> None:
     async def body(bench: Bench) -> None:
         await bench.do(lambda: bench.programs.create_session("main", model="fast"))
         assert (await bench.invoke("main", "hello")).text == "Hello there"
-        assert (await bench.invoke("main", "again", model="other")).result["model"] == "m-1"
+        result = (await bench.invoke("main", "again", model="other")).result
+        assert (result["model"], result["modelId"]) == ("other", "m-1")
         assert bench.server.received[-1].body["model"] == "m-2"
         contents = [item["content"] for item in bench.server.received[-1].body["messages"]]
         assert contents == ["hello", "Hello there", "again"]
