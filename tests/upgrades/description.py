@@ -112,13 +112,15 @@ def _turn(ledger: weft.Ledger, turn: weft.Turn) -> dict[str, Any]:
 
 def _session(ledger: weft.Ledger, session: weft.Session) -> dict[str, Any]:
     context = ledger.context(session=session.id)
+    # what is recorded: the prompt of the session's owner, which later versions show before it is sent, is not
+    recorded = [message for message in context.messages if message.sequence >= -1]
     return {
         "label": session.label,
         "head": session.head,
         "status": session.status,
         "lifecycle": session.lifecycle,
         "reflog": [[move.turn_id, move.why] for move in ledger.reflog(session.id)],
-        "context": _digest([[message.role, message.text] for message in context.messages]),
+        "context": _digest([[message.role, message.text] for message in recorded]),
     }
 
 
